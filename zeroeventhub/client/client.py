@@ -37,24 +37,24 @@ class Client(RequestBuilder[httpx.Client]):
     """Read a feed page by page.
 
     Args:
-        url: the feed's address, the one that answers discovery.
-        http: your httpx client, with your authentication and timeouts; yours to close. Where it
-            has no authentication, a user and password in `url` are used.
-        partitions: how many partitions a v1 feed has, which it does not tell itself.
-        limits: how much is taken from the feed before it is given up.
-        compressed: whether to ask for answers in gzip, or in which of "gzip" and "zstd"; they are
-            unpacked within the limits.
+        url: the address of the feed's discovery document.
+        http: your httpx client, with your authentication and timeouts; you close it. If it has no
+            authentication, the user and password of `url` are used.
+        partitions: how many partitions a v1 feed has, as its protocol does not report them.
+        limits: bytes and seconds after which the client gives up a response.
+        compressed: True to accept gzip, or "gzip" or "zstd" to accept that; bodies are unpacked
+            within the limits.
     """
 
     _http_type = httpx.Client
 
     def discover(self) -> FeedInfo:
-        """Ask the feed for its partitions; falls back to v1 if `partitions` was given.
+        """Request the feed's description; fall back to v1 if `partitions` was given.
 
         Raises:
-            FeedError: the feed refused.
-            TransientError: it could not be reached or cannot answer now.
-            ProtocolError: what answered is not a feed.
+            FeedError: the feed refused the request.
+            TransientError: the feed could not be reached, or cannot answer now.
+            ProtocolError: the server is not a feed.
         """
         return self._read_info(self._send(self._request(self._url)))
 
@@ -75,23 +75,23 @@ class Client(RequestBuilder[httpx.Client]):
         Args:
             partition: the partition's id.
             cursor: FIRST, LAST, or the cursor of an earlier page.
-            limit: how many events to ask for (`pagesizehint` on the wire); a hint.
-            headers: v1 headers to ask for by name; `_all` for all.
-            types: the types of events to ask for; a feed that does not announce the extension
+            limit: how many events to request (`pagesizehint` on the wire); a hint.
+            headers: v1 headers to request by name; `_all` for all.
+            types: the types of events to request; a feed that does not announce the extension
                 "event-types" may send events of other types as well.
-            stop: a cursor to read up to and no further; for feeds with the extension "stop".
-            wait: seconds that the feed may wait at the head for something to read; without the
-                extension "wait" it answers at once.
-            data_type: the type that the data of the events is wanted as, such as a msgspec.Struct
-                or a dataclass, for `page.events.decoded`: the page is decoded as it at once.
+            stop: the cursor at which to stop; for feeds with the extension "stop".
+            wait: seconds that the feed may wait at the head for an event; without the extension
+                "wait" it answers at once.
+            data_type: the type to decode the events' data as, such as a msgspec.Struct or a
+                dataclass; see `page.events.decoded`.
 
         Raises:
-            ConfigurationError: the feed cannot do what was asked for.
+            ConfigurationError: the feed does not support an argument.
             TokenChanged: the partitions have changed: discover again.
-            FeedError: the feed refused.
-            TransientError: it could not be reached, cannot answer now, or the page was cut.
-            ProtocolError: what came is not a page.
-            PageTooLarge: it is longer than `limits` allow.
+            FeedError: the feed refused the request.
+            TransientError: the feed could not be reached, cannot answer now, or the page was cut.
+            ProtocolError: the response is not a page.
+            PageTooLarge: the page is longer than `limits` allow.
         """
         info = self._info or self.discover()
         request = self._page_request(
@@ -119,14 +119,14 @@ class Client(RequestBuilder[httpx.Client]):
     ) -> "ArrowPage":
         """Fetch a page as record batches of Apache Arrow, for bulk loads.
 
-        A feed without the extension "arrow" sends lines, which are made into columns here.
+        A feed without the extension "arrow" sends lines, which the client converts to columns.
 
         Args:
             partition: the partition's id.
             cursor: FIRST, LAST, or the cursor of an earlier page.
-            limit: how many events to ask for; a hint.
-            types: the types of events to ask for.
-            stop: a cursor to read up to and no further.
+            limit: how many events to request; a hint.
+            types: the types of events to request.
+            stop: the cursor at which to stop.
             wait: seconds that the feed may wait at the head.
 
         Raises:
@@ -139,7 +139,7 @@ class Client(RequestBuilder[httpx.Client]):
         return self._read_arrow_page(self._send(request))
 
     def cursor_at(self, moment: datetime, partition: int = 0) -> str:
-        """Ask for the cursor before all events of a moment or later.
+        """Request the cursor before all events of a moment or later.
 
         Args:
             moment: with a time zone.
@@ -156,15 +156,15 @@ class Client(RequestBuilder[httpx.Client]):
     def splits(
         self, partition: int, count: int, *, start: str = FIRST, stop: str | None = None
     ) -> list[str]:
-        """Ask for the cursors between pieces of a partition, of about as many events each.
+        """Request the cursors between pieces of a partition with about the same number of events.
 
         Read each piece by `fetch` from one of the cursors, with the next one as `stop`.
 
         Args:
             partition: the partition's id.
-            count: how many pieces there are at most.
-            start: where the first one starts.
-            stop: where the last one ends; None for the head.
+            count: how many pieces, at most.
+            start: where the first piece starts.
+            stop: where the last piece ends; None for the head.
 
         Raises:
             ConfigurationError: the feed does not have the extension "splits".
@@ -174,7 +174,7 @@ class Client(RequestBuilder[httpx.Client]):
         return cursors
 
     def lag(self, partition: int, cursor: str) -> Lag:
-        """Ask how many events lie after a cursor now, and how old the first of them is.
+        """Request the number of events after a cursor, and the age of the first of them.
 
         Args:
             partition: the partition's id.
@@ -190,19 +190,19 @@ class Client(RequestBuilder[httpx.Client]):
     def cursor_of_count(
         self, partition: int, cursor: str, events: int, *, stop: str | None = None
     ) -> CountedCursor:
-        """Ask for the cursor so many events after another one.
+        """Request the cursor that follows another one by a number of events.
 
-        Read these events by `fetch` from the one cursor, with the other one as `stop`.
+        Read these events by `fetch` from `cursor`, with the result as `stop`.
 
         Args:
             partition: the partition's id.
             cursor: FIRST, or the cursor of an earlier page.
-            events: how many events are wanted: 1 to 1,000,000.
-            stop: a cursor, after which no event is counted; None for the head.
+            events: how many events to count: 1 to 1,000,000.
+            stop: the cursor at which to stop counting; None for the head.
 
         Returns:
-            The cursor, and how many events lie before it: fewer than wanted where it stands at
-            `stop` or at the head. It is the one that was asked for if there are none.
+            The cursor, and how many events are between the two: fewer than `events` if counting
+            reached `stop` or the head. Without any event, the result is `cursor`.
 
         Raises:
             ConfigurationError: the feed does not have the extension "cursor-of-count".
@@ -212,15 +212,15 @@ class Client(RequestBuilder[httpx.Client]):
         return found
 
     def segments(self, partition: int, cursor: str, *, stop: str | None = None) -> Segments:
-        """Ask in which files the events lie that follow a cursor.
+        """Request the files that hold the events after a cursor.
 
         Args:
             partition: the partition's id.
             cursor: FIRST, or the cursor of an earlier page.
-            stop: a cursor, after which no event is wanted; None for the head.
+            stop: the cursor at which to stop; None for the head.
 
         Returns:
-            The files, and the cursor from which to go on by `fetch`, or to ask again.
+            The files, and the cursor from which to continue by `fetch` or another call.
 
         Raises:
             ConfigurationError: the feed does not have the extension "segments".
@@ -230,14 +230,14 @@ class Client(RequestBuilder[httpx.Client]):
         return found
 
     def read_key(self, key: str, *, after_version: int = 0, limit: int | None = None) -> KeyPage:
-        """Ask for the events of one key, in the order of their versions.
+        """Request the events of one key, in the order of their versions.
 
-        Read on after the last version of the page while it says that there may be more.
+        Continue after the last version of the page while the page reports that more may follow.
 
         Args:
-            key: the key, as its JSON has it.
+            key: the text of the key in JSON.
             after_version: the version after which to begin.
-            limit: how many events to ask for; a hint.
+            limit: how many events to request; a hint.
 
         Raises:
             ConfigurationError: the feed does not have the extension "key-history".
@@ -248,12 +248,12 @@ class Client(RequestBuilder[httpx.Client]):
         return decode_key_page(self._read_body(self._send(request)), after_version)
 
     def register_progress(self, consumer: str, partition: int, cursor: str) -> None:
-        """Tell the publisher how far a consumer has committed, so that trimming waits for it.
+        """Report a consumer's committed cursor to the publisher, so that trimming waits for it.
 
         Args:
-            consumer: its name; another reader's consumer of this name is another one.
+            consumer: its name; the publisher distinguishes equal names of different readers.
             partition: the partition's id.
-            cursor: the cursor of the last page that it has committed.
+            cursor: the cursor of the last page that the consumer has committed.
 
         Raises:
             ConfigurationError: the feed does not have the extension "progress".
@@ -300,7 +300,7 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
     _http_type = httpx.AsyncClient
 
     async def discover(self) -> FeedInfo:
-        """Ask the feed for its partitions; see `Client.discover`."""
+        """Request the feed's description; see `Client.discover`."""
         return self._read_info(await self._send(self._request(self._url)))
 
     async def fetch(
@@ -347,44 +347,44 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
         return self._read_arrow_page(await self._send(request))
 
     async def cursor_at(self, moment: datetime, partition: int = 0) -> str:
-        """Ask for the cursor before a moment; see `Client.cursor_at`."""
+        """Request the cursor before a moment; see `Client.cursor_at`."""
         cursor: str = await self._answer(CURSOR_OF_TIME, moment, partition)
         return cursor
 
     async def splits(
         self, partition: int, count: int, *, start: str = FIRST, stop: str | None = None
     ) -> list[str]:
-        """Ask for the cursors between pieces; see `Client.splits`."""
+        """Request the cursors between pieces; see `Client.splits`."""
         cursors: list[str] = await self._answer(SPLITS, partition, count, start, stop)
         return cursors
 
     async def lag(self, partition: int, cursor: str) -> Lag:
-        """Ask how many events lie after a cursor; see `Client.lag`."""
+        """Request the number of events after a cursor; see `Client.lag`."""
         found: Lag = await self._answer(LAG, partition, cursor)
         return found
 
     async def cursor_of_count(
         self, partition: int, cursor: str, events: int, *, stop: str | None = None
     ) -> CountedCursor:
-        """Ask for the cursor so many events after another one; see `Client.cursor_of_count`."""
+        """Request the cursor after a number of events; see `Client.cursor_of_count`."""
         found: CountedCursor = await self._answer(CURSOR_OF_COUNT, partition, cursor, events, stop)
         return found
 
     async def segments(self, partition: int, cursor: str, *, stop: str | None = None) -> Segments:
-        """Ask in which files events lie; see `Client.segments`."""
+        """Request the files that hold events; see `Client.segments`."""
         found: Segments = await self._answer(SEGMENTS, partition, cursor, stop)
         return found
 
     async def read_key(
         self, key: str, *, after_version: int = 0, limit: int | None = None
     ) -> KeyPage:
-        """Ask for the events of one key; see `Client.read_key`."""
+        """Request the events of one key; see `Client.read_key`."""
         info = self._info or await self.discover()
         request = self._key_request(info, key, after_version, limit)
         return decode_key_page(self._read_body(await self._send(request)), after_version)
 
     async def register_progress(self, consumer: str, partition: int, cursor: str) -> None:
-        """Tell the publisher how far a consumer has committed; see `Client.register_progress`."""
+        """Report a consumer's committed cursor; see `Client.register_progress`."""
         await self._answer(PROGRESS, consumer, partition, cursor)
 
     async def _answer(self, name: str, *values: Any) -> Any:
@@ -395,7 +395,7 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
 
     async def _send(self, request: Exchange) -> Exchange:
         """Send a request and take in its answer."""
-        # The alarm inside: what came before it rings may hold a checkpoint.
+        # The alarm inside: bytes that arrived before it rings may hold a checkpoint.
         try:
             with self._redaction.asking(request.url):
                 async with (

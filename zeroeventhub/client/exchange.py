@@ -1,4 +1,4 @@
-"""One request and what has come of its answer, within the client's limits; no I/O."""
+"""One request and the part of its response received so far, within the client's limits; no I/O."""
 
 import math
 from time import monotonic
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 __all__ = ["Exchange"]
 
 DOCUMENT_BYTES = 8 * 1024 * 1024
-"""What an answer other than a page may have: a thousand of the longest cursors, and more."""
+"""Bytes of a response other than a page, at most: room for a thousand of the longest cursors."""
 
 PROBLEM_BYTES = 64 * 1024
-"""What is read of an answer that refuses."""
+"""Bytes that are read of an error response."""
 
 
 class Deadline:
-    """Know the moment when an answer is given up; bytes that come move it.
+    """The moment at which to give up a response; each byte received moves it.
 
     Args:
-        limits: the client's: a deadline for all of an answer, and a least rate for its body.
-        wait: seconds that the feed was asked to wait.
+        limits: the client's limits: a deadline for the whole response, and a least rate of bytes.
+        wait: seconds that the feed may wait at the head.
     """
 
     def __init__(self, limits: Limits, wait: float) -> None:
@@ -42,7 +42,7 @@ class Deadline:
         self._received = 0
 
     def receive(self, count: int) -> None:
-        """Take notice of bytes of the body; of none when the headers are there."""
+        """Count received bytes of the body; call it with 0 when the headers have arrived."""
         if not count:
             self._begun = monotonic()
         self._received += count
@@ -57,18 +57,18 @@ class Deadline:
 
     @property
     def reason(self) -> str:
-        """Say why there is no time left."""
+        """Return why no time is left."""
         if self._moment < self._end:
             return f"it sent fewer than {self._limits.bytes_per_second:g} bytes a second"
         return f"it took longer than {self._limits.seconds + self._wait:g} seconds"
 
 
 class SocketTimeout:
-    """Tell a socket, each time it asks, how long one operation on it may take.
+    """A timeout whose value is the time left, computed whenever a socket reads it.
 
-    Sockets ask anew before each read, so that a server that sends byte by byte comes to an end
-    as well. They ask for whole seconds: the shortest wait is one second, and fractions are
-    rounded up. `check` sees to what came in time for the socket only.
+    Sockets convert it to a number before each read, so the deadline also ends a response that
+    arrives byte by byte. They convert to whole seconds: fractions are rounded up, and the shortest
+    wait is one second. `check` refuses bytes that arrived in that extra time.
 
     Args:
         deadline: that of the whole answer.
@@ -101,10 +101,10 @@ class SocketTimeout:
         return float(min(self._seconds, left))
 
     def check(self) -> None:
-        """Refuse what the last operation brought, if it took too long.
+        """Refuse the result of the last operation if the deadline has passed.
 
         Raises:
-            TimeoutError: it did.
+            TimeoutError: it has.
         """
         asked, self._asked = self._asked, None
         if asked is not None and monotonic() - asked > self._seconds:
@@ -112,25 +112,25 @@ class SocketTimeout:
 
 
 class Exchange:
-    """Hold a request, and take in its answer.
+    """A request, and the state of its response.
 
     Args:
-        url: where to ask.
-        headers: what to ask with.
-        timeout: that of the caller's httpx client, with the wait that was asked for.
-        limits: the client's.
-        wait: seconds that the feed was asked to wait.
-        page: what to take a page into, where a page was asked for.
-        arrow_page: what to take it into if it comes as Arrow, where that was asked for.
-        method: of HTTP.
+        url: the URL.
+        headers: the request's headers.
+        timeout: that of the caller's httpx client, extended by `wait`.
+        limits: the client's limits.
+        wait: seconds that the feed may wait at the head.
+        page: decodes a page of lines; None if no page is requested.
+        arrow_page: decodes a page in Arrow; None if Arrow is not requested.
+        method: the HTTP method.
 
     Attributes:
-        status: of the answer; 0 before it has come.
-        is_refusal: whether the answer is none to what was asked, such as a proxy's web page in
-            place of events.
+        status: the response's status; 0 before it has arrived.
+        is_refusal: whether the response is an error or of the wrong kind, such as a proxy's web
+            page instead of events.
         timeouts: for httpx, in seconds.
-        socket_timeouts: the same for sockets that block: httpx hands them down as they are.
-        broken: what ended the answer too early; what came before may hold a page nevertheless.
+        socket_timeouts: the same for blocking sockets; httpx passes these objects to them.
+        broken: the error that ended the response early; the bytes before it may hold a page.
     """
 
     def __init__(
@@ -176,10 +176,10 @@ class Exchange:
         }
 
     def begin(self, answer: httpx.Response) -> None:
-        """Take an answer's headers.
+        """Process the response's headers.
 
         Raises:
-            TimeoutError: they came too late.
+            TimeoutError: they arrived too late.
         """
         self._reading.check()
         self.deadline.receive(0)
@@ -198,11 +198,11 @@ class Exchange:
             self._coding = content_coding(header, zstd=asks_zstd)
 
     def take(self, chunk: bytes) -> bool:
-        """Take the next bytes of the body; tell whether more are of use.
+        """Process the next bytes of the body; return whether to read more.
 
         Raises:
-            ProtocolError: they are not what was asked for, or more than the client takes.
-            TimeoutError: they came too late.
+            ProtocolError: they are not of the requested form, or exceed the client's limits.
+            TimeoutError: they arrived too late.
         """
         self.deadline.receive(len(chunk))
         keep = self._keep if self._page is None else self._page.feed
@@ -215,7 +215,7 @@ class Exchange:
         except ProtocolError:
             if not self.is_refusal:
                 raise
-            # Whatever its body is, what the status says holds.
+            # The body of an error is optional: the status is enough.
             self._document.clear()
             return False
         self._reading.check()
@@ -224,12 +224,12 @@ class Exchange:
         return True
 
     def page(self) -> Page:
-        """Return the page that came as lines, up to its last checkpoint.
+        """Return the page of lines, up to its last checkpoint.
 
         Raises:
-            CutPage: it has none.
-            PageTooLarge: it has none within the client's limits.
-            ProtocolError: it is none.
+            CutPage: it has no checkpoint.
+            PageTooLarge: it has no checkpoint within the client's limits.
+            ProtocolError: the response is not a page.
         """
         if not isinstance(self._page, PageDecoder):
             raise CutPage("There is no page.")
@@ -239,7 +239,7 @@ class Exchange:
             raise self.broken or error from None
 
     def arrow_page(self) -> "ArrowPage | None":
-        """Return the page that came as Arrow; None if it came as lines. See `page`."""
+        """Return the page in Arrow; None if the feed sent lines. See `page`."""
         arrow_page = self._arrow_page
         if arrow_page is None or arrow_page is not self._page:
             return None
@@ -250,17 +250,17 @@ class Exchange:
 
     @property
     def is_in_page(self) -> bool:
-        """Whether a page has begun to come."""
+        """Whether a page has begun to arrive."""
         return self.status != 0 and self._page is not None
 
     @property
     def body(self) -> bytes:
-        """The body of an answer that is no page."""
+        """The body of a response other than a page."""
         return bytes(self._document)
 
     @property
     def is_whole(self) -> bool:
-        """Whether what came so far may be all."""
+        """Whether the bytes received so far may be the whole body."""
         return self._coding is None or self._coding.whole
 
     def _keep(self, piece: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Secrets of a feed's address and of the caller's httpx client, kept out of texts and logs."""
+"""Keep secrets of a feed's address and of the caller's httpx client out of error texts and logs."""
 
 import logging
 from base64 import b64encode
@@ -14,7 +14,7 @@ __all__ = ["Redaction", "bare"]
 HIDDEN = "[hidden]"
 
 SHORTEST = 4
-"""Characters of a secret; what is shorter is none, and would be found in any text."""
+"""Characters of a secret, at least: anything shorter would be found in any text."""
 
 _HARMLESS = {"accept", "accept-encoding", "connection", "content-type", "host", "user-agent"}
 
@@ -25,10 +25,10 @@ def bare(url: httpx.URL) -> str:
 
 
 class Redaction:
-    """Know what is secret of a feed's address and of the client that asks it.
+    """Hide the secrets of a feed's address and of the client that requests it.
 
     Args:
-        url: the feed's address as it was given, with the user's name and password.
+        url: the feed's address with its user name and password.
         http: the caller's httpx client, which adds headers and parameters.
     """
 
@@ -44,10 +44,10 @@ class Redaction:
 
     @contextmanager
     def asking(self, url: httpx.URL) -> Iterator[None]:
-        """Hide secrets in what httpx and its parts log while a request is under way.
+        """Hide secrets in what httpx and its dependencies log during a request.
 
         Args:
-            url: the address that is asked.
+            url: the requested address.
         """
         for logger in _LOGGERS:
             logger.addFilter(_filter)
@@ -59,7 +59,7 @@ class Redaction:
 
     def address(self, url: httpx.URL, asked: httpx.URL) -> httpx.URL | str:
         """Write a URL for a log: in full where all of its query is the protocol's."""
-        # What was added to what is asked, by the caller's client, may be anything.
+        # Parameters that the caller's client added may be secret.
         return url if url == asked and not self._url.query else bare(url)
 
     def _secrets(self) -> set[str]:
@@ -81,7 +81,7 @@ def _quote(value: str) -> str:
 
 
 class _Filter(logging.Filter):
-    """Rewrite what is logged about a feed's requests, and nothing else."""
+    """Rewrite log records about a feed's requests, and no others."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Hide secrets in a record that was made while a feed was asked."""

@@ -1,6 +1,6 @@
-"""Requests to send to a feed, and answers to understand, without I/O.
+"""Build requests to a feed, and read its responses, without I/O.
 
-What the sync and the async client share: everything but the waiting.
+The sync and the async client share this code; they only send and wait.
 """
 
 from collections.abc import Mapping, Sequence
@@ -73,14 +73,14 @@ def decimal(seconds: float) -> str:
 
 
 def longer(timeout: httpx.Timeout, seconds: float) -> httpx.Timeout:
-    """Wait longer for an answer that was asked to come late."""
+    """Extend a timeout by the seconds that the feed may wait."""
     limits = timeout.as_dict()
     read = limits["read"]
     return httpx.Timeout(**{**limits, "read": None if read is None else read + seconds})
 
 
 UNREACHED = (httpx.RequestError, httpx.InvalidURL, TimeoutError, UnicodeError)
-"""What an exchange may end in where there is no answer, or no whole one."""
+"""The exceptions of an exchange without a response, or with a partial one."""
 
 _V1_ANSWERS = {400, 422}
 """What a v1 feed answers to a request without parameters (FeedAPI v2, Protocol negotiation)."""

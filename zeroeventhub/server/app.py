@@ -33,12 +33,12 @@ class Answered:
         feed: the name of the feed's routes.
         route: which of them: "discovery", "events", "cursor", "splits", "lag", "cursor-of-count",
             "segments", "key-history", "http-feed" or "server-sent-events".
-        principal: the reader's name; empty where readers have no names, or the request was refused.
-        status: of the answer.
+        principal: the reader's name; empty for a feed without names, and for a refused request.
+        status: the response's status.
         events: how many events it has.
-        size: how many bytes its body has; 0 for a stream.
-        seconds: from the request until the answer was whole, with the time it waited at the head.
-        waited: seconds of these that it waited at the head.
+        size: bytes of its body; 0 for a stream.
+        seconds: from the request until the response was complete, including `waited`.
+        waited: seconds for which the request waited at the head.
     """
 
     feed: str
@@ -52,7 +52,7 @@ class Answered:
 
 
 class Observer:
-    """Watch a feed work; every method does nothing until a subclass says otherwise.
+    """Hooks of a feed's work; every method does nothing unless a subclass overrides it.
 
     The methods are called in the event loop. They must not raise, and must not take long.
     """
@@ -71,12 +71,12 @@ class Observer:
 
 @dataclass(frozen=True)
 class FeedApp:
-    """Hold what the routes of a feed have in common.
+    """The state that the routes of a feed share.
 
     Attributes:
-        name: of the feed's routes.
-        shared_cache: whether caches that serve several clients may keep pages that never change,
-            if everybody may read the feed.
+        name: the name of the feed's routes.
+        shared_cache: whether shared caches may store immutable pages of a feed without
+            authorization.
     """
 
     name: str
@@ -97,12 +97,12 @@ Answer: TypeAlias = Callable[[FeedApp, FeedRequest, AuthorizedFeed], Awaitable[R
 
 @dataclass(frozen=True)
 class RouteApp:
-    """Be the application of one route.
+    """The ASGI application of one route.
 
     Attributes:
-        app: what the routes of the feed have in common.
+        app: the state that the routes of the feed share.
         route: its name.
-        answer: finds the answer.
+        answer: makes the response.
     """
 
     app: FeedApp
@@ -110,7 +110,7 @@ class RouteApp:
     answer: Answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request; a problem is an answer as well."""
+        """Answer a request, if need be with a problem."""
         app, request, started = self.app, FeedRequest(scope, receive, send), perf_counter()
         request.is_public = app.access.hook(request) is everybody
         counted = None
@@ -151,7 +151,7 @@ class RouteApp:
         meanwhile: Callable[[], Coroutine[Any, Any, None]],
         send: Send,
     ) -> None:
-        """Send an answer, and do meanwhile what is to be done after it."""
+        """Send a response, and run its background work meanwhile."""
         failure: Exception | None = None
         async with anyio.create_task_group() as group:
             group.start_soon(meanwhile)
@@ -163,7 +163,7 @@ class RouteApp:
             raise failure
 
     async def _stream(self, pieces: AsyncIterable[Any], request: FeedRequest) -> AsyncIterator[Any]:
-        """End a stream when it fails: its status has been sent, and its client comes back."""
+        """End a stream when it fails: its status has been sent, and its client will reconnect."""
         try:
             async for piece in pieces:
                 yield piece

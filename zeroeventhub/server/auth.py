@@ -1,4 +1,4 @@
-"""Authorization: who may read what of a feed, and how much at once."""
+"""Authorization: which partitions and types a reader may see, and its quota."""
 
 import math
 import re
@@ -46,17 +46,16 @@ _LONGEST_NAME = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Quota:
-    """Bound what one reader takes of one feed, in each process; None bounds nothing.
+    """The limits of one reader of one feed, in each process; None is no limit.
 
     A reader with a name and without a quota has 1,000 requests in flight at most.
 
     Attributes:
-        in_flight: how many of its requests may be under way at once; a stream is one for as long
-            as it is open.
+        in_flight: how many of its requests may be in flight at once; an open stream counts as one.
         waiters: how many of these may wait at the head.
-        rate: how many requests a second it may make in the long run.
-        burst: how many it may make at once where it made none before; as many as in a second,
-            where only the rate is said.
+        rate: how many requests per second it may make in the long run.
+        burst: how many it may make at once after a pause; by default as many as `rate` allows in a
+            second.
     """
 
     in_flight: int | None = None
@@ -65,7 +64,7 @@ class Quota:
     burst: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse bounds that nothing could keep.
+        """Check the limits.
 
         Raises:
             ConfigurationError: a bound is no number above zero, or a burst has no rate.
@@ -85,16 +84,16 @@ class Quota:
 
 @dataclass(frozen=True, kw_only=True)
 class Principal:
-    """Name a reader, and say what it may see.
+    """A reader, and what it may see.
 
     Attributes:
-        name: of the reader, in logs, in metrics and for its quota; empty where readers have no
+        name: the reader's name in logs, in metrics and for its quota; empty for a feed without
             names.
-        partitions: those that it may read; None for all, and none at all for an empty collection.
-        types: the types of events that it may see, by name, or a TypeFilter, which may leave out
-            some; None for all. Readers that see all types, or all but some, also see events
-            without a type.
-        quota: how much it may take; None for the quota of the feed's routes.
+        partitions: the partitions that it may read; None for all; an empty collection for none.
+        types: the types of events that it may see, by name, or a TypeFilter, which may exclude
+            some; None for all. Readers of all types, or of all but some, also see events without a
+            type.
+        quota: its limits; None for the quota of the feed's routes.
     """
 
     name: str
@@ -103,7 +102,7 @@ class Principal:
     quota: Quota | None = None
 
     def __post_init__(self) -> None:
-        """Keep collections as sets; refuse what would not mean what it says.
+        """Convert collections to sets, and check the values.
 
         Raises:
             ConfigurationError: the name is not one line of text, a partition is no number that a
@@ -121,20 +120,20 @@ class Principal:
 
     @property
     def is_restricted(self) -> bool:
-        """Tell whether there may be anything in the feed that it may not see."""
+        """Return whether it may not see some partitions or types."""
         return self.partitions is not None or self.types is not None
 
     @property
     def is_restricted_to_types(self) -> bool:
-        """Tell whether there are types of events that it may not see."""
+        """Return whether it may not see some types of events."""
         return self.types is not None
 
     def may_read(self, partition: int) -> bool:
-        """Tell whether it may read a partition."""
+        """Return whether it may read a partition."""
         return self.partitions is None or partition in self.partitions
 
     def narrowed(self, types: TypeFilter | None) -> TypeFilter | None:
-        """Return the filter of what it may see of what a request asks for; None for all."""
+        """Return a request's filter restricted to the types that it may see; None for all."""
         own = cast("TypeFilter | None", self.types)
         if own is None:
             return types
@@ -170,7 +169,7 @@ def _types(types: object) -> TypeFilter | None:
 
 
 EVERYBODY = Principal(name="")
-"""The principal of all requests to a feed that does not tell its readers apart."""
+"""The principal of all requests to a feed that does not identify its readers."""
 
 Authorize = Callable[[Request], Principal | Awaitable[Principal]]
 """Return the principal of a request, or raise Unauthorized, Forbidden or an HTTPException."""
@@ -179,7 +178,7 @@ _KEY = "zeroeventhub.authorize"
 
 
 async def everybody(request: Request) -> Principal:  # noqa: ARG001 - whatever it is
-    """Let everybody read everything: a feed says so in an application that denies by default."""
+    """Let everybody read everything: the hook of a public feed below a FeedAuthorization."""
     return EVERYBODY
 
 
@@ -196,7 +195,7 @@ class FeedAuthorization:
     every request, so that no feed is open to everybody because a hook was forgotten.
 
     Args:
-        app: what lies below; anything in it but feeds takes no notice.
+        app: the wrapped application; routes other than feeds ignore the hook.
         authorize: the hook; see `feed_routes`.
 
     Raises:
@@ -208,7 +207,7 @@ class FeedAuthorization:
         self._authorize = _callable(authorize)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand the hook down to the feeds."""
+        """Pass the hook to the feeds in the scope."""
         # In place, so that those above see what those below write into it, such as the route.
         scope[_KEY] = self._authorize
         await self._app(scope, receive, send)
@@ -229,17 +228,17 @@ _UNKNOWN = 'Bearer error="invalid_token"'
 
 
 def bearer_tokens(tokens: Mapping[str, str | Principal]) -> Authorize:
-    """Let in who shows one of these tokens in the header Authorization (RFC 6750).
+    """Return a hook for `authorize` that accepts bearer tokens (RFC 6750).
 
-    A hook for `authorize`. Take tokens that cannot be guessed, such as `secrets.token_urlsafe()`
-    gives, and keep them out of the source. While a token is replaced, the old and the new one may
-    have one name. The hook keeps digests of the tokens only.
+    Use random tokens, such as those of `secrets.token_urlsafe()`, and keep them out of the source.
+    To replace a token, let the old and the new one have the same name for a while. The hook stores
+    only digests of the tokens.
 
     Args:
-        tokens: what each stands for: the name of a reader who may see everything, or a Principal.
+        tokens: by token, the name of a reader that may see everything, or a Principal.
 
     Raises:
-        ConfigurationError: a token is short, or of characters that such a token cannot have.
+        ConfigurationError: a token is too short, or has characters that are not allowed.
     """
     digest = partial(blake2b, key=token_bytes(32))
     known: list[tuple[bytes, Principal]] = []
@@ -259,7 +258,7 @@ def bearer_tokens(tokens: Mapping[str, str | Principal]) -> Authorize:
         if scheme.lower() != "bearer":
             raise Unauthorized("Show one bearer token, in one header Authorization.")
         found, shown_digest = None, digest(token.strip(" ").encode()).digest()
-        for known_digest, principal in known:  # all of them, however early one is found
+        for known_digest, principal in known:  # no early exit: its time would show which matched
             if compare_digest(known_digest, shown_digest):
                 found = principal
         if found is None:
@@ -270,15 +269,15 @@ def bearer_tokens(tokens: Mapping[str, str | Principal]) -> Authorize:
 
 
 _USUAL = Quota(in_flight=1_000)
-"""The quota of a principal with a name, where neither it nor the feed has one."""
+"""The quota of a principal with a name if neither it nor the feed has a quota."""
 
 _NO_QUOTA = Quota()
 
 _FEW = 64
-"""How many principals are kept before any is forgotten."""
+"""How many principals are remembered before idle ones are dropped."""
 
 _SOON = 1.0
-"""Seconds after which to come again, where it is not known when there will be room."""
+"""Retry-After in seconds, if it is not known when there will be room."""
 
 
 _Requests: TypeAlias = Literal["in_flight", "waiters"]
@@ -291,13 +290,13 @@ _REFUSALS = {
 
 @dataclass(slots=True)
 class _Account:
-    """Hold what a principal takes.
+    """The use of a quota by a principal.
 
     Attributes:
-        in_flight: its requests that are under way.
+        in_flight: its requests in flight.
         waiters: those of them that wait at the head.
-        due: when the next request would be due, if all came at the rate: what is allowed lies no
-            further ahead of the clock than a burst.
+        due: when the next request would be due if all came at the rate; it may be ahead of the
+            clock by a burst.
     """
 
     in_flight: int = 0
@@ -305,7 +304,7 @@ class _Account:
     due: float = 0.0
 
     def is_settled(self, now: float) -> bool:
-        """Tell whether it makes no difference to forget it."""
+        """Return whether the account equals a new one, and can be dropped."""
         return not self.in_flight and self.due <= now
 
 
@@ -339,11 +338,11 @@ class Counted:
 
 
 class Quotas:
-    """Keep each principal to its quota; one instance a feed and process.
+    """Enforce the quota of each principal; one instance per feed and process.
 
     Args:
-        default: of principals that have none of their own.
-        clock: tells the time in seconds; it never goes back.
+        default: the quota of principals without their own.
+        clock: a monotonic clock, in seconds.
     """
 
     def __init__(self, default: Quota | None, clock: Callable[[], float] = monotonic) -> None:
@@ -371,12 +370,12 @@ class Quotas:
         return Counted(account, among)
 
     def _take_turn(self, account: _Account, rate: float, burst: int) -> None:
-        """Let a request through that comes no earlier than the rate and the burst allow."""
+        """Accept a request unless it exceeds the rate and the burst."""
         # The generic cell rate algorithm: a bucket of tokens that is one number.
         now, interval = self._clock(), 1 / rate
         due = max(account.due, now)
         early = due - now - (burst - 1) * interval
-        # No more than the clock's own noise: the burst-th request of a burst is let through.
+        # With a tolerance for rounding, so that the last request of a burst is accepted.
         if early > interval * 1e-6:
             raise TooManyRequests("You ask more often than you may: slow down.", retry_after=early)
         account.due = due + interval
@@ -385,7 +384,7 @@ class Quotas:
         account = self._accounts.get(name)
         if account is None:
             if len(self._accounts) >= self._crowd:
-                # Forget those of whom nothing is left; it costs little, as their number doubled.
+                # Drop idle accounts; amortized, as this runs only when their number has doubled.
                 now, known = self._clock(), self._accounts.items()
                 self._accounts = {name: one for name, one in known if not one.is_settled(now)}
                 self._crowd = max(_FEW, 2 * len(self._accounts))
@@ -394,7 +393,7 @@ class Quotas:
 
 
 THREADS = 4
-"""How many threads of a feed run hooks that are not asynchronous."""
+"""How many threads of a feed run sync hooks."""
 
 
 class Access:
@@ -402,8 +401,8 @@ class Access:
 
     Args:
         authorize: the feed's own hook; None to call the hook of the application around the feed,
-            and to let everybody in where there is none.
-        patience: seconds for which a hook may take.
+            or to accept everybody if the application has none.
+        patience: seconds that a hook may take.
 
     Raises:
         ConfigurationError: the hook cannot be called.
@@ -415,8 +414,8 @@ class Access:
         self._threads = anyio.CapacityLimiter(THREADS)
 
     def hook(self, request: Request) -> Authorize:
-        """Return the hook that decides about a request; `everybody` where there is none."""
-        # By what they are and not by what they hold: a hook of no principals is a hook.
+        """Return the hook that decides about a request; `everybody` without one."""
+        # Compared with None, as a hook object may be empty and hence false.
         if self._authorize is not None:
             return self._authorize
         hook: Authorize | None = request.scope.get(_KEY)
@@ -426,7 +425,7 @@ class Access:
         """Call the hook; anything but a Principal is a refusal."""
         with anyio.move_on_after(self._patience) as waiting:
             found = await self._call(self.hook(request), request)
-        # A hook in a thread is not stopped, and what it says too late does not count.
+        # A timeout does not stop a hook in a thread; its late result is ignored.
         if waiting.cancel_called:
             raise Unavailable("The reader cannot be identified just now.", retry_after=1)
         if not isinstance(found, Principal):

@@ -49,7 +49,7 @@ class AuthorizedFeed:
         return self._visible(await self._runner.info())
 
     async def counted(self) -> tuple[FeedInfo, int]:
-        """Return that, and how many partitions there are, seen or not, as version 1 wants it."""
+        """Return that, and the number of all partitions, which version 1 of the protocol needs."""
         info = await self._runner.info()
         return self._visible(info), len(info.partitions)
 
@@ -57,7 +57,7 @@ class AuthorizedFeed:
         """Return the feed's description, and the partition that a request means.
 
         Args:
-            partition: the one that it names; None if it names none.
+            partition: the partition in the request; None if it has none.
 
         Raises:
             BadRequest: there is no such partition, or it has to be named.
@@ -82,12 +82,12 @@ class AuthorizedFeed:
         stop: str | None = None,
         each: bool = False,
     ) -> PageRequest:
-        """Return what to ask the feed for, within the principal's permissions."""
+        """Return the page to request from the feed, within the principal's permissions."""
         seen = self._principal.narrowed(types)
         return PageRequest(partition, cursor, self._runner.rows(limit), seen, stop, each)
 
     def is_shared(self, wanted: PageRequest) -> bool:
-        """Tell whether all principals who ask for a page are given the same."""
+        """Return whether all principals get the same page for the same request."""
         return not self._principal.is_restricted_to_types and wanted.cursor != LAST
 
     def waiting(self) -> AbstractContextManager[None]:
@@ -102,10 +102,10 @@ class AuthorizedFeed:
         return cursor
 
     async def ask(self, extension: Extension, asked: Mapping[str, Any]) -> Any:
-        """Ask the feed what a request for an extension asks for.
+        """Call the feed's method of an extension with a request's parameters.
 
         Args:
-            extension: one that `info` names to the principal.
+            extension: one that `info` shows to the principal.
             asked: the values of its parameters by name.
         """
         arguments: list[Any] = []
@@ -151,7 +151,7 @@ class AuthorizedFeed:
 
 
 def _without_hidden(partition: Partition, may_read: Callable[[int], bool]) -> Partition:
-    """Describe a partition without naming those that are hidden."""
+    """Return a partition's description without references to hidden partitions."""
     after = partition.starts_after
     return replace(
         partition,
@@ -161,10 +161,10 @@ def _without_hidden(partition: Partition, may_read: Callable[[int], bool]) -> Pa
 
 
 def expect_partition(info: FeedInfo, token: str, partition: int) -> None:
-    """Check that the feed still is what a request takes it for.
+    """Check a request's token and partition.
 
     Raises:
-        TokenChanged: the token is another by now.
+        TokenChanged: the feed has another token by now.
         BadRequest: there is no such partition.
     """
     if token != info.token:

@@ -1,4 +1,4 @@
-"""A feed as the routes call it: awaitable, however it was written, and within its capacity."""
+"""Call a feed from the routes: await sync and async feeds, within the feed's capacity."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -25,14 +25,14 @@ __all__ = ["FeedRunner"]
 _log = logging.getLogger("zeroeventhub.server")
 
 _PAGE = 1_000
-"""How many events a page has where a request does not say how many."""
+"""How many events a page has if the request does not set a limit."""
 
 _BUSY = "The feed is asked more than it can answer just now."
 
 _SLOW = "The feed's archive is asked more than it can answer just now."
 
 _LARGE = 256 * 1024
-"""How many bytes of a page keep the event loop for a millisecond, or nearly."""
+"""Bytes of a page that block the event loop for a millisecond, roughly."""
 
 _Made = TypeVar("_Made")
 
@@ -41,11 +41,11 @@ class FeedRunner:
     """Call a feed without blocking the event loop.
 
     Args:
-        feed: a TableFeed, or a feed of the caller's own making.
+        feed: a TableFeed, or another implementation of Feed.
         engine: the engine that a TableFeed reads through.
-        capacity: how much the feed takes of the process and of its database.
-        sender: has room for what is read.
-        on_waiting: is called with how many requests wait at the head, when that changes.
+        capacity: the feed's limits in this process and in its database.
+        sender: limits the bytes of responses in memory.
+        on_waiting: called with the number of requests that wait at the head, when it changes.
 
     Raises:
         ConfigurationError: the engine does not fit the feed.
@@ -70,7 +70,7 @@ class FeedRunner:
         self.answers = queue(refusal=_BUSY)
         """For answers of several pages, which are in memory until their end."""
         self._archive = queue(refusal=_SLOW)
-        # A call that is admitted has a thread: none waits for one.
+        # As many threads as admitted calls, so that none waits for a thread.
         self._threads = anyio.CapacityLimiter(capacity.connections)
         self._archive_threads = anyio.CapacityLimiter(capacity.connections)
         self._capacity = capacity
@@ -89,7 +89,7 @@ class FeedRunner:
         )
 
     async def info(self) -> FeedInfo:
-        """Return the feed's description of itself; a TableFeed mostly knows it by heart."""
+        """Return the feed's description; a TableFeed mostly needs no query for it."""
         known: FeedInfo | None = getattr(self._feed, "known_info", None)
         if known is not None:
             return known
@@ -107,11 +107,11 @@ class FeedRunner:
             )
 
     def has(self, method: str) -> bool:
-        """Tell whether the feed has a method."""
+        """Return whether the feed has a method."""
         return hasattr(self._feed, method)
 
     async def call(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """Call a method of the feed's when it is this request's turn."""
+        """Call a method of the feed when it is this request's turn."""
         return await self._in_turn(partial(self._call, method, *arguments, **options))
 
     def rows(self, limit: int | None) -> int:
@@ -120,7 +120,7 @@ class FeedRunner:
 
     @property
     def has_spare_room(self) -> bool:
-        """Tell whether something may be read that no request waits for."""
+        """Return whether there is capacity to read ahead of requests."""
         return self._connections.taken * 2 < self._capacity.connections and not self._sender.is_full
 
     async def read_pages(self, wanted: PageRequest, count: int) -> list[Page]:
@@ -153,8 +153,8 @@ class FeedRunner:
         Args:
             wanted: the page.
             seconds: how long to wait, if the feed's capacity allows that.
-            request: whose it is; its `waited` is set to the seconds that it waited.
-            waiting: what to be in for as long as there is nothing to read.
+            request: the request; its `waited` is set to the seconds that it waited.
+            waiting: the context to enter while the request waits.
         """
         began, version = anyio.current_time(), self._head.version
         found, is_own = await self._shared_page(wanted)
@@ -167,19 +167,19 @@ class FeedRunner:
                 )
             request.waited = anyio.current_time() - began
         whole = self._whole_page(wanted, found, is_own=is_own)
-        del found  # or else this would keep a page that is dropped for want of room
+        del found  # this reference would keep a page in memory that is dropped for lack of room
         return await whole
 
     async def work(
         self, size: int, function: Callable[..., _Made], *arguments: Any, large: int = _LARGE
     ) -> _Made:
-        """Work on a page where it blocks no other request: in a thread, if the page is large.
+        """Run a function on a page, in a thread if the page would block the event loop.
 
         Args:
-            size: how many bytes there are to work on.
-            function: what to do.
-            arguments: given to it.
-            large: how many bytes keep the event loop for too long.
+            size: bytes of the page.
+            function: the function.
+            arguments: its arguments.
+            large: bytes from which to use a thread.
         """
         if size < large:
             return function(*arguments)
@@ -190,10 +190,10 @@ class FeedRunner:
             self._sender.budget.take(-size)
 
     async def _shared_page(self, wanted: PageRequest) -> tuple[Found, bool]:
-        """Read a page for all requests of a reader that ask the same before it is begun.
+        """Read a page once for all equal requests of a reader that arrive before the read starts.
 
         Returns:
-            It, and whether this request has read it, and not another.
+            The page, and whether this request has read it itself.
         """
         key = READER.get(), wanted
         flight = self._not_begun.get(key)
@@ -211,7 +211,7 @@ class FeedRunner:
 
         Args:
             wanted: the page.
-            begun: is called when it is its turn, before anything is read.
+            begun: called when it is the request's turn, before anything is read.
         """
 
         async def read() -> Found:
@@ -223,16 +223,16 @@ class FeedRunner:
         return await self._in_turn(read)
 
     async def _whole_page(self, wanted: PageRequest, found: Found, *, is_own: bool = True) -> Page:
-        """Return a page once there is room for it, and read the rest of it then.
+        """Return a page once the send budget has room for it, and read its rest then.
 
         Args:
             wanted: the page.
-            found: what was read of it.
-            is_own: whether it was read for this request; else other requests hold it as well.
+            found: the part that was read.
+            is_own: whether only this request holds the page.
         """
         page, is_part = found
         size = size_of(page.events)
-        # Other answers may have taken the room meanwhile.
+        # Other responses may have used the room meanwhile.
         if size and (is_part or (is_own and not self._sender.budget.fits(size))):
             del found, page
             async with self._sender.budget.acquire(self._sender.page_bytes):
@@ -248,7 +248,7 @@ class FeedRunner:
         return page
 
     async def _in_turn(self, ask: Callable[[], Awaitable[_Made]]) -> _Made:
-        """Call the feed when there is a connection; fetch what is missing of its archive apart."""
+        """Call the feed when a connection is free; fetch missing archive parts without it."""
         held: list[object] = []
         while True:
             try:
@@ -260,7 +260,7 @@ class FeedRunner:
                 keep(held, await anyio.to_thread.run_sync(load, limiter=self._archive_threads))
 
     async def _call(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """Call a method of the feed's without blocking the event loop."""
+        """Call a method of the feed without blocking the event loop."""
         called = getattr(self._feed, method)
         if iscoroutinefunction(called):
             return await called(*arguments, **options)

@@ -159,7 +159,7 @@ AGAIN = 300.0
 """Seconds after which a cause that persists is logged again."""
 
 PAUSE = 10.0
-"""Seconds between two records of a cause at least, where some requests fail and others do not."""
+"""Minimum seconds between two log records of a cause, if only some requests fail."""
 
 
 @dataclass
