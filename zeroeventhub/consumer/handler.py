@@ -1,4 +1,4 @@
-"""The caller's `apply`: what it is given, as its annotations say, and its transaction."""
+"""The caller's `apply`: choose its arguments by its annotations, and guard its transaction."""
 
 import inspect
 import sqlite3
@@ -47,7 +47,7 @@ Decode: TypeAlias = Callable[[Event], Any]
 
 
 class Kind(Enum):
-    """Tell the kinds of transactions apart that `apply` may be given."""
+    """The kinds of transactions that `apply` may take."""
 
     CONNECTION = auto()
     SESSION = auto()
@@ -57,16 +57,16 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Handler:
-    """Hold a caller's `apply`, and how it is to be called.
+    """A caller's `apply`, and how to call it.
 
     Attributes:
         apply: the caller's function.
         is_async: whether it is a coroutine function.
-        kind: the kind of transaction that it wants.
+        kind: the kind of transaction that it takes.
         sessions: makes its sessions.
-        decode: makes of an event what it wants; None where it wants pages.
-        data_type: what msgspec decodes the data of an event as for it; None where that is not so.
-        together: whether it wants a list of all events of a page.
+        decode: converts an event to its argument; None if it takes pages.
+        data_type: the type that msgspec decodes an event's data as; None if it decodes none.
+        together: whether it takes a list of all events of a page.
     """
 
     apply: Callable[[Any, Any], Any]
@@ -84,15 +84,15 @@ class Handler:
         engine: Engine | AsyncEngine,
         sessions: _Sessions | None = None,
     ) -> "Handler":
-        """Read what a function wants.
+        """Read the annotations of a function.
 
         Args:
-            apply: the caller's function, of a transaction and of what is to be applied.
-            engine: the store's.
-            sessions: makes sessions, if the caller has said how.
+            apply: the caller's function of a transaction and of a page, an event or a list.
+            engine: the store's engine.
+            sessions: the caller's factory of sessions, if given.
 
         Raises:
-            ConfigurationError: it cannot be called, or wants what cannot be given.
+            ConfigurationError: it cannot be called, or takes an argument of an unsupported type.
         """
         is_async = _is_async(apply)
         if is_async and isinstance(engine, Engine):
@@ -108,14 +108,14 @@ class Handler:
         return cls(apply, is_async, kind, sessions, decode, data_type, together)
 
     def arguments(self, page: PendingPage | AsyncPendingPage) -> Iterable[Any]:
-        """Make of a page what `apply` is called with, once for each."""
+        """Return the arguments that a page yields; `apply` is called once for each."""
         if self.decode is None:
             return (page,)
         events: Any = page.events
         if self.decode is not _itself:
             whole = self.data_type is not None and isinstance(events, PageEvents)
             values = events.decoded(self.data_type) if whole else None
-            # Event by event where one does not fit, to say why when its turn comes.
+            # If one does not fit, decode event by event, to raise its error when its turn comes.
             events = map(self.decode, events) if values is None else values
         return [list(events)] if self.together else events
 
@@ -123,11 +123,11 @@ class Handler:
         """Call an `apply` that is not async."""
         apply = self.apply
         try:
-            # What commits through the driver cannot be seen by SQLAlchemy, but psycopg refuses it.
+            # SQLAlchemy does not see a commit through the driver, but psycopg refuses it in here.
             with given.transaction() if self.kind is Kind.DRIVER else nullcontext():
                 for argument in self.arguments(page):
                     result = apply(given, argument)
-                    # Asked only where something came back: this is done for every event.
+                    # Checked only for a result, as this runs for every event.
                     if result is not None and inspect.isawaitable(result):
                         if inspect.iscoroutine(result):
                             result.close()
@@ -150,7 +150,7 @@ class Handler:
 
 
 def _committed_page() -> ConfigurationError:
-    """Keep what `apply` raises from looking like what is raised where it is called."""
+    """Return the error for an `apply` that commits its page."""
     return ConfigurationError(
         "apply must not commit the page: its cursor has been moved in the transaction that apply "
         "was given."
@@ -158,7 +158,7 @@ def _committed_page() -> ConfigurationError:
 
 
 def _function(apply: Callable[..., Any]) -> Any:
-    """Return the function that a callable calls, which has its annotations."""
+    """Return the function that has a callable's annotations."""
     while isinstance(apply, partial):
         apply = apply.func
     if inspect.isroutine(apply) or isinstance(apply, type):
@@ -180,7 +180,7 @@ def _annotations(apply: Callable[..., Any]) -> tuple[Any, Any]:
     try:
         signature = inspect.signature(apply)
     except ValueError:
-        return Any, Any  # a function written in C, which says nothing
+        return Any, Any  # a function written in C has no annotations
     try:
         names = {value: name for name, value in signature.bind(0, 1).arguments.items()}
     except TypeError as error:
@@ -252,7 +252,7 @@ def _async_sessions(session: type[Any]) -> _Sessions:
 
 
 def _argument(wanted: Any, *, is_async: bool) -> tuple[Decode | None, Any, bool]:
-    """Choose what is made of an event, None for pages; as what; and whether of all at once."""
+    """Choose the decoder of events (None for pages), its type, and whether it takes a list."""
     page = AsyncPendingPage if is_async else PendingPage
     if wanted in _ANYTHING or any(_is(choice, page) for choice in _choices(wanted)):
         return None, None, False
@@ -271,10 +271,9 @@ def _argument(wanted: Any, *, is_async: bool) -> tuple[Decode | None, Any, bool]
 
 
 def _decoder(model: Any) -> tuple[Decode | None, Any]:
-    """Return what makes of an event a value of a model; None of what is no model.
+    """Return the function that decodes an event as a model; None if the type is no model.
 
-    The value is made by pydantic if the model is pydantic's, and by msgspec otherwise, for which
-    the model is returned as well.
+    Pydantic decodes its own models, and msgspec any other; for msgspec the model is returned too.
 
     Args:
         model: a dataclass, TypedDict, msgspec.Struct, or pydantic model; dict; or a union of these.
@@ -316,12 +315,12 @@ def _is_model(kind: Any) -> bool:
 
 
 def _is_pydantic(kind: Any) -> bool:
-    """Tell whether a class is a model or a dataclass of pydantic's."""
+    """Return whether a class is a pydantic model or dataclass."""
     return hasattr(kind, "__pydantic_validator__")
 
 
 def _reason(error: Exception) -> str:
-    """Say what does not fit, without the event's data, which pydantic would repeat."""
+    """Describe what does not fit, without the event's data, which pydantic's text contains."""
     errors = getattr(error, "errors", None)
     if not callable(errors):
         return str(error)
@@ -342,25 +341,25 @@ def _name(hint: Any) -> str:
 _UNDOING = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM})
 
 ABORTED = 3
-"""What PostgreSQL's drivers call the status of a transaction in which an error has happened."""
+"""The status by which PostgreSQL's drivers report a transaction that an error has aborted."""
 
 _APPLYING = "zeroeventhub is applying"
-"""What a connection remembers while `apply` works in its transaction."""
+"""The key in a connection's `info` while `apply` runs in its transaction."""
 
 
 class TransactionEnded(ConfigurationError):  # noqa: N818 - named for what happened
-    """Say that `apply` has ended the transaction that moves the cursor."""
+    """Raised when `apply` has ended the transaction that moves the cursor."""
 
 
 async def transact(
     engine: Engine | AsyncEngine, handler: Handler, act: Callable[["Transaction"], _Result]
 ) -> _Result:
-    """Open a transaction, act in it, and commit it unless that raises.
+    """Open a transaction, call a function in it, and commit unless the function raises.
 
     Args:
-        engine: of the database.
-        handler: says what `apply` wants; its sessions may leave the engine open.
-        act: is called with the transaction.
+        engine: the store's engine.
+        handler: the caller's `apply`; its sessions may be bound to no engine.
+        act: called with the transaction.
     """
     kind = handler.kind
     if isinstance(engine, Engine):
@@ -397,15 +396,15 @@ def _in_session(act: Callable[["Transaction"], _Result], given: Any, session: Se
 
 @dataclass
 class Transaction:
-    """Hold an open transaction, in which `apply` works between a savepoint and its release.
+    """An open transaction, in which `apply` runs between a savepoint and its release.
 
-    The savepoint shows at its end whether the transaction is still the one it was set in. As long
-    as it stands, the transaction cannot be committed through SQLAlchemy.
+    Releasing the savepoint fails if `apply` has ended the transaction. While the savepoint exists,
+    SQLAlchemy refuses to commit the transaction.
 
     Attributes:
-        handle: what SQLAlchemy has it open on.
-        connection: the connection of that.
-        given: what `apply` gets.
+        handle: the connection or session that it is open on.
+        connection: the connection of the handle.
+        given: the argument for `apply`.
     """
 
     handle: Connection | Session
@@ -415,11 +414,11 @@ class Transaction:
     _info: dict[Any, Any] = field(default_factory=dict)
 
     def call(self, apply: Callable[[], object]) -> None:
-        """Let `apply` work.
+        """Call `apply`.
 
         Raises:
-            Exception: what it raised; the transaction has to be rolled back.
-            ConfigurationError: it has ended the transaction.
+            Exception: what `apply` raised; roll the transaction back.
+            ConfigurationError: `apply` has ended the transaction.
         """
         keep, undo = self._begin()
         try:
@@ -434,9 +433,9 @@ class Transaction:
             self._info.pop(_APPLYING, None)
 
     def attempt(self, apply: Callable[[], object]) -> Exception | None:
-        """Let `apply` work; undo what it did if it raises, and return the error.
+        """Call `apply`; if it raises, undo its writes and return the error.
 
-        Errors that end the transaction, or pass by themselves, are raised.
+        Errors that end the transaction, and transient errors, are raised.
         """
         keep, undo = self._begin()
         try:
@@ -454,10 +453,10 @@ class Transaction:
         return None
 
     def _begin(self) -> tuple[Callable[[], None], Callable[[], None]]:
-        """Set a savepoint; return what releases it, and what undoes all that was done since."""
+        """Set a savepoint; return the functions that release it and that roll back to it."""
         connection = self.connection
         if connection.engine not in _watched:
-            # Sessions of the caller's may have one of their own.
+            # The caller's sessions may have another engine.
             event.listen(connection, "commit", _refuse_to_commit)
             watch_commits(connection.engine)
         self._was_refused = False
@@ -466,7 +465,7 @@ class Transaction:
         if isinstance(self.handle, Session):
             nested = self.handle.begin_nested()
             return nested.commit, nested.rollback
-        # Around SQLAlchemy, which would compile these anew each time.
+        # Without SQLAlchemy, which would compile these statements each time.
         cursor = connection.connection.cursor()
         cursor.execute("SAVEPOINT zeroeventhub_page")
         return (
@@ -475,7 +474,7 @@ class Transaction:
         )
 
     def _check_whole(self) -> None:
-        """Raise ConfigurationError where nothing can be kept of what `apply` has written."""
+        """Raise ConfigurationError if the writes of `apply` cannot be committed."""
         if self._was_refused or not self.handle.in_transaction():
             self._check_stands()
         if isinstance(self.handle, Session):
@@ -489,10 +488,10 @@ class Transaction:
             )
 
     def _end(self, end: Callable[[], None]) -> None:
-        """Release the savepoint, or undo what was done since.
+        """Release the savepoint, or roll back to it.
 
         Raises:
-            TransactionEnded: it is gone, and so the transaction is another one.
+            TransactionEnded: the savepoint is gone, and so is its transaction.
         """
         self._info.pop(_APPLYING, None)
         try:
@@ -530,7 +529,8 @@ class Transaction:
             ConfigurationError: always.
         """
         self._was_refused = True
-        # What was refused counts as done, and would leave the transaction open in the pool.
+        # SQLAlchemy counts the refused commit as done, and would return an open transaction to the
+        # pool.
         self.connection.connection.rollback()
         raise ConfigurationError(
             "apply must not commit the transaction it was given: it is committed after apply, "
@@ -539,11 +539,11 @@ class Transaction:
 
 
 _watched: WeakSet[Engine] = WeakSet()
-"""The engines whose commits are looked at."""
+"""The engines whose commits are watched."""
 
 
 def watch_commits(engine: Engine) -> None:
-    """Look at the commits of an engine from now on."""
+    """Watch the commits of an engine from now on."""
     if engine not in _watched:
         _watched.add(engine)
         event.listen(engine, "commit", _refuse_to_commit)
@@ -555,7 +555,7 @@ def _refuse_to_commit(connection: Connection) -> None:
 
 
 def _ends_all(error: Exception) -> bool:
-    """Tell whether a transaction ends in an error, so that a savepoint in it could save nothing."""
+    """Return whether an error ends the whole transaction, in spite of a savepoint."""
     if isinstance(error, TransactionEnded | StoreUnavailable) or is_transient(error):
         return True
     # SQLite undoes the whole transaction by itself where, for instance, the disk is full.

@@ -1,4 +1,4 @@
-"""A page between its arrival and its commit, and the transactions that it may be committed in."""
+"""A page that is not committed yet, and the kinds of transactions that can commit it."""
 
 from __future__ import annotations
 
@@ -67,18 +67,18 @@ def _refuse_no_id() -> NoReturn:
 
 @dataclass
 class DecodeHint:
-    """Remember what pages are made into, so that it can be done before they are asked for.
+    """How the caller uses pages, so that they can be converted when they are fetched ahead.
 
     Attributes:
-        data_type: what the data of their events is decoded as; None where that is not known.
-        form: of the table that their events are inserted into.
+        data_type: the type to decode the data of events as; None if it is not known.
+        form: the form of the table that events are inserted into.
     """
 
     data_type: Any = None
     form: TableForm | None = None
 
     def insert_into(self, form: TableForm) -> None:
-        """Take note of a table; the first one counts."""
+        """Remember a table; only the first one counts."""
         if self.data_type is None:
             self.data_type, self.form = form.model, form
 
@@ -130,13 +130,13 @@ class _Pending:
 
 
 class PendingPage(_Pending):
-    """Hold a page that was received and not yet committed.
+    """A page that was received and not yet committed.
 
     Attributes:
         partition: the partition it belongs to.
         events: its events, in order.
-        previous_cursor: where the partition's cursor stands.
-        cursor: where a commit moves it.
+        previous_cursor: the partition's present cursor.
+        cursor: the cursor after a commit.
     """
 
     def commit(self, transaction: Connection | Session | psycopg.Connection[Any]) -> None:
@@ -232,11 +232,11 @@ class AsyncPendingPage(_Pending):
 def connection_of(
     transaction: Connection | Session | psycopg.Connection[Any], engine: Engine
 ) -> Iterator[Connection]:
-    """Give the connection that a transaction runs on; the transaction goes on after that.
+    """Yield the connection of a transaction, which stays open afterwards.
 
     Args:
         transaction: a Connection, a Session or a psycopg.Connection.
-        engine: the store's.
+        engine: the store's engine.
 
     Raises:
         ConfigurationError: it is none of these.
@@ -256,7 +256,7 @@ def connection_of(
 async def async_connection_of(
     transaction: AsyncConnection | AsyncSession | psycopg.AsyncConnection[Any], engine: Engine
 ) -> AsyncIterator[AsyncConnection]:
-    """Give the connection that a transaction runs on; see `connection_of`."""
+    """Yield the connection of a transaction; see `connection_of`."""
     match transaction:
         case AsyncConnection():
             yield transaction
@@ -300,7 +300,7 @@ class _AsyncBorrowed(_Borrowed):
 
 
 def _check(transaction: object, kind: str, engine: Engine) -> None:
-    """Refuse what is no connection of psycopg, or goes to another kind of store."""
+    """Refuse anything but a psycopg connection to a store on psycopg."""
     dialect = engine.dialect
     if dialect.driver != "psycopg" or not isinstance(
         transaction, getattr(dialect.loaded_dbapi, kind)

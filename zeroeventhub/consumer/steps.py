@@ -1,7 +1,7 @@
-"""What a consumer does next: the steps that decisions are made of, and how often one is tried.
+"""The steps of a consumer, and how often each is tried.
 
-Decisions yield steps; what drives them has each carried out, sends the result back, or throws the
-error that happened.
+Generators decide and yield steps; their driver carries each step out, and sends its result back or
+throws its error.
 """
 
 import math
@@ -48,13 +48,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Place:
-    """Hold where a consumer stands in a partition, and by what right it may move on.
+    """A consumer's cursor in a partition, with the epoch that fences its commits.
 
     Attributes:
-        cursor: where it stands.
-        epoch: grows whenever the right to move the cursor passes on: to another process that has
-            taken the lease, or to an operator who has set the cursor. A commit from an older
-            epoch is fenced.
+        cursor: the committed cursor.
+        epoch: grows whenever another process takes the lease, and whenever an operator sets the
+            cursor. A commit from an older epoch is fenced.
     """
 
     cursor: str
@@ -68,11 +67,11 @@ class Discover:
 
 @dataclass(frozen=True)
 class Inherit:
-    """Hand the cursors of partitions that are gone to those that go on from there.
+    """Copy the cursors of removed partitions to the partitions that replace them.
 
     Attributes:
         heirs: by partition, those whose cursors are valid in it, nearest first.
-        remaining: all partitions that are there to read, heirs or not.
+        remaining: all partitions of the feed, heirs or not.
     """
 
     heirs: Mapping[int, tuple[int, ...]]
@@ -85,8 +84,8 @@ class Load:
 
     Attributes:
         partition: the partition's id.
-        among: all partitions that are read; a consumer that is new starts in all at once.
-        after: the one of them that has to be read to its end before; None where there is none.
+        among: all partitions that are read; a new consumer sets its first cursor in all at once.
+        after: its parent, which has to be read to its end before; None without one.
     """
 
     partition: int
@@ -101,7 +100,7 @@ class Fetch:
     Attributes:
         partition: the partition's id.
         cursor: where to read from.
-        wait: seconds that the feed may wait at the head for something to read.
+        wait: seconds that the feed may wait at the head for an event.
     """
 
     partition: int
@@ -111,7 +110,7 @@ class Fetch:
 
 @dataclass(frozen=True)
 class Advance:
-    """Commit a cursor that moved over no events, in a transaction of its own."""
+    """Commit a cursor that moved past no events, in a transaction of its own."""
 
     partition: int
     place: Place
@@ -124,10 +123,10 @@ class Deliver:
 
     Attributes:
         partition: the partition's id.
-        place: where the consumer stands.
+        place: the consumer's place.
         page: the page that follows.
-        ahead: what may be fetched while the page is applied; None where it may not.
-        set_aside: apply each event for itself, and set those aside that fail.
+        ahead: the page to fetch while this one is applied; None for none.
+        set_aside: whether to apply each event separately, and set aside those that fail.
     """
 
     partition: int
@@ -139,7 +138,7 @@ class Deliver:
 
 @dataclass(frozen=True)
 class End:
-    """Write down that a closed partition was read to its end, so that its children may start."""
+    """Store that a closed partition was read to its end, so that its children may start."""
 
     partition: int
     place: Place
@@ -159,7 +158,7 @@ class Pause:
 
     Attributes:
         seconds: how long.
-        reason: the error that is waited out; None at the head of the feed.
+        reason: the error before the retry; None at the head of the feed.
     """
 
     seconds: float
@@ -179,7 +178,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Claimed:
-    """Hold what a claim brought.
+    """The result of a claim.
 
     Attributes:
         held: the partitions that this process holds leases of.
@@ -187,7 +186,7 @@ class Claimed:
         elsewhere: by partition that another process holds, when its lease runs out, in seconds by
             the database's clock.
         ended: closed partitions that have been read to their end.
-        letters: partitions with dead letters that are to be applied again.
+        letters: partitions with dead letters marked for retry.
         epochs: by partition that is held, the epoch of its cursor; see Place.
     """
 
@@ -201,7 +200,7 @@ class Claimed:
 
 @dataclass(frozen=True)
 class Start:
-    """Start to read a partition beside those that are read.
+    """Start to read a partition, in parallel to those already running.
 
     Attributes:
         partition: the partition.
@@ -239,13 +238,13 @@ class Await:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Tell how the reading of a partition ended.
+    """How the reading of a partition ended.
 
     Attributes:
         partition: the partition's id.
-        error: what it ended in; None if it was drained, or asked to stop.
+        error: the error; None if the partition was drained or stopped.
         drained: whether it was read to its end.
-        read: whether the feed gave a page of it meanwhile, so that its token was right until then.
+        read: whether the feed has sent a page of it, and so had accepted its token until then.
     """
 
     partition: int
@@ -280,7 +279,7 @@ LONGEST_WAIT = 5.0
 
 
 class Stopped(Exception):  # noqa: N818 - named for what happened
-    """Say that the consumer was stopped; it never leaves this package."""
+    """Raised when the consumer was stopped; never reaches the caller."""
 
 
 def backoff(attempt: int, error: Exception) -> float:
@@ -292,12 +291,12 @@ def backoff(attempt: int, error: Exception) -> float:
 
 @dataclass
 class RetryBudget:
-    """Count failures in a row, and say how long to wait after each.
+    """Count consecutive failures, and choose the pause after each.
 
     Attributes:
         attempts: how often to try before the error is final; None for no limit.
-        stopped: tells whether to give up.
-        longest: seconds of the longest pause, where it is to be shorter than usual.
+        stopped: returns whether to give up.
+        longest: a limit for a pause, in seconds.
         failed: how many tries in a row have failed.
     """
 
@@ -337,19 +336,19 @@ def persist(step: Step, budget: RetryBudget) -> Generator[Step, Any, Any]:
 
 @dataclass
 class EmptyPages:
-    """Remember where pages without events have led since the last event, to notice a circle.
+    """The cursors of empty pages since the last event, to detect a circle.
 
-    A publisher that sends a reader round places without events would keep it for ever.
+    A publisher whose empty pages lead in a circle would keep a reader busy for ever.
     """
 
     cursors: set[str] = field(default_factory=set)
 
     def moves(self, page: Page, partition: int, cursor: str) -> bool:
-        """Tell whether a page that was read from a cursor moves the cursor.
+        """Return whether a page that was read from a cursor moves the cursor.
 
         Raises:
-            ProtocolError: it holds events and does not move the cursor, or it holds none and leads
-                to where another one without events has led.
+            ProtocolError: it has events and does not move the cursor, or it has none and leads to
+                the cursor of an earlier empty page.
         """
         moved = page.cursor != cursor
         if page.events and not moved:
@@ -367,10 +366,10 @@ class EmptyPages:
 
 
 def moves_cursor(events: int, partition: int, before: str, after: str) -> bool:
-    """Tell whether a page of so many events moves the cursor.
+    """Return whether a page of a number of events moves the cursor.
 
     Raises:
-        ProtocolError: it holds events and does not move the cursor.
+        ProtocolError: it has events and does not move the cursor.
     """
     if events and after == before:
         raise _stands_still(partition)
@@ -385,16 +384,16 @@ def _stands_still(partition: int) -> ProtocolError:
 
 
 def reaches_head(page: Page, cursor: str) -> bool:
-    """Tell whether nothing followed a page that was read from a cursor.
+    """Return whether no event followed a page that was read from a cursor.
 
-    A feed that does not say so has reached its head when it brings nothing new.
+    Without the feed's own mark, a page that brings nothing new counts as the head.
     """
     return page.caught_up or page.cursor == cursor
 
 
 def pause_at_head(poll_interval: float, *, waits: bool) -> Pause:
-    """Choose the pause between two looks at the head.
+    """Choose the pause between two requests at the head.
 
-    It is short where the feed waits in place of the consumer; it may not do so every time.
+    Short if the feed waits instead of the consumer; not zero, as a feed may answer at once.
     """
     return Pause(min(poll_interval, SHORTEST_BACKOFF) if waits else poll_interval)
