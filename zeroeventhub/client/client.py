@@ -42,8 +42,8 @@ class Client(RequestBuilder[httpx.Client]):
             authentication, the user and password of `url` are used.
         partitions: how many partitions a v1 feed has, as its protocol does not report them.
         limits: bytes and seconds after which the client gives up a response.
-        compressed: True to accept gzip, or "gzip" or "zstd" to accept that; bodies are unpacked
-            within the limits.
+        compressed: True or "gzip" to accept gzip, "zstd" to accept zstd and gzip; the client
+            unpacks bodies within the limits.
     """
 
     _http_type = httpx.Client

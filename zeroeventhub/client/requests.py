@@ -51,7 +51,7 @@ def rfc3339(moment: datetime) -> str:
     """Write a moment for a request, in UTC.
 
     Raises:
-        ConfigurationError: it has no time zone, or lies outside of what UTC holds.
+        ConfigurationError: it has no time zone, or is not in the years 1 to 9999 of UTC.
     """
     if moment.tzinfo is None:
         raise ConfigurationError("A moment needs a time zone, such as datetime.now(UTC) has.")

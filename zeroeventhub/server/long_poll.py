@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 BATCH = 4
-"""How many are woken at once: what they then do takes a millisecond or two."""
+"""How many requests are woken at once: answering these takes a millisecond or two."""
 
 PAUSE = 0.005
 """Seconds at most between one batch and the next."""
@@ -38,11 +38,11 @@ _Found = TypeVar("_Found")
 
 @dataclass(eq=False, slots=True)
 class _Waiter:
-    """Wait in a request's own task, without another.
+    """A request that waits in its own task.
 
     Attributes:
-        scope: what it waits in.
-        is_woken: whether it is to go on: with what was found, or to find it.
+        scope: the cancel scope that it waits in.
+        is_woken: whether to continue, with the result or to search for it.
     """
 
     scope: anyio.CancelScope
@@ -54,9 +54,9 @@ class _Waiter:
 
 
 async def _wake_in_batches(waiters: Iterable[_Waiter]) -> None:
-    """Wake a few at a time, and let other tasks go on in between.
+    """Wake a few at a time, and let other tasks run in between.
 
-    All are woken, also if the caller is cancelled: then the rest at once.
+    If the caller is cancelled, wake the rest at once.
     """
     left = iter(waiters)
     began = anyio.current_time()
@@ -66,7 +66,7 @@ async def _wake_in_batches(waiters: Iterable[_Waiter]) -> None:
                 waiter.wake()
                 if number % BATCH == 0:
                     await anyio.lowlevel.checkpoint()
-                    # As long again as they took: half of the time is for all other tasks.
+                    # A pause as long as the batch took leaves half of the time to other tasks.
                     await anyio.sleep(min(anyio.current_time() - began, PAUSE))
                     began = anyio.current_time()
     finally:
@@ -75,7 +75,7 @@ async def _wake_in_batches(waiters: Iterable[_Waiter]) -> None:
 
 
 class _Outcome(NamedTuple):
-    """Hold what was found, or why not."""
+    """A result or an error."""
 
     found: Any
     error: Exception | None = None
@@ -83,12 +83,12 @@ class _Outcome(NamedTuple):
 
 
 class SingleFlight(Generic[_Found]):
-    """Find something once for all who wait for it.
+    """Compute a result once for all requests that wait for it.
 
-    The first one finds it; when that one leaves, the next takes over.
+    The first request computes it; if that one is cancelled, the next takes over.
 
     Args:
-        find: waits for it and finds it; it is given the names of the readers who wait.
+        find: computes the result; called with the names of the waiting readers.
     """
 
     def __init__(self, find: Callable[[Collection[str]], Awaitable[_Found]]) -> None:
@@ -121,7 +121,7 @@ class SingleFlight(Generic[_Found]):
             if self._outcome is None:
                 return None, is_own
         if self._outcome.error is not None:
-            # Each raise adds to the traceback of the one error that is raised for all who wait.
+            # Each raise would extend the traceback of the error that all these requests share.
             raise self._outcome.error.with_traceback(self._outcome.traceback)
         return cast("_Found", self._outcome.found), is_own
 
@@ -189,34 +189,34 @@ REST = 4
 """Minimum pause between polls of any of the feeds, as a multiple of one poll's duration."""
 
 QUIET = 0.01
-"""The part of the time since the last change that passes between two polls, within bounds."""
+"""The pause between two polls as a fraction of the time since the last change, within bounds."""
 
 RAREST = 10
-"""The longest pause between polls where nothing changes for long, as a multiple of the first."""
+"""The longest pause between polls of a quiet feed, as a multiple of the shortest."""
 
 LONGEST = 0.005
-"""Seconds that a poll counts for at most: one that had to wait says nothing of the next."""
+"""Seconds that a poll counts for at most: a poll that had to wait does not predict the next."""
 
 PAUSES = (0.001, 0.002, 0.004, 0.008)
-"""Seconds between polls once something is being committed, which takes a moment."""
+"""Seconds between polls after a commit was announced, until it is visible."""
 
 DEAF = 0.1
-"""Seconds for which commits are not heard of after one that brought no change."""
+"""Seconds for which commits are ignored after one that brought no change."""
 
 
 class HeadWatcher:
-    """Wake those who wait when the head of a feed has changed; one instance a feed and process.
+    """Wake waiting requests when the head of a feed changes; one instance per feed and process.
 
-    It polls only while a request waits, and those who wait hold nothing of the feed's.
+    It polls only while a request waits. Waiting requests hold no connection.
 
     Args:
-        head: asks the feed for something that changes with its head.
-        interval: seconds between two polls; more where nothing changes, where polls take long,
-            and where requests wait for many feeds of this process.
+        head: returns a value that changes with the feed's head.
+        interval: seconds between two polls; longer for a quiet feed, for slow polls, and while
+            requests wait for many feeds of this process.
     """
 
     _watched: ClassVar[set["HeadWatcher"]] = set()
-    """Those whose feeds are polled; several event loops may add to it."""
+    """The watchers that poll now; several event loops may add to it."""
 
     def __init__(self, head: Callable[[], Awaitable[Hashable]], interval: float) -> None:
         self._head = head
@@ -232,12 +232,12 @@ class HeadWatcher:
         """Counts the changes. Remember it before you read, and wait for another."""
 
     async def after(self, version: int) -> None:
-        """Wait until there is another version than this one, or the server is ending."""
+        """Wait until the version differs from this one, or the server is ending."""
         while self.version == version and not is_ending():
             await self._flight.result()
 
     def notify(self) -> None:
-        """Poll soon, for something is being committed; any thread may call this."""
+        """Poll soon, as a writer is committing; any thread may call this."""
         notify, self._notify = self._notify, None
         if notify is None:
             self._is_notified = True  # for the next pause
@@ -260,7 +260,7 @@ class HeadWatcher:
                     self._change(self._last)  # all who wait are to go on
                     return
                 began = anyio.current_time()
-                # A query cut short costs its connection, and all who wait need the answer.
+                # Cancelling a query costs its connection, and all waiting requests need the result.
                 with anyio.CancelScope(shield=True), on_behalf_of(""):
                     head = await self._head()
                 self._took = min(anyio.current_time() - began, LONGEST)
@@ -315,11 +315,11 @@ def _call_soon() -> Callable[[Callable[[], object]], object]:
 
 
 class Found(NamedTuple):
-    """Hold a page as far as there was room for it.
+    """A page, or as much of it as the send budget allowed.
 
     Attributes:
         page: the page.
-        is_part: whether it has one event at most, as too much was on its way to its reader.
+        is_part: whether only one event was read, as the send budget was used up.
     """
 
     page: Page
@@ -333,13 +333,13 @@ _TOO_MANY = "Too many requests wait at the head of this feed."
 
 
 class LongPoll:
-    """Let requests wait for something to read, and read once for all who ask the same.
+    """Let requests wait for an event, and read once for all equal requests.
 
     Args:
         head: watches the head.
         read: reads a page.
         most: how many requests may wait at once.
-        on_change: is called with how many requests wait, when that changes.
+        on_change: called with the number of waiting requests, when it changes.
         at_once: how many of their pages may be read at once, so that requests which do not wait
             find a place in the queue of the feed as well.
     """

@@ -36,31 +36,32 @@ __all__ = [
 ]
 
 BATCH = 16
-"""How many pages are read ahead by one statement: what is done once for all of them costs less."""
+"""How many pages one statement reads ahead, to share its fixed cost."""
 
 PREFETCH_FRACTION = 4
 """One reader's pages that are read ahead take at most a quarter of the cache, and less where more
 readers read on: what is dropped before its reader asks for it was read in vain."""
 
 MOST = 256
-"""How many pages are kept, however small: all of them are looked at when any is vouched for."""
+"""How many pages are kept, however small: each check of the history goes through all of them."""
 
 OVERHEAD = 1_000
-"""Bytes that a page takes beside its body, cursors and stop."""
+"""Bytes of memory of a page besides its body, cursors and stop."""
 
 VOUCHED = 0.05
-"""Seconds for which kept pages are taken to be of the feed's history: failovers take longer."""
+"""Seconds for which a check that kept pages are of the feed's history is valid: failovers take
+longer."""
 
 READERS = 1_000
-"""Of how many readers it is remembered what they will ask for next."""
+"""For how many readers the cache remembers the next expected request."""
 
 READING_ON = 2.0
-"""Seconds after which a reader that has not asked for its next page no longer reads on."""
+"""Seconds after which a reader that has not requested its next page counts as stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedPage:
-    """Hold a page as it is sent.
+    """A page in the form that is sent.
 
     Attributes:
         body: its bytes.
@@ -168,7 +169,7 @@ class PageCache:
 
     async def _keep(self, found: Sequence[tuple[PageRequest, EncodedPage]]) -> None:
         """Keep those of some pages that can never change, if they are of the history of all."""
-        # Readers make up filters of their own: their pages would throw out those of all.
+        # Not filtered pages: few readers share them, and they would evict pages that many share.
         lasting = [(key, page) for key, page in found if page.tag is not None and key.types is None]
         if not lasting or not self._keeps:
             return

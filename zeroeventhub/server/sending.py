@@ -1,4 +1,4 @@
-"""Send answers as fast as their readers take them, within the capacity of a feed."""
+"""Send responses as fast as their readers receive them, within the capacity of a feed."""
 
 import logging
 import math
@@ -33,7 +33,7 @@ _log = logging.getLogger("zeroeventhub.server")
 
 @dataclass
 class _Process:
-    """Hold what is known of this process."""
+    """The state of this process."""
 
     ending: bool = False
     has_warned: bool = False
@@ -43,21 +43,21 @@ PROCESS = _Process()
 
 
 def end_waits() -> None:
-    """Answer all requests that wait in this process at once, and let none wait any more.
+    """Answer all waiting requests of this process at once, and let none wait any more.
 
-    Needed with servers other than uvicorn, whose end a feed does not notice by itself: call it
-    when the server is to end, such as in a handler of SIGTERM.
+    A feed notices the shutdown of uvicorn only. With another server, call this when it has to end,
+    such as in a handler of SIGTERM.
     """
     PROCESS.ending = True
 
 
 def is_ending() -> bool:
-    """Tell whether the server is to end."""
+    """Return whether the server is shutting down."""
     return PROCESS.ending or bool(getattr(_server(), "should_exit", False))
 
 
 def _warn_once() -> None:
-    """Warn of a server that waits without an end for readers who do not read."""
+    """Warn of a server whose shutdown waits without a limit for readers that do not read."""
     PROCESS.has_warned = True
     config = getattr(_server(), "config", None)
     if config is not None and getattr(config, "timeout_graceful_shutdown", 0) is None:
@@ -82,7 +82,7 @@ READER: ContextVar[str] = ContextVar("READER", default="")
 
 @contextmanager
 def on_behalf_of(reader: str) -> Iterator[None]:
-    """Count what is taken meanwhile as taken by a reader; empty for none in particular."""
+    """Count units that are taken meanwhile for a reader; empty for none in particular."""
     token = READER.set(reader)
     try:
         yield
@@ -91,20 +91,20 @@ def on_behalf_of(reader: str) -> Iterator[None]:
 
 
 class AdmissionQueue:
-    """Share a limited number of units between readers, who wait in line for them.
+    """A fair queue for a limited number of units, such as connections or bytes.
 
-    The next one is the oldest request of the reader who has least; readers who have the same take
-    turns. A request for more units than there are is admitted when no other has any. A reader
-    with a name takes at most as many places in the line as it leaves free: half of them, if it is
-    alone.
+    It admits the oldest request of the reader that holds the fewest units; readers with equal
+    numbers take turns. A request for more units than exist is admitted when no other holds any. A
+    reader with a name may use at most as many places of the queue as it leaves free: half of them,
+    if it is alone.
 
     Args:
-        units: how many there are.
-        queue: how many requests may stand in line.
-        patience: for how many seconds.
-        refusal: the text of the error if the line is too long, or too slow.
-        keeps_some: whether a reader with a name takes no more units than it leaves free, so that
-            there are some for the next reader, however long all before it keep theirs.
+        units: how many units exist.
+        queue: how many requests may wait.
+        patience: seconds that a request may wait.
+        refusal: the text of the error if the queue is too long, or too slow.
+        keeps_some: whether a reader with a name may take at most as many units as it leaves free,
+            so that the next reader gets some, however long the present ones hold theirs.
     """
 
     def __init__(
@@ -118,14 +118,14 @@ class AdmissionQueue:
         self._queues: dict[str, dict[anyio.Event, int]] = {}
         self._taken_by: Counter[str] = Counter()
         self.taken = 0
-        """How many units are taken now."""
+        """How many units are in use."""
 
     @asynccontextmanager
     async def acquire(self, size: int = 1) -> AsyncIterator[None]:
-        """Have some units for a while.
+        """Hold units for the length of a block.
 
         Raises:
-            Unavailable: the line is too long or too slow.
+            Unavailable: the queue is too long or too slow.
         """
         if self.fits(size):
             self._add(READER.get(), size)
@@ -137,7 +137,7 @@ class AdmissionQueue:
             self.take(-size)
 
     def fits(self, size: int) -> bool:
-        """Tell whether units are free at once."""
+        """Return whether units are free at once."""
         reader = READER.get()
         if self._queues and self._taken_by[reader] >= min(
             map(self._taken_by.__getitem__, self._queues)
@@ -203,23 +203,23 @@ class AdmissionQueue:
 
 
 PIECE = 512 * 1024
-"""How many bytes are given to the server at once; a piece of a larger body is a copy."""
+"""How many bytes are passed to the server at once; a piece of a larger body is a copy."""
 
 BUFFERED = 64 * 1024
 """How many bytes servers hold for a reader before they let the next ones wait."""
 
 
 class Sender:
-    """Send answers, within the send budget of a feed.
+    """Send responses within the send budget of a feed.
 
     Args:
-        capacity: how many bytes may be on their way, and for how long.
+        capacity: how many bytes may be in flight, and how long a reader may stall.
     """
 
     def __init__(self, capacity: Capacity) -> None:
         self._seconds = capacity.sending_seconds
         self.page_bytes = min(capacity.page_bytes, capacity.sending_bytes)
-        """The room to have before a page is read whose size is not known."""
+        """The room to acquire before reading a page of unknown size."""
         self.budget = AdmissionQueue(
             capacity.sending_bytes,
             queue=capacity.queue,
@@ -232,11 +232,11 @@ class Sender:
 
     @property
     def is_full(self) -> bool:
-        """Tell whether the budget has no room for another page."""
+        """Return whether the budget has no room for another page."""
         return not self.budget.fits(self.page_bytes)
 
     async def send(self, response: Response, request: Request, send: Send) -> None:
-        """Send an answer in pieces; it is given up when its reader takes none for too long."""
+        """Send a response in pieces; give it up if its reader receives none for too long."""
         if not PROCESS.has_warned:
             _warn_once()
         with anyio.CancelScope() as patience:
@@ -251,7 +251,7 @@ class Sender:
                             piece = body if len(body) <= PIECE else body[start : start + PIECE]
                             patience.deadline = anyio.current_time() + self._seconds
                             await send({"type": message["type"], "body": piece, "more_body": True})
-                        # It waits until the reader has taken the last piece.
+                        # An empty message: the server waits until the reader has the last piece.
                         message = {**message, "body": b""}
                     patience.deadline = anyio.current_time() + self._seconds
                     await send(message)

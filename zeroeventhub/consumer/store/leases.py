@@ -119,7 +119,7 @@ class Leases:
         }
         most = len(wanted)
         if share:
-            # Those who do not share are no members, and what they hold is not there to divide.
+            # Processes that do not share are no members, and their partitions are not shared out.
             apart = sum(holder not in members for holder, _ in elsewhere.values())
             most = fair_share(members, owner, len(wanted) - apart)
         free = frozenset(wanted) - held - elsewhere.keys()
@@ -144,13 +144,13 @@ class Leases:
     def release(
         self, connection: Connection, consumer: str, owner: str, partitions: Collection[int]
     ) -> None:
-        """Give leases back, so that other processes may take them at once.
+        """Release leases, so that other processes may take them at once.
 
         Args:
             connection: a connection to the store, in a transaction of its own.
             consumer: the consumer's name.
             owner: the process; leases that it does not hold stay as they are.
-            partitions: those that it has stopped to read.
+            partitions: the partitions that it no longer reads.
         """
         self._take_turn(connection, consumer)
         columns = self._tables.leases.c
@@ -160,7 +160,7 @@ class Leases:
         )
 
     def leave(self, connection: Connection, consumer: str, owner: str) -> None:
-        """Give all leases back, and share no longer.
+        """Release all leases, and leave the members.
 
         Args:
             connection: a connection to the store, in a transaction of its own.
@@ -178,7 +178,7 @@ class Leases:
         )
 
     def is_held(self, connection: Connection, consumer: str, partition: int, owner: str) -> bool:
-        """Tell whether a process holds a partition's lease, as it stands now."""
+        """Return whether a process holds a partition's lease now."""
         columns = self._tables.leases.c
         # A locking read, since a snapshot may be older than the loss of the lease.
         query = (
@@ -194,9 +194,9 @@ class Leases:
         return connection.execute(query).first() is not None
 
     def _take_turn(self, connection: Connection, consumer: str) -> None:
-        """Keep the leases of a consumer for this transaction alone.
+        """Lock the leases of a consumer for this transaction.
 
-        A process that is frozen here would keep the other processes from renewing their leases.
+        A process that is suspended here keeps the other processes from renewing their leases.
         """
         database_of(connection).limit_idle(connection, LONGEST_TURN)
         # A write, for which SQLite takes its lock, and of one row, so that none wait in a ring.

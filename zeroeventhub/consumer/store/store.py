@@ -1,4 +1,4 @@
-"""Where a consumer keeps its cursors: a table in its own database."""
+"""A consumer's cursors: a table in its own database."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ from zeroeventhub.protocol import FIRST, HIGHEST_PARTITION, is_cursor
 __all__ = ["CursorStatus", "CursorStore", "check_consumer_name"]
 
 _ADDED = {"epoch": "BIGINT NOT NULL DEFAULT 0", "ended": "BOOLEAN NOT NULL DEFAULT FALSE"}
-"""Columns that the table of cursors did not always have."""
+"""Columns that earlier versions of the table of cursors lack."""
 
 _CONSUMER, _PARTITION = (
     bindparam("of_consumer", type_=Text),
@@ -52,22 +52,22 @@ _CONSUMER, _PARTITION = (
 )
 _PLACE: Any = Place(bindparam("at", type_=Text), bindparam("right", type_=BigInteger))  # type: ignore[arg-type]
 _NEW = bindparam("new", type_=Text)
-"""What differs between moves, in one statement for all of them."""
+"""The parameters of a move, so that one statement serves all of them."""
 
 
 @dataclass(frozen=True)
 class CursorStatus:
-    """Tell where a consumer stands in a partition.
+    """A consumer's cursor in a partition, and the lease of the process that reads it.
 
     Attributes:
         consumer: the consumer's name.
         partition: the partition's id.
-        cursor: where it stands.
-        epoch: how often the right to move the cursor has passed on.
+        cursor: the committed cursor.
+        epoch: how often another process or an operator has taken over the cursor.
         ended: whether the partition is closed, and was read to its end.
         updated_at: when the cursor was moved last, in UTC.
         owner: the process that holds the lease; None if no process does.
-        lease_seconds: for how long it holds it yet, unless it renews it; None if no process does.
+        lease_seconds: seconds until the lease ends if it is not renewed; None without a lease.
     """
 
     consumer: str
@@ -81,7 +81,7 @@ class CursorStatus:
 
 
 class CursorStore:
-    """Keep the cursors of consumers in a SQL database, and what belongs to them.
+    """Store the cursors of consumers in a SQL database, with leases, inbox and dead letters.
 
     Args:
         engine: the consumer's own database, sync or async.
@@ -91,7 +91,7 @@ class CursorStore:
         leases: which process of a consumer reads which partition.
         inbox: the ids of events that were applied.
         dead_letters: events that could not be applied.
-        lanes: how far a page has been applied by lanes that work on it side by side.
+        lanes: how far the parallel lanes of a page have applied it.
     """
 
     def __init__(self, engine: Engine | AsyncEngine, *, tables: Tables = default) -> None:
@@ -115,7 +115,7 @@ class CursorStore:
         """Create the tables unless they exist; async: `await connection.run_sync(…)`.
 
         Raises:
-            ConfigurationError: there is a table of cursors, of an older version.
+            ConfigurationError: a table of cursors of an older version exists.
         """
         database_of(connection).lock_creation(connection)
         for table in self.tables.all():
@@ -123,10 +123,10 @@ class CursorStore:
         self.check_tables(connection)
 
     def check_tables(self, connection: Connection) -> None:
-        """Check that the tables are there, as this version has them.
+        """Check that the tables exist, in this version.
 
         Raises:
-            ConfigurationError: one is missing, or the one of cursors is of an older version.
+            ConfigurationError: a table is missing, or that of cursors is of an older version.
         """
         cursors, inspector = self.tables.cursors, inspect(connection)
         for table in self.tables.all():
@@ -146,7 +146,7 @@ class CursorStore:
     def load(
         self, connection: Connection, consumer: str, partition: int, *, start: str = FIRST
     ) -> Place:
-        """Return a consumer's place in a partition, writing the start if there is none.
+        """Return a consumer's place in a partition; insert the start if it has no cursor.
 
         Args:
             connection: a connection to the store, in a transaction.
@@ -162,8 +162,8 @@ class CursorStore:
         row = connection.execute(self._place, found).first()
         if row is None:
             self._add(connection, consumer, partition, start)
-            # A rival's row may be newer than the snapshot that MariaDB and MySQL read; only a
-            # locking read is sure to find it.
+            # Another process's row may be newer than the snapshot that MariaDB and MySQL read;
+            # only a locking read always finds it.
             row = connection.execute(self._place.with_for_update(), found).one()
         if row.cursor == HANDED_OVER:
             raise _handed_over(partition)
@@ -180,7 +180,7 @@ class CursorStore:
     ) -> Place:
         """Return a consumer's place in a partition, and fence the process that had it before.
 
-        It waits for a commit that is under way.
+        It waits for a transaction that is moving the cursor.
 
         Args:
             connection: a connection to the store, in a transaction that is rolled back if this
@@ -188,21 +188,21 @@ class CursorStore:
             consumer: the consumer's name.
             partition: the partition's id.
             owner: the process that enters, which has to hold the partition's lease.
-            after: the partition that has to be read to its end before; None where there is none.
+            after: its parent, which has to be read to its end before; None without one.
 
         Raises:
-            LeaseLost: it does not, or the partition before has to be read again.
+            LeaseLost: the process does not hold the lease, or the parent has to be read again.
             TokenChanged: as `load`.
         """
         cursors, columns = self.tables.cursors, self.tables.cursors.c
-        # A write comes first: it waits for commits under way, and what is read then is new.
+        # A write first: it waits for open transactions on the row, and the reads then see them.
         row = {"consumer": consumer, "partition": partition, "cursor": FIRST, "epoch": 1}
         upsert(connection, cursors, row, {"epoch": columns.epoch + 1})
         query = select(columns.cursor, columns.epoch).where(self._is_row(consumer, partition))
         found = connection.execute(query).one()
         if found.cursor == HANDED_OVER:
             raise _handed_over(partition)
-        # Only now: a lease may run out while a commit under way is waited for.
+        # Only now: the lease may run out while the write waits.
         if not self.leases.is_held(connection, consumer, partition, owner):
             raise LeaseLost(
                 f"Another process of consumer {consumer!r} may read partition {partition} now: "
@@ -228,11 +228,11 @@ class CursorStore:
         return {row.partition: row.cursor for row in connection.execute(query)}
 
     def standings(self, connection: Connection, consumer: str | None = None) -> list[CursorStatus]:
-        """Return where consumers stand, in the order of their names and partitions.
+        """Return the cursors of consumers, in the order of their names and partitions.
 
         Args:
             connection: a connection to the store.
-            consumer: the one to show; None for all.
+            consumer: the consumer's name; None for all consumers.
         """
         columns, leases = self.tables.cursors.c, self.tables.leases.c
         now = unix_time(connection)
@@ -258,14 +258,14 @@ class CursorStore:
     def begin(
         self, connection: Connection, consumer: str, partitions: Collection[int], start: str
     ) -> None:
-        """Let a consumer that is new start where it wants to, in all partitions at once.
+        """Insert the first cursors of a new consumer, in all partitions at once.
 
-        In partitions that come later it starts at the first event: they are all news to it.
+        In partitions that the feed adds later it starts at the first event.
 
         Args:
             connection: a connection to the store, in a transaction.
             consumer: the consumer's name.
-            partitions: those that it reads.
+            partitions: the partitions that it reads.
             start: the cursor to start from.
         """
         columns = self.tables.cursors.c
@@ -281,28 +281,28 @@ class CursorStore:
         heirs: Mapping[int, Sequence[int]],
         remaining: Collection[int],
     ) -> None:
-        """Hand cursors of partitions that are gone to those that go on from there.
+        """Copy the cursors of removed partitions to the partitions that replace them.
 
-        FeedAPI v2, Method 2 to change partition count. All heirs start at once, and the cursors of
-        parents that are gone go too, so that who still holds a page of one is fenced, and who
-        meets a feed that still shows one does not start it again.
+        FeedAPI v2, Method 2 to change partition count. All heirs start at once. The cursors of
+        removed parents are replaced by a mark: it fences a process that still holds a page of one,
+        and keeps a process whose feed still shows one from starting it again.
 
         Args:
             connection: a connection to the store, in a transaction.
             consumer: the consumer's name.
             heirs: by partition, those whose cursors are valid in it, nearest first.
-            remaining: the partitions that keep their cursors, because they are there to read.
+            remaining: the partitions of the feed, which keep their cursors.
 
         Raises:
-            StoreUnavailable: a page of a partition that is gone has been applied in part, by
-                lanes: its heirs would repeat that part.
+            StoreUnavailable: lanes have applied a part of a page of a removed partition, which its
+                heirs would repeat.
         """
         cursors, columns = self.tables.cursors, self.tables.cursors.c
         parents = sorted({parent for nearest in heirs.values() for parent in nearest})
         of_parents = and_(columns.consumer == consumer, columns.partition.in_(parents))
-        # Locks the parents' rows: a commit under way on one of them ends before this goes on.
+        # Locks the parents' rows, and so waits for open transactions on them.
         connection.execute(cursors.update().where(of_parents).values(epoch=columns.epoch))
-        # A locking read, since a snapshot may be older than that commit.
+        # A locking read, as a snapshot may be older than their commits.
         query = select(columns.partition, columns.cursor).where(of_parents).with_for_update()
         known = {row.partition: row.cursor for row in connection.execute(query)}
         standing = {
@@ -315,7 +315,7 @@ class CursorStore:
             if cursor is None:
                 continue
             self._add(connection, consumer, heir, cursor)
-            # An heir that was a parent itself, and was gone until now.
+            # An heir that was itself a removed parent until now.
             connection.execute(
                 self._set_to(cursor).where(
                     self._is_row(consumer, heir), func.length(columns.cursor) == 0
@@ -332,7 +332,7 @@ class CursorStore:
     def move(self, consumer: str, partition: int, place: Place, new: str) -> Update:
         """Build the statement that moves a cursor, and matches no row unless it is at its place.
 
-        A move to where it is changes nothing, and is fenced all the same.
+        A move to the same cursor changes nothing, but is fenced as well.
         """
         return self._moved(consumer, partition, place, new, goes_on=new != place.cursor)
 
@@ -345,11 +345,11 @@ class CursorStore:
             connection: a connection to the store, in a transaction.
             consumer: the consumer's name.
             partition: the partition's id.
-            place: where it stands, and in which epoch.
-            new: where it goes.
+            place: the expected cursor and epoch.
+            new: the new cursor.
 
         Raises:
-            Fenced: it is not at its place any more; the transaction has to be rolled back.
+            Fenced: the cursor has moved; roll the transaction back.
         """
         parameters = {
             _CONSUMER.key: consumer,
@@ -362,7 +362,7 @@ class CursorStore:
         self.confirm(moved, consumer, partition)
 
     def end(self, consumer: str, partition: int, place: Place) -> Update:
-        """Build the statement that says that a partition was read to its end; see `move`."""
+        """Build the statement that stores that a partition was read to its end; see `move`."""
         return self._at(consumer, partition, place).values(ended=True, updated_at=Moment())
 
     @staticmethod
@@ -370,7 +370,7 @@ class CursorStore:
         """Check that a move or an end matched its row.
 
         Raises:
-            Fenced: it did not; the transaction has to be rolled back.
+            Fenced: it did not; roll the transaction back.
         """
         if result.rowcount != 1:
             raise Fenced(
@@ -379,16 +379,16 @@ class CursorStore:
             )
 
     def set(self, connection: Connection, consumer: str, partition: int, cursor: str) -> None:
-        """Put a cursor where an operator wants it, and fence who reads the partition.
+        """Set a cursor for an operator, and fence the process that reads the partition.
 
         Args:
             connection: a connection to the store, in a transaction.
             consumer: the consumer's name.
             partition: the partition's id.
-            cursor: where the consumer goes on: FIRST, LAST, or a cursor that the feed has given.
+            cursor: where the consumer continues: FIRST, LAST, or a cursor of the feed.
 
         Raises:
-            ConfigurationError: this cannot be a cursor, or a consumer's name.
+            ConfigurationError: the cursor or the consumer's name is invalid.
         """
         check_consumer_name(consumer)
         _check_cursor(cursor)
@@ -407,21 +407,21 @@ class CursorStore:
         partitions: Collection[int] | None = None,
         cursor: str = FIRST,
     ) -> int:
-        """Let a consumer start again, and forget what it has noted of its events since.
+        """Let a consumer start again, with an empty inbox and without dead letters and lanes.
 
-        Empty the projection in the same transaction, and it is built anew.
+        To rebuild a projection, empty its tables in the same transaction.
 
         Args:
             connection: a connection to the store, in a transaction.
             consumer: the consumer's name.
-            partitions: those to read again; None for all.
-            cursor: where from.
+            partitions: the partitions to read again; None for all.
+            cursor: the cursor to start from.
 
         Returns:
-            How many partitions are read again.
+            How many partitions start again.
 
         Raises:
-            ConfigurationError: this cannot be a cursor.
+            ConfigurationError: the cursor is invalid.
         """
         _check_cursor(cursor)
         columns = self.tables.cursors.c
@@ -433,7 +433,7 @@ class CursorStore:
         count = connection.execute(update).rowcount
         self._forget(connection, ("lanes", "dead_letters"), consumer, partitions)
         if partitions is not None:
-            # Events that came by way of partitions which are gone come again by their heirs.
+            # The heirs of removed partitions send the events of these again.
             query = select(columns.partition).where(
                 columns.consumer == consumer, columns.cursor == HANDED_OVER
             )
@@ -442,10 +442,10 @@ class CursorStore:
         return count
 
     def _check_lanes(self, connection: Connection, consumer: str, gone: Mapping[int, str]) -> None:
-        """Refuse to hand over a cursor after which events are applied already.
+        """Refuse to copy a cursor after which lanes have already applied events.
 
         Raises:
-            StoreUnavailable: there is one.
+            StoreUnavailable: lanes have done so.
         """
         columns = self.tables.lanes.c
         query = select(columns.partition, columns.cursor).where(
@@ -467,7 +467,7 @@ class CursorStore:
         heirs: Mapping[int, Sequence[int]],
         gone: Collection[int],
     ) -> None:
-        """Let an heir apply the dead letters of partitions that are gone, in the order of keys."""
+        """Move the dead letters of removed partitions to an heir, in the order of keys."""
         letters = self.tables.dead_letters
         for parent in gone:
             heir = min(heir for heir, nearest in heirs.items() if parent in nearest)
@@ -517,7 +517,7 @@ class CursorStore:
         return and_(columns.consumer == consumer, columns.partition == partition)
 
     def _add(self, connection: Connection, consumer: str, partition: int, cursor: str) -> None:
-        # Two processes may start with one consumer name at the same moment.
+        # Two processes of one consumer may start at the same moment.
         row = {"consumer": consumer, "partition": partition, "cursor": cursor}
         insert_ignore(connection, self.tables.cursors, [row])
 

@@ -1,4 +1,4 @@
-"""The tables that lie in a consumer's own database."""
+"""The tables in a consumer's own database."""
 
 from dataclasses import dataclass, fields
 
@@ -39,7 +39,7 @@ NAME_LENGTH = 200
 """The most characters that the name of a consumer, or of one of its processes, has."""
 
 HANDED_OVER = ""
-"""What stands in place of the cursor of a partition that other partitions have taken over."""
+"""The mark instead of a cursor for a partition that other partitions have replaced."""
 
 _DIGEST_LENGTH = 64
 
@@ -49,12 +49,12 @@ class Tables:
     """Name the tables of a store.
 
     Attributes:
-        cursors: where each consumer stands in each partition, and in which epoch.
+        cursors: the cursor and epoch of each consumer in each partition.
         leases: which process of a consumer reads a partition, and until when.
         members: the processes that share a consumer's partitions.
         inbox: the ids of events that were applied, of feeds that may publish an event twice.
         dead_letters: events that could not be applied, and those held back after them.
-        lanes: how far a page has been applied by lanes that work on it side by side.
+        lanes: how far the parallel lanes of a page have applied it.
     """
 
     cursors: Table
@@ -70,10 +70,10 @@ class Tables:
 
 
 def cursor_tables(metadata: MetaData, *, schema: str | None = None) -> Tables:
-    """Add the tables of a store to metadata of your own.
+    """Add the tables of a store to your metadata.
 
     Args:
-        metadata: what the tables join, so that migrations find them.
+        metadata: the MetaData that the tables are added to, so that migrations find them.
         schema: the database schema; None for the connection's default.
     """
 

@@ -211,7 +211,7 @@ class Sequenced(Ordering):
         return self._tables.horizon(last, may_lag=self._standby)
 
     def blockers(self, connection: Connection) -> list[Blocker]:
-        """Return the sessions that keep all others from giving positions, by their locks."""
+        """Return the sessions that keep every other session from giving positions."""
         return find_blockers(connection, _HOLDS, {"state": self._words(connection)["state"]})
 
     def ddl(self, connection: Connection) -> Ddl:
