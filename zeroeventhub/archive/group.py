@@ -105,12 +105,12 @@ class Group:
         return None if raw is None else Event(raw.encode(), self._headers_at(index))
 
     def is_there(self, index: int) -> bool:
-        """Tell whether the event at an index is still there."""
+        """Return whether the event at an index is still there."""
         return bool(self._data[index].is_valid)
 
     @property
     def is_whole(self) -> bool:
-        """Tell whether all events are still there."""
+        """Return whether all events are still there."""
         return not self._data.null_count
 
     def events(self, rows: Sequence[int]) -> tuple[Sequence[Event], int]:

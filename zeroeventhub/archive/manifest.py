@@ -63,7 +63,7 @@ def digest_of(content: bytes | memoryview) -> str:
 
 
 def is_whole(content: bytes, digest: str, check: int | None = None) -> bool:
-    """Tell whether bytes are what was written.
+    """Return whether bytes are what was written.
 
     Args:
         content: the bytes.

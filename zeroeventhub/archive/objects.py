@@ -67,7 +67,7 @@ class Objects:
 
     @property
     def signs(self) -> bool:
-        """Tell whether the store can sign URLs of its objects."""
+        """Return whether the store can sign URLs of its objects."""
         return isinstance(self.store, AzureStore | GCSStore | S3Store)
 
     def create(self, path: str, content: bytes) -> bool:

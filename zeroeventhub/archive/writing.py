@@ -156,7 +156,7 @@ class _Waiting:
 
     @property
     def is_full(self) -> bool:
-        """Tell whether there are enough for a row group."""
+        """Return whether there are enough for a row group."""
         return self._rows >= GROUP_EVENTS or self._size >= GROUP_BYTES
 
     def add(self, batch: pa.RecordBatch) -> None:

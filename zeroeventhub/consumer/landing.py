@@ -188,7 +188,7 @@ class LandingTable:
         )
 
     def exists(self, connection: Connection) -> bool:
-        """Tell whether there is a table of this name."""
+        """Return whether there is a table of this name."""
         return inspect(connection).has_table(self.table.name, schema=self.table.schema)
 
     def create(self, connection: Connection) -> None:

@@ -50,7 +50,7 @@ class ProgressReporter:
 
     @property
     def is_due(self) -> bool:
-        """Tell whether it is time to look."""
+        """Return whether it is time to look."""
         return self._is_on and monotonic() - self._last >= INTERVAL
 
     async def report(self) -> None:

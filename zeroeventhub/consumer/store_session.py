@@ -92,7 +92,7 @@ class StoreSteps:
         return None
 
     def is_pruning_due(self) -> bool:
-        """Tell whether the inbox was not pruned for long; it counts as pruned from then on."""
+        """Return whether the inbox was not pruned for long; it counts as pruned from then on."""
         due = time.monotonic() - self._pruned >= PRUNING_INTERVAL
         if due:
             self._pruned = time.monotonic()

@@ -123,7 +123,7 @@ class Database(ABC):
         return text
 
     def copies(self, dialect: Dialect) -> bool:
-        """Tell whether `copy` inserts rows, which is quicker than any statement."""
+        """Return whether `copy` inserts rows, which is quicker than any statement."""
         return False
 
     def copy(
@@ -201,7 +201,7 @@ class Database(ABC):
 
     @abstractmethod
     def is_transient(self, error: BaseException) -> bool:
-        """Tell whether the same transaction may succeed if it is tried again.
+        """Return whether the same transaction may succeed if it is tried again.
 
         Args:
             error: of a driver, which may be that of another database.
@@ -214,7 +214,7 @@ class Database(ABC):
         """Find how rows are read in the order of their positions, by the indexes there are now."""
 
     def is_indexed(self, connection: Connection, keys: Keyset) -> bool:
-        """Tell whether rows are found by an index."""
+        """Return whether rows are found by an index."""
         return self.choose_index(connection, keys).index is not None
 
     # Expressions.
@@ -272,11 +272,11 @@ class Database(ABC):
         raise NotImplementedError
 
     def can_stream(self, dialect: Dialect) -> bool:
-        """Tell whether a driver returns rows while the database still reads; see `stream`."""
+        """Return whether a driver returns rows while the database still reads; see `stream`."""
         return False
 
     def may_stream(self, connection: Connection) -> bool:
-        """Tell whether a connection of such a driver is able to, as the host has set it."""
+        """Return whether a connection of such a driver is able to, as the host has set it."""
         return False
 
     def compile_stream(self, query: Select[Any]) -> Any:

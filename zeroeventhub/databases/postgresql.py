@@ -172,7 +172,7 @@ class PostgreSQL(Database):
         return IndexHint(by_pairs=by_pairs)
 
     def is_indexed(self, connection: Connection, keys: Keyset) -> bool:
-        """Tell whether an index has the order, be it of columns or of expressions."""
+        """Return whether an index has the order, be it of columns or of expressions."""
         hint = IndexHint(by_pairs=keys.partition is not None)
         found = explain(connection, keys, hint, "EXPLAIN (FORMAT JSON)").scalar_one()
         plan = found if isinstance(found, list) else json.loads(found)

@@ -194,7 +194,7 @@ def _hash(text: str | None) -> int | None:
 
 
 def _is_row_id(connection: Connection, keys: Keyset) -> bool:
-    """Tell whether rows are found by the number that SQLite keeps them by, without an index."""
+    """Return whether rows are found by the number that SQLite keeps them by, without an index."""
     plan = explain(connection, keys, IndexHint(), "EXPLAIN QUERY PLAN").all()
     return keys.partition is None and "USING INTEGER PRIMARY KEY (rowid>?" in plan[0].detail
 

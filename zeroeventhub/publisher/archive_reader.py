@@ -111,7 +111,7 @@ class ArchiveReader:
 
     @property
     def erases(self) -> bool:
-        """Tell whether events may be erased after they were published."""
+        """Return whether events may be erased after they were published."""
         return self.archive.erasable
 
     def boundary(self, connection: Connection) -> int:

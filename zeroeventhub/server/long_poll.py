@@ -428,6 +428,6 @@ class LongPoll:
 
 
 def is_idle(page: Page, cursor: str) -> bool:
-    """Tell whether a page says that there is nothing to read for now."""
+    """Return whether a page says that there is nothing to read for now."""
     nothing = not page.events and not page.stop_reached
     return nothing and (page.caught_up or page.cursor == cursor)

@@ -220,7 +220,7 @@ class PageCache:
         return partial(self._read, start, most)
 
     def _may_be_read(self, wanted: PageRequest) -> bool:
-        """Tell whether pages may be read that are not kept, and no request waits for."""
+        """Return whether pages may be read that are not kept, and no request waits for."""
         return (
             self._keeps
             and wanted.types is None

@@ -23,7 +23,7 @@ __all__ = [
 
 
 def prefers(request: Request, wanted: str, usual: str) -> bool:
-    """Tell whether a client names a media type, and does not name the usual one as the better.
+    """Return whether a client names a media type, and does not name the usual one as the better.
 
     A client that takes everything gets the usual one.
 
@@ -133,7 +133,7 @@ YEAR = 31_536_000
 
 
 def is_held(request: Request, tag: str) -> bool:
-    """Tell whether the client holds what has this tag (RFC 9110, If-None-Match)."""
+    """Return whether the client holds what has this tag (RFC 9110, If-None-Match)."""
     held = ",".join(request.headers.getlist("if-none-match")).split(",")
     return any(one.strip().removeprefix("W/") in {tag, "*"} for one in held)
 

@@ -71,7 +71,7 @@ def body_length(metadata: bytes) -> int:
 
 
 def is_packed(metadata: bytes) -> bool:
-    """Tell whether a message is a record batch whose buffers are compressed.
+    """Return whether a message is a record batch whose buffers are compressed.
 
     Raises:
         ProtocolError: the metadata does not say it.

@@ -72,7 +72,7 @@ class Lines(Sequence[Event]):
         return map(Event, self.texts)
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether another sequence has the same events in the same order."""
+        """Return whether another sequence has the same events in the same order."""
         return isinstance(other, Sequence) and [*self] == [*other]
 
     __hash__ = None  # type: ignore[assignment] # it equals lists, which have none

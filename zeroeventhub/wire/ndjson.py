@@ -397,7 +397,7 @@ class PageDecoder:
 
 
 def _is_plain(lines: _Lines) -> bool:
-    """Tell whether lines are events that say nothing else, and a checkpoint at their end."""
+    """Return whether lines are events that say nothing else, and a checkpoint at their end."""
     last = len(lines) - 1
     return (
         bool(lines[last].cursor)
@@ -434,7 +434,7 @@ def expect_cursor(cursor: str) -> str:
 
 
 def _is_object(line: bytes) -> bool:
-    """Tell whether bytes are a JSON object from its beginning to its end."""
+    """Return whether bytes are a JSON object from its beginning to its end."""
     try:
         line.decode()
         msgspec.json.decode(line, type=_Object)

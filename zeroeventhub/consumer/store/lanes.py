@@ -67,7 +67,7 @@ class Lanes:
     def has_begun(
         self, connection: Connection, consumer: str, partition: int, place: Place
     ) -> bool:
-        """Tell whether lanes have applied a part of what follows a cursor.
+        """Return whether lanes have applied a part of what follows a cursor.
 
         Args:
             connection: a connection to the store, in a transaction that has moved the cursor:
