@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Hashable
 from datetime import datetime
 from typing import Any, Protocol
 
+from zeroeventhub.errors import Unavailable
 from zeroeventhub.protocol import (
     CountedCursor,
     FeedInfo,
@@ -26,7 +27,15 @@ from zeroeventhub.protocol import (
 )
 from zeroeventhub.settings import Capacity
 
-__all__ = ["AsyncExtendedFeed", "AsyncFeed", "ExtendedFeed", "Feed", "FeedSource"]
+__all__ = [
+    "ArchiveMiss",
+    "AsyncExtendedFeed",
+    "AsyncFeed",
+    "ExtendedFeed",
+    "Feed",
+    "FeedSource",
+    "hold_part",
+]
 
 
 class Feed(Protocol):
@@ -328,3 +337,30 @@ class FeedSource(Protocol):
             engine: the host's.
             capacity: how much the feed takes of it.
         """
+
+
+_MOST = 10_000
+"""How many parts of an archive are fetched for one question, at most."""
+
+
+class ArchiveMiss(Exception):  # noqa: N818 - no error: the question is asked again
+    """Say what to fetch before the question is asked again.
+
+    Attributes:
+        load: fetches it; what it returns is kept alive until the question is answered.
+    """
+
+    def __init__(self, load: Callable[[], object]) -> None:
+        super().__init__("A part of the archive has to be fetched first.")
+        self.load = load
+
+
+def hold_part(held: list[object], part: object) -> None:
+    """Keep what was fetched for a question alive until it is answered.
+
+    Raises:
+        Unavailable: there are too many parts.
+    """
+    held.append(part)
+    if len(held) > _MOST:
+        raise Unavailable("The answer needs too many parts of the archive.", retry_after=60)

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, delete, update
 from harness.statements import execute, scalars
 from harness.waiting import DEADLINE, until
 from zeroeventhub import CursorStore
-from zeroeventhub.databases.errors import is_transient
+from zeroeventhub.databases.error_codes import is_transient
 
 NAME = "billing"
 

@@ -36,10 +36,10 @@ PLANTED = (
     ),
     Planted(
         "sync does not begin in the middle of a feed",
-        "cli/reader.py",
+        "cli/consume.py",
         "store.cursors(connection, consumer) and not landing.exists(connection)",
         "store.cursors(connection, consumer) and landing is None",
-        ("tests/integration/cli/test_reader.py", "-k", "sqlite or not (postgresql or mariadb)"),
+        ("tests/integration/cli/test_consume.py", "-k", "sqlite or not (postgresql or mariadb)"),
     ),
     Planted(
         "cursors reset empties tables in the transaction that moves the cursors",

@@ -83,13 +83,13 @@ PLANTED = (
     ),
     mistake(
         "a lane is fenced like the page",
-        "consumer/store/lanes.py",
+        "consumer/store/lane_progress.py",
         "        if not found:\n            raise _fenced(consumer, partition)\n",
         "",
     ),
     mistake(
         "a lane that counts from the cursor before begins again",
-        "consumer/store/lanes.py",
+        "consumer/store/lane_progress.py",
         "left_over = [~is_at(columns.cursor, place.cursor)] if before == 0 else []",
         "left_over = []",
     ),
@@ -101,7 +101,7 @@ PLANTED = (
     ),
     mistake(
         "a broken rule of the data does not pass by itself",
-        "databases/errors.py",
+        "databases/error_codes.py",
         "            return error.connection_invalidated or _passes(error.orig)",
         "            return error.connection_invalidated or True",
     ),

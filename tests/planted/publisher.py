@@ -90,7 +90,7 @@ PLANTED = (
     ),
     Planted(
         "an error of the database that no waiting mends is no reason to come back",
-        "databases/errors.py",
+        "databases/error_codes.py",
         '        if _is(error, "changed"):',
         '        if _is(error, "late"):',
         (f"{_ROOM}/test_checks.py", *_SQLITE),

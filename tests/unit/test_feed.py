@@ -4,7 +4,15 @@ from inspect import getmembers, isfunction, signature
 
 import pytest
 
-from zeroeventhub.feed import AsyncExtendedFeed, AsyncFeed, ExtendedFeed, Feed
+from zeroeventhub.errors import Unavailable
+from zeroeventhub.feed import (
+    ArchiveMiss,
+    AsyncExtendedFeed,
+    AsyncFeed,
+    ExtendedFeed,
+    Feed,
+    hold_part,
+)
 
 
 def methods(port):
@@ -29,3 +37,14 @@ def test_extended_feed_is_a_feed():
     more = [*extended.values()][len(plain) :]
     assert more
     assert all(one.kind is one.KEYWORD_ONLY and one.default is not one.empty for one in more)
+
+
+def test_parts_of_a_question_are_kept_up_to_a_number():
+    """Each part that was fetched is held; a question that needs too many is refused for now."""
+    held = []
+    for number in range(10_000):
+        hold_part(held, number)
+    assert held == [*range(10_000)]
+    with pytest.raises(Unavailable, match="too many parts") as raised:
+        hold_part(held, ArchiveMiss(dict).load())
+    assert raised.value.retry_after == 60

@@ -8,6 +8,7 @@ import click
 from sqlalchemy.exc import SQLAlchemyError
 
 from zeroeventhub.cli.conformance import conformance
+from zeroeventhub.cli.consume import discover, sync, tail
 from zeroeventhub.cli.cursors import cursors, lag
 from zeroeventhub.cli.dead_letters import dead_letters
 from zeroeventhub.cli.demo import demo
@@ -21,7 +22,6 @@ from zeroeventhub.cli.maintenance import (
     seal,
     trim,
 )
-from zeroeventhub.cli.reader import discover, sync, tail
 from zeroeventhub.cli.serve import serve
 from zeroeventhub.errors import (
     ConfigurationError,

@@ -8,6 +8,7 @@ from itertools import groupby
 import click
 from sqlalchemy import Connection, Engine, delete
 
+from zeroeventhub.cli.consume import cursors_at
 from zeroeventhub.cli.options import (
     NAMED_CURSORS,
     agreed,
@@ -17,8 +18,7 @@ from zeroeventhub.cli.options import (
     store_option,
 )
 from zeroeventhub.cli.output import Answer, answering, confirm, duration, table
-from zeroeventhub.cli.reader import cursors_at
-from zeroeventhub.cli.tables import open_database, reflect
+from zeroeventhub.cli.table_options import open_database, reflect
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.lag import lag as find_lag
 from zeroeventhub.consumer.store.store import CursorStatus, CursorStore

@@ -46,14 +46,13 @@ from starlette.applications import Starlette
 from zeroeventhub.cli.options import as_json
 from zeroeventhub.cli.output import Meters, report
 from zeroeventhub.cli.serve import run_web
-from zeroeventhub.cli.tables import open_database
+from zeroeventhub.cli.table_options import open_database
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.consumer import Consumer
 from zeroeventhub.consumer.page import PendingPage
 from zeroeventhub.consumer.store.store import CursorStore
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.tables import row_number
-from zeroeventhub.databases.upsert import upsert
+from zeroeventhub.databases.statements import row_number, upsert
 from zeroeventhub.errors import ConfigurationError, Unreachable, require
 from zeroeventhub.publisher import TableFeed
 from zeroeventhub.server import feed_routes

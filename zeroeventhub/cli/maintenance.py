@@ -15,7 +15,7 @@ from sqlalchemy.schema import AddConstraint, DropConstraint
 from zeroeventhub.cli.options import age, agreed, as_json, consumer_option, older_than_option
 from zeroeventhub.cli.output import Answer, Meters, answering, confirm, duration, report
 from zeroeventhub.cli.output import table as in_columns
-from zeroeventhub.cli.tables import open_feed, open_table, publish_options, table_options
+from zeroeventhub.cli.table_options import open_feed, open_table, publish_options, table_options
 from zeroeventhub.databases import database_of
 from zeroeventhub.errors import ConfigurationError, Gone, Unavailable, printable
 from zeroeventhub.protocol import Lag
@@ -225,7 +225,7 @@ def trim(
         confirm("These events will be deleted.", yes=yes)
         with Meters({"trimmed": plan.events if plan.exact else None}) as meters:
             trimmed = feed.trim(
-                plan, rows=rows, told=lambda events, _: meters.show("trimmed", events)
+                plan, rows=rows, on_progress=lambda events, _: meters.show("trimmed", events)
             )
     done = [] if trimmed is None else [f"{trimmed:,} events are gone."]
     report({**vars(plan), "trimmed": trimmed}, done, as_json=as_json)
@@ -249,7 +249,7 @@ def compact(*, older_than: timedelta | None, yes: bool, **table: Any) -> Answer:
     confirm("Events that are followed by a later one of their key will go.", yes=yes)
     with Meters({"deleted": None}) as meters:
         events = feed.compact(
-            older_than=older_than, told=lambda events, _: meters.show("deleted", events)
+            older_than=older_than, on_progress=lambda events, _: meters.show("deleted", events)
         )
     return {"deleted": events}, [f"{events:,} events are gone."]
 
@@ -294,7 +294,7 @@ def seal(
             older_than=older_than,
             segment_events=segment_events,
             least=least,
-            told=lambda events: meters.show("sealed", events),
+            on_progress=lambda events: meters.show("sealed", events),
         )
     line = (
         f"{found.events:,} events in {found.segments:,} new segments of {found.size:,} bytes; "

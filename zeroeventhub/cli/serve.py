@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from zeroeventhub.cli.tables import open_feed, publish_options
+from zeroeventhub.cli.table_options import open_feed, publish_options
 from zeroeventhub.errors import ConfigurationError, FeedFailure, Unavailable, require
 from zeroeventhub.protocol import FIRST, FeedInfo
 from zeroeventhub.publisher.bound_feed import BoundFeed

@@ -29,9 +29,9 @@ from zeroeventhub.consumer.observer import RunLog
 from zeroeventhub.consumer.page import AsyncPendingPage, DecodeHint, PendingPage, without_duplicates
 from zeroeventhub.consumer.steps import Advance, Deliver, Place, Redeliver
 from zeroeventhub.consumer.store.dead_letters import DeadLetter
-from zeroeventhub.consumer.store.lanes import LaneProgress
+from zeroeventhub.consumer.store.lane_progress import LaneProgress
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.errors import store_error
+from zeroeventhub.databases.error_codes import store_error
 from zeroeventhub.errors import (
     ConfigurationError,
     Fenced,

@@ -18,7 +18,7 @@ from zeroeventhub.consumer.config import Config, Failures
 from zeroeventhub.consumer.follower import Follower
 from zeroeventhub.consumer.observer import Observer, RunLog
 from zeroeventhub.consumer.page import AsyncPendingPage, DecodeHint, PendingPage
-from zeroeventhub.consumer.progress import ProgressReporter
+from zeroeventhub.consumer.progress_reporter import ProgressReporter
 from zeroeventhub.consumer.runner import Runner
 from zeroeventhub.consumer.steps import (
     Deliver,

@@ -30,7 +30,7 @@ from sqlalchemy.orm import Session
 
 from zeroeventhub.consumer.page import AsyncPendingPage, PendingPage
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.errors import is_transient
+from zeroeventhub.databases.error_codes import is_transient
 from zeroeventhub.errors import ConfigurationError, Fenced, ProtocolError, StoreUnavailable
 from zeroeventhub.protocol import Event
 from zeroeventhub.wire.ndjson import PageEvents

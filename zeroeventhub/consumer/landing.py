@@ -31,7 +31,7 @@ from zeroeventhub.databases.bulk_insert import (
     insert_columns,
     table_form,
 )
-from zeroeventhub.databases.tables import document, fine_moment
+from zeroeventhub.databases.statements import document, fine_moment
 from zeroeventhub.errors import ConfigurationError, ProtocolError
 from zeroeventhub.protocol import Event
 from zeroeventhub.wire.cloud_event import event_id, event_key, event_time, event_type

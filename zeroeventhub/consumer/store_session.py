@@ -11,7 +11,7 @@ from sqlalchemy.exc import DatabaseError
 from zeroeventhub.consumer.config import Config
 from zeroeventhub.consumer.steps import Advance, Claim, End, Inherit, Load, Place, Release, Step
 from zeroeventhub.consumer.store.store import CursorStore
-from zeroeventhub.databases.errors import reaching_store
+from zeroeventhub.databases.error_codes import reaching_store
 from zeroeventhub.protocol import FIRST
 
 __all__ = ["StoreSteps", "in_store"]

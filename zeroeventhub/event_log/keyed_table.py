@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.bulk_insert import table_form
-from zeroeventhub.databases.errors import is_duplicate, reaching_store
+from zeroeventhub.databases.error_codes import is_duplicate, reaching_store
 from zeroeventhub.errors import ConfigurationError, Conflict, IdReused, StoreUnavailable
 from zeroeventhub.event_log.log_table import (
     DuplicateKey,

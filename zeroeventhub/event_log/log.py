@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import Connection, MetaData, Table, event, func
 from sqlalchemy.orm import Session
 
-from zeroeventhub.databases.errors import reaching_store
+from zeroeventhub.databases.error_codes import reaching_store
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.event_log.keyed_table import ExpectedVersion, KeyedTable
 from zeroeventhub.event_log.log_table import Batch, connected, log_table, writing

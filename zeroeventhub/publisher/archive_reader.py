@@ -1,7 +1,7 @@
 """Read the events at or below a boundary from a feed's archive instead of its table.
 
 A query on a feed holds one of the host's database connections, and must not fetch from the archive
-while it does. If it needs a part of the archive that is not in memory, it raises `NotAtHand`; the
+while it does. If it needs a part of the archive that is not in memory, it raises `ArchiveMiss`; the
 caller returns the connection, fetches the part, and runs the query again.
 """
 
@@ -15,8 +15,8 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection
 
-from zeroeventhub.at_hand import NotAtHand
 from zeroeventhub.errors import ConfigurationError, Trimmed
+from zeroeventhub.feed import ArchiveMiss
 from zeroeventhub.protocol import SegmentPart, Segments, TypeFilter
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.page_query import ReadRequest, Stretch
@@ -93,7 +93,7 @@ class ArchivedPages:
 
 
 class ArchiveReader:
-    """Find events in the parts of an archive in memory; `NotAtHand` names a part to fetch.
+    """Find events in the parts of an archive in memory; `ArchiveMiss` names a part to fetch.
 
     Args:
         archive: the archive.
@@ -131,24 +131,24 @@ class ArchiveReader:
             position: the lowest position that the query needs.
 
         Raises:
-            NotAtHand: the archive has them: the query has to run again, and reads them there.
+            ArchiveMiss: the archive has them: the query has to run again, and reads them there.
         """
         if trimmed <= self.boundary(connection) or position > trimmed:
             return False
         if not self.holds(trimmed):
             return True
-        raise NotAtHand(partial(self.reach, trimmed))
+        raise ArchiveMiss(partial(self.reach, trimmed))
 
     def holds(self, position: int) -> bool:
         """Return whether the archive is known to have all events up to a position.
 
         Raises:
-            NotAtHand: a newer manifest may exist that has them.
+            ArchiveMiss: a newer manifest may exist that has them.
         """
         if self.archive.manifest.sealed >= position:
             return True
         if self.archive.is_stale:
-            raise NotAtHand(self.archive.look)
+            raise ArchiveMiss(self.archive.look)
         return False
 
     def reach(self, position: int) -> None:
@@ -197,12 +197,12 @@ class ArchiveReader:
         """Return a row group.
 
         Raises:
-            NotAtHand: it has to be fetched first.
+            ArchiveMiss: it has to be fetched first.
         """
         found: Group | None = self.archive.held(place.segment, place.number)
         if found is None:
             load = self.archive.load_group
-            raise NotAtHand(partial(load, place.segment, place.footer, place.number))
+            raise ArchiveMiss(partial(load, place.segment, place.footer, place.number))
         return found
 
     def row_at(self, position: int) -> Row | None:
@@ -234,7 +234,7 @@ class ArchiveReader:
         if len(partitions) > 1:
             places = self.archive.held(segment, "places")
             if places is None:
-                raise NotAtHand(partial(self.archive.load_places, segment))
+                raise ArchiveMiss(partial(self.archive.load_places, segment))
             found = places.below(position)
             if found is None:
                 return None
@@ -258,18 +258,18 @@ class ArchiveReader:
         """Return the manifest, after a check of its age and of the feed that it belongs to.
 
         Raises:
-            NotAtHand: it has to be fetched first.
+            ArchiveMiss: it has to be fetched first.
             ConfigurationError: the archive belongs to another feed.
         """
         if self.archive.is_stale:
-            raise NotAtHand(self.archive.refresh)
+            raise ArchiveMiss(self.archive.refresh)
         self.archive.expect(self.feed)
         return self.archive.manifest
 
     def _footer(self, segment: "Segment") -> "Footer":
         found: Footer | None = self.archive.held(segment, "footer")
         if found is None:
-            raise NotAtHand(partial(self.archive.load_footer, segment))
+            raise ArchiveMiss(partial(self.archive.load_footer, segment))
         if strays := [one for one in found.partitions if one not in self._partitions]:
             raise ConfigurationError(
                 f"The archive has events of partition {strays[0]}, which the feed does not have: "

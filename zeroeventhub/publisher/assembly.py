@@ -27,12 +27,12 @@ from zeroeventhub.publisher.bound_feed import AsyncBoundFeed, BoundFeed
 from zeroeventhub.publisher.checks import Checkup, Columns
 from zeroeventhub.publisher.compacting import Compactor
 from zeroeventhub.publisher.cursor import digest
+from zeroeventhub.publisher.definition import Definition
 from zeroeventhub.publisher.history import History
 from zeroeventhub.publisher.key_query import KeyQuery
 from zeroeventhub.publisher.keyset import NearRows, NeededIndex
 from zeroeventhub.publisher.lookups import CountQuery, IdQuery, LagQuery, TimeQuery
 from zeroeventhub.publisher.mapping import resolve
-from zeroeventhub.publisher.options import Definition
 from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.page_query import PageQuery, TypeCondition
 from zeroeventhub.publisher.progress import Registry

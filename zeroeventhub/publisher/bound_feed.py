@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, Ty
 
 from sqlalchemy import Connection, event
 
-from zeroeventhub.at_hand import NotAtHand, keep
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.errors import explained
+from zeroeventhub.databases.error_codes import explained
 from zeroeventhub.databases.read_only import Autocommit, read_only
 from zeroeventhub.driving import drive, drive_async
 from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.feed import ArchiveMiss, hold_part
 from zeroeventhub.protocol import EXTENSIONS, FeedInfo, Segments
 from zeroeventhub.publisher import compacting, trimming
+from zeroeventhub.publisher.bound_feed_steps import Query, Step, Steps, Work
 from zeroeventhub.publisher.checks import Finding
 from zeroeventhub.publisher.compacting import Compactor
 from zeroeventhub.publisher.deleting import delete_in_batches
@@ -31,7 +32,6 @@ from zeroeventhub.publisher.sealing import (
     Sealer,
     SealOptions,
 )
-from zeroeventhub.publisher.steps import Query, Step, Steps, Work
 from zeroeventhub.publisher.trimming import SILENCE, TrimBound, Trimmer, TrimPlan
 
 __all__ = [
@@ -119,18 +119,18 @@ class _Feed:
         self._registry = registry
         self._sealer = sealer
         self.fetches = True
-        """Whether to fetch missing parts of the archive; if not, NotAtHand is raised for them."""
+        """Whether to fetch missing parts of the archive; if not, ArchiveMiss is raised for them."""
 
     def without_fetching(self) -> Self:
-        """Return a copy of the feed that raises NotAtHand for missing parts of its archive."""
+        """Return a copy of the feed that raises ArchiveMiss for missing parts of its archive."""
         other = copy(self)
         other.fetches = False
         return other
 
-    def on_commit(self, told: Callable[[], None]) -> None:
+    def on_commit(self, notify: Callable[[], None]) -> None:
         """Call a function at every commit through the engine; see `ExtendedFeed.on_commit`."""
         engine = getattr(self._engine, "sync_engine", self._engine)
-        event.listen(engine, "commit", lambda _connection: told())
+        event.listen(engine, "commit", lambda _connection: notify())
 
     @property
     def has_open_digests(self) -> bool:
@@ -240,7 +240,7 @@ class _Feed:
         plan: TrimPlan,
         *,
         rows: int = trimming.ROWS,
-        told: Callable[[int, int], None] = lambda _events, _position: None,
+        on_progress: Callable[[int, int], None] = lambda _events, _position: None,
     ) -> Steps[int]:
         """Delete the events of a plan from the table, in batches; return how many were deleted.
 
@@ -250,13 +250,14 @@ class _Feed:
         Args:
             plan: made by `plan_trim`.
             rows: how many events a batch deletes, at most.
-            told: called after each batch with the events deleted so far and the last position.
+            on_progress: called after each batch with the number of deleted events and the last
+                position.
 
         Raises:
             Unavailable: writers kept the rows locked through all tries.
         """
         batch = _expect(self._trimmer, _NO_TRIMMER).batch(plan, rows)
-        return (yield from delete_in_batches(batch, 0, told))
+        return (yield from delete_in_batches(batch, 0, on_progress))
 
     @Method
     def compact(
@@ -264,7 +265,7 @@ class _Feed:
         *,
         older_than: timedelta | None = None,
         rows: int = compacting.ROWS,
-        told: Callable[[int, int], None] = lambda _events, _position: None,
+        on_progress: Callable[[int, int], None] = lambda _events, _position: None,
     ) -> Steps[int]:
         """Delete events that have a later event of the same key; return how many.
 
@@ -274,8 +275,8 @@ class _Feed:
         Args:
             older_than: keep events younger than this; None to compact up to the horizon.
             rows: how many events a batch examines, at most.
-            told: called after each batch with the events deleted so far and the last position
-                examined.
+            on_progress: called after each batch with the number of deleted events and the last
+                position examined.
 
         Raises:
             ConfigurationError: the feed has no `compaction`.
@@ -283,7 +284,7 @@ class _Feed:
         """
         compactor = _expect(self._compactor, _NO_COMPACTION)
         span = yield from self.answer(lambda connection: compactor.span(connection, older_than))
-        return (yield from delete_in_batches(compactor.batch(span, rows), span.after, told))
+        return (yield from delete_in_batches(compactor.batch(span, rows), span.after, on_progress))
 
     @Method
     def seal(
@@ -293,7 +294,7 @@ class _Feed:
         segment_events: int = SEGMENT_EVENTS,
         segment_bytes: int = SEGMENT_BYTES,
         least: int = 1,
-        told: Callable[[int], None] = lambda _events: None,
+        on_progress: Callable[[int], None] = lambda _events: None,
     ) -> Steps[Sealed]:
         """Write the events up to the horizon that the archive lacks into new segments of it.
 
@@ -306,7 +307,7 @@ class _Feed:
             segment_bytes: how many bytes of JSON it has at most, roughly.
             least: the fewest events that make a segment; fewer stay in the table until there are
                 more.
-            told: called from time to time with how many events have been read.
+            on_progress: called from time to time with how many events have been read.
 
         Raises:
             ConfigurationError: the feed has no archive, or the archive belongs to another feed.
@@ -318,7 +319,7 @@ class _Feed:
             segment_events=segment_events,
             segment_bytes=segment_bytes,
             least=least,
-            told=told,
+            on_progress=on_progress,
         )
         return (yield from _expect(self._sealer, _NO_ARCHIVE).seal(options, self.answer))
 
@@ -379,20 +380,20 @@ class _Feed:
             ask: the query.
 
         Raises:
-            NotAtHand: a part has to be fetched, and this feed does not fetch.
+            ArchiveMiss: a part has to be fetched, and this feed does not fetch.
         """
         query = Query(partial(self._visit, ask))
         held: list[object] = []
         while True:
             try:
                 answer: _Answer = yield query
-            except NotAtHand as missing:
+            except ArchiveMiss as missing:
                 if not self.fetches:
                     raise
                 load = missing.load
             else:
                 return answer
-            keep(held, (yield Work(load)))
+            hold_part(held, (yield Work(load)))
 
     def _visit(self, ask: Callable[[Connection], _Answer], connection: Connection) -> _Answer:
         """Run a query read-only, after the checks that are due."""

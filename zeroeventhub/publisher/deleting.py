@@ -10,8 +10,8 @@ from sqlalchemy import Connection, Row, delete, select, tuple_
 
 from zeroeventhub.databases import database_of
 from zeroeventhub.errors import Unavailable
+from zeroeventhub.publisher.bound_feed_steps import Pause, Query, Steps
 from zeroeventhub.publisher.ordering import Source
-from zeroeventhub.publisher.steps import Pause, Query, Steps
 
 __all__ = [
     "Batch",
@@ -49,13 +49,15 @@ Batch = Callable[[Connection, int], Deleted]
 """Delete some events above a position; the caller commits the transaction."""
 
 
-def delete_in_batches(batch: Batch, after: int, told: Callable[[int, int], None]) -> Steps[int]:
+def delete_in_batches(
+    batch: Batch, after: int, on_progress: Callable[[int, int], None]
+) -> Steps[int]:
     """Delete batches until the last, with pauses as long as each batch so that writers get turns.
 
     Args:
         batch: deletes one batch.
         after: the position above which the first batch begins.
-        told: called after each batch with the events deleted so far and the last position.
+        on_progress: called after each batch with the events deleted so far and the last position.
 
     Returns:
         How many events were deleted.
@@ -79,7 +81,7 @@ def delete_in_batches(batch: Batch, after: int, told: Callable[[int, int], None]
         tries = 0
         pause, after = max(monotonic() - began, LEAST), deleted.reached
         events += deleted.events
-        told(events, after)
+        on_progress(events, after)
         if deleted.is_last:
             return events
 

@@ -131,7 +131,7 @@ class History:
         """Return the mark up to which events are lost to a query that reads from a position.
 
         Raises:
-            NotAtHand: the archive has them, but this query did not read it so far.
+            ArchiveMiss: the archive has them, but this query did not read it so far.
         """
         mark = self.mark(connection)
         if self.archive is None or self.archive.has_lost(connection, mark.trimmed, position):

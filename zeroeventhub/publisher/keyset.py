@@ -22,7 +22,7 @@ from sqlalchemy.sql.visitors import replacement_traverse
 
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.index_hint import IndexHint
-from zeroeventhub.databases.tables import statement_text
+from zeroeventhub.databases.statements import statement_text
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 from zeroeventhub.publisher.ordering import Source
 

@@ -369,8 +369,8 @@ class LagQuery:
         self._archive = archive
         self._rows = rows
         self._source = source = rows.source
-        told = source.given_at if time is None else time
-        self._time = None if told is None else json_form(told, "time")
+        column = source.given_at if time is None else time
+        self._time = None if column is None else json_form(column, "time")
         self._most = MOST if source.events is None else MOST_LOOKED_UP
         self._statement = lru_cache(maxsize=2)(self._build)
 
@@ -452,10 +452,10 @@ class LagQuery:
             .where(self._source.position == given("position"))
         )
         try:
-            told = connection.scalar(query, {"position": position})
-            if told is not None and self._time.convert is not None:
-                told = self._time.convert(told)
-            return None if told is None else moment(told)
+            found = connection.scalar(query, {"position": position})
+            if found is not None and self._time.convert is not None:
+                found = self._time.convert(found)
+            return None if found is None else moment(found)
         except (TypeError, ValueError, LookupError) as error:
             raise FeedFailure(f"The event at position {position} has no time: {error}") from error
 

@@ -237,7 +237,7 @@ class PageQuery:
             One page or more; each but the last is full.
 
         Raises:
-            NotAtHand: a part of the archive has to be fetched first.
+            ArchiveMiss: a part of the archive has to be fetched first.
         """
         if self._archive is None:
             return self._read(connection, request, Stretch(request.until))

@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from zeroeventhub.databases.tables import exact
+from zeroeventhub.databases.statements import exact
 from zeroeventhub.errors import BadCursor, BadRequest, Forbidden, Gone, Trimmed
 from zeroeventhub.protocol import FIRST, LAST
 from zeroeventhub.publisher.cursor import Place

@@ -26,7 +26,7 @@ from sqlalchemy.engine.default import StrCompileDialect
 from sqlalchemy.schema import CreateTable
 
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.tables import creation, exact, long_text, statement_text
+from zeroeventhub.databases.statements import creation, exact, long_text, statement_text
 from zeroeventhub.errors import ConfigurationError, Diverged, FeedFailure
 from zeroeventhub.publisher.cursor import START, Place, digest
 from zeroeventhub.publisher.ordering import Source

@@ -16,6 +16,7 @@ from zeroeventhub.databases.port import Database
 from zeroeventhub.errors import ConfigurationError, FeedFailure
 from zeroeventhub.protocol import Event
 from zeroeventhub.publisher.archive_reader import ArchiveReader
+from zeroeventhub.publisher.bound_feed_steps import Steps, Work
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.history import History
 from zeroeventhub.publisher.keyset import LIMIT, NearRows, given
@@ -24,7 +25,6 @@ from zeroeventhub.publisher.mapping import Mapper, attribute_text, moment
 from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.retention import begun_again
 from zeroeventhub.publisher.rows import Row, RowQuery, check_json
-from zeroeventhub.publisher.steps import Steps, Work
 from zeroeventhub.wire.lines import one_line
 
 if TYPE_CHECKING:
@@ -182,14 +182,14 @@ class SealOptions:
         segment_events: how many events a segment has at most.
         segment_bytes: how many bytes of JSON it has at most, roughly.
         least: the fewest events that make a segment; fewer stay in the table until there are more.
-        told: called after each statement with how many events have been read.
+        on_progress: called after each statement with how many events have been read.
     """
 
     older_than: timedelta | None
     segment_events: int
     segment_bytes: int
     least: int
-    told: Callable[[int], None]
+    on_progress: Callable[[int], None]
 
     def __post_init__(self) -> None:
         """Refuse empty segments.
@@ -312,7 +312,7 @@ class Sealer:
                 begun = worker.submit(draft.add, rows.columns)
                 after, places = rows.last[0], places + rows.count
                 last = after, cursor
-                options.told(before + places)
+                options.on_progress(before + places)
                 if rows.count < limit:
                     break
             if begun is not None:

@@ -17,8 +17,7 @@ from zeroeventhub.publisher.assembly import build
 from zeroeventhub.publisher.bound_feed import AsyncBoundFeed, BoundFeed
 from zeroeventhub.publisher.compacting import Compaction
 from zeroeventhub.publisher.cursor import Seal
-from zeroeventhub.publisher.mapping import Data, Expression, Mapper, resolve
-from zeroeventhub.publisher.options import (
+from zeroeventhub.publisher.definition import (
     Definition,
     attributes_of,
     envelope_of,
@@ -27,6 +26,7 @@ from zeroeventhub.publisher.options import (
     partition_of,
     table_of,
 )
+from zeroeventhub.publisher.mapping import Data, Expression, Mapper, resolve
 from zeroeventhub.publisher.ordering import Events, Ordering
 from zeroeventhub.publisher.partition_hash import hash_on_connect
 from zeroeventhub.publisher.progress import Progress

@@ -10,9 +10,8 @@ from typing import Any, TypeVar, cast
 import anyio
 import anyio.to_thread
 
-from zeroeventhub.at_hand import NotAtHand, keep
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.feed import AsyncFeed, Feed, FeedSource
+from zeroeventhub.feed import ArchiveMiss, AsyncFeed, Feed, FeedSource, hold_part
 from zeroeventhub.protocol import FeedInfo, Page
 from zeroeventhub.server.long_poll import Found, HeadWatcher, LongPoll, SingleFlight, is_idle
 from zeroeventhub.server.request import FeedRequest, PageRequest
@@ -254,10 +253,10 @@ class FeedRunner:
             try:
                 async with self._connections.acquire():
                     return await ask()
-            except NotAtHand as missing:
+            except ArchiveMiss as missing:
                 load = missing.load
             async with self._archive.acquire():
-                keep(held, await anyio.to_thread.run_sync(load, limiter=self._archive_threads))
+                hold_part(held, await anyio.to_thread.run_sync(load, limiter=self._archive_threads))
 
     async def _call(self, method: str, *arguments: Any, **options: Any) -> Any:
         """Call a method of the feed without blocking the event loop."""

@@ -38,7 +38,7 @@ from zeroeventhub import (
     PendingPage,
 )
 from zeroeventhub.consumer import steps
-from zeroeventhub.databases.errors import is_transient
+from zeroeventhub.databases.error_codes import is_transient
 from zeroeventhub.errors import Fenced
 
 PATIENCE = 30  # seconds after which a life that does not end is given up, also where it starves

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub import FIRST, LAST, CursorStore, Event, FeedInfo, Page, Partition, errors
-from zeroeventhub.databases.errors import is_transient
+from zeroeventhub.databases.error_codes import is_transient
 
 KEYS = 3  # how many keys the events of a partition have, in turn
 NAME = "under fire"  # the consumer's name

@@ -5,7 +5,7 @@ import sqlalchemy as sa
 from harness.shop import orders, write
 
 from zeroeventhub import FIRST, TableFeed
-from zeroeventhub.databases.errors import is_transient
+from zeroeventhub.databases.error_codes import is_transient
 
 
 def test_feed_plans_so_on_postgresql_and_its_host_does_not(postgresql):

@@ -11,7 +11,7 @@ from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub import FIRST
-from zeroeventhub.databases.errors import is_transient
+from zeroeventhub.databases.error_codes import is_transient
 from zeroeventhub.settings import Capacity
 
 

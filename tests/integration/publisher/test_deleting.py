@@ -34,7 +34,7 @@ def test_batches_are_bounded_and_told(feed, engine):
         there.append(connection.scalar(select(func.count()).select_from(orders)))
 
     event.listen(engine, "commit", committed)
-    trim(feed, 9, rows=3, told=lambda *progress: heard.append(progress))
+    trim(feed, 9, rows=3, on_progress=lambda *progress: heard.append(progress))
     assert heard == [(3, 3), (6, 6), (8, 8)]
     assert [left for left in dict.fromkeys(there) if left < 10] == [7, 4, 2]
 

@@ -44,7 +44,7 @@ def test_sealing_leaves_what_is_young_or_too_little(sqlite, tmp_path):
     feed = opened(sqlite, archive)
     assert feed.seal(least=37).segments == 0
     heard = []
-    found = feed.seal(segment_events=10, least=10, told=heard.append)
+    found = feed.seal(segment_events=10, least=10, on_progress=heard.append)
     assert (found.segments, found.events, found.position) == (3, 30, 30)
     assert found.size == sum(segment.size for segment in archive.manifest.segments)
     assert heard == [10, 20, 30, 36]

@@ -39,8 +39,8 @@ from zeroeventhub import (
     feed_routes,
 )
 from zeroeventhub.archive import Archive
-from zeroeventhub.at_hand import NotAtHand
 from zeroeventhub.consumer.handler import TransactionEnded
+from zeroeventhub.feed import ArchiveMiss
 from zeroeventhub.protocol import (
     CURSOR_OF_COUNT,
     CURSOR_OF_TIME,
@@ -145,7 +145,7 @@ def foreign():
         ssl.SSLError(1, FOREIGN),
         TimeoutError(FOREIGN),
     )
-    yield from (NotAtHand(fail_to_load), ExceptionGroup(FOREIGN, [ValueError(FOREIGN)]))
+    yield from (ArchiveMiss(fail_to_load), ExceptionGroup(FOREIGN, [ValueError(FOREIGN)]))
     texts = (
         *(exc.SQLAlchemyError, exc.TimeoutError, exc.NoSuchTableError, exc.InvalidRequestError),
         *(httpx.ConnectError, anyio.ClosedResourceError, ClientDisconnect, StopIteration),

@@ -2,7 +2,7 @@
 
 import pymysql
 
-from zeroeventhub.databases.errors import is_transient
+from zeroeventhub.databases.error_codes import is_transient
 
 
 def test_server_that_has_become_a_replica_is_transient():

@@ -4,7 +4,7 @@
 # isort: off
 from zeroeventhub.conformance.checks import layout
 from zeroeventhub.conformance.checks import reading
-from zeroeventhub.conformance.checks import requests
+from zeroeventhub.conformance.checks import malformed as requests
 from zeroeventhub.conformance.checks import page_options
 from zeroeventhub.conformance.checks import extensions
 from zeroeventhub.conformance.checks import answers

@@ -14,7 +14,7 @@ import msgspec
 from zeroeventhub.conformance.answer import Answer, Checkpoint, PageText, SentEvent, fail, skip
 from zeroeventhub.conformance.check import check
 from zeroeventhub.conformance.checks.layout import EXTENSION_REQUESTS
-from zeroeventhub.conformance.checks.requests import NO_CURSOR
+from zeroeventhub.conformance.checks.malformed import NO_CURSOR
 from zeroeventhub.conformance.subject import BAD_REQUEST, Subject, Walk, expect
 from zeroeventhub.errors import ZeroEventHubError
 from zeroeventhub.protocol import (

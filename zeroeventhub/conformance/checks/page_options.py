@@ -6,7 +6,7 @@ from itertools import islice, product
 
 from zeroeventhub.conformance.answer import Checkpoint, SentEvent, fail, skip
 from zeroeventhub.conformance.check import check
-from zeroeventhub.conformance.checks.requests import BAD_CURSOR_STATUSES, NO_CURSOR, shown
+from zeroeventhub.conformance.checks.malformed import BAD_CURSOR_STATUSES, NO_CURSOR, shown
 from zeroeventhub.conformance.subject import BAD_REQUEST, Subject, Walk, expect
 from zeroeventhub.protocol import CAUGHT_UP, EVENT_TYPES, FIRST, LAST, STOP, WAIT
 

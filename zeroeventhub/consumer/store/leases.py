@@ -11,7 +11,7 @@ from zeroeventhub.consumer.store.dead_letters import DeadLetters
 from zeroeventhub.consumer.store.tables import NAME_LENGTH, Tables
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.clock import UnixTime, unix_time
-from zeroeventhub.databases.upsert import insert_ignore, upsert
+from zeroeventhub.databases.statements import insert_ignore, upsert
 from zeroeventhub.errors import ConfigurationError, StoreUnavailable
 
 __all__ = ["Division", "Leases", "divide", "fair_share"]

@@ -26,12 +26,12 @@ from sqlalchemy.schema import CreateTable
 from zeroeventhub.consumer.steps import Place
 from zeroeventhub.consumer.store.dead_letters import DeadLetters
 from zeroeventhub.consumer.store.inbox import Inbox
-from zeroeventhub.consumer.store.lanes import Lanes
+from zeroeventhub.consumer.store.lane_progress import Lanes
 from zeroeventhub.consumer.store.leases import Leases
 from zeroeventhub.consumer.store.tables import HANDED_OVER, NAME_LENGTH, Tables, default, is_at
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.clock import Moment, as_utc, unix_time
-from zeroeventhub.databases.upsert import insert_ignore, upsert
+from zeroeventhub.databases.statements import insert_ignore, upsert
 from zeroeventhub.errors import (
     ConfigurationError,
     Fenced,

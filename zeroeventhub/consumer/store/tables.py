@@ -23,7 +23,7 @@ from sqlalchemy import (
 from sqlalchemy.schema import SchemaItem
 
 from zeroeventhub.databases.clock import Moment
-from zeroeventhub.databases.tables import exact, long_text, row_number
+from zeroeventhub.databases.statements import exact, long_text, row_number
 
 __all__ = [
     "HANDED_OVER",

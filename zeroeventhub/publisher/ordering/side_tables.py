@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
-from zeroeventhub.databases.tables import creation, fine_moment, row_number
+from zeroeventhub.databases.statements import creation, fine_moment, row_number
 from zeroeventhub.errors import ConfigurationError, Unavailable
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 from zeroeventhub.publisher.ordering.port import Events, Horizon, Source

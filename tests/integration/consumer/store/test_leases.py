@@ -23,7 +23,7 @@ from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub import Event
 from zeroeventhub.consumer.store import leases
-from zeroeventhub.databases.errors import is_transient
+from zeroeventhub.databases.error_codes import is_transient
 from zeroeventhub.errors import ConfigurationError, LeaseLost, StoreUnavailable
 
 ALL = (0, 1, 2, 3, 4)

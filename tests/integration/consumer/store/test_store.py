@@ -27,7 +27,7 @@ from harness.stores import (
 from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub import FIRST, LAST, Event
-from zeroeventhub.databases.errors import is_transient
+from zeroeventhub.databases.error_codes import is_transient
 from zeroeventhub.errors import (
     ConfigurationError,
     Fenced,

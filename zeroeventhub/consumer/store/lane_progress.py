@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, Integer, Text, and_, bindparam
 from zeroeventhub.consumer.steps import Place
 from zeroeventhub.consumer.store.tables import Tables, is_at
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.upsert import insert_ignore
+from zeroeventhub.databases.statements import insert_ignore
 from zeroeventhub.errors import Fenced
 
 __all__ = ["LaneProgress", "Lanes"]

@@ -1,11 +1,12 @@
-"""Tables of the library's own in a host's database: their types, and the statements for them."""
+"""The library's own tables in a host's database: their types, and statements that write them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from sqlalchemy import (
     JSON,
     BigInteger,
+    Connection,
     DateTime,
     Dialect,
     String,
@@ -16,7 +17,7 @@ from sqlalchemy.schema import CreateTable
 from sqlalchemy.sql.elements import ClauseElement
 from sqlalchemy.types import TypeEngine
 
-from zeroeventhub.databases import DATABASES
+from zeroeventhub.databases import DATABASES, database_of
 from zeroeventhub.databases.port import Database
 
 __all__ = [
@@ -24,11 +25,12 @@ __all__ = [
     "document",
     "exact",
     "fine_moment",
+    "insert_ignore",
     "long_text",
     "row_number",
     "statement_text",
+    "upsert",
 ]
-
 
 _T = TypeVar("_T")
 
@@ -78,3 +80,29 @@ def statement_text(dialect: Dialect, statement: ClauseElement, **options: Any) -
     # A dialect of its own, which leaves percent signs as they are.
     make: Any = type(dialect)
     return str(statement.compile(dialect=make(paramstyle="named"), **options))
+
+
+def insert_ignore(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> int:
+    """Insert rows whose keys are free, and return how many were."""
+    if not rows:
+        return 0
+    statement = database_of(connection).insert_ignore(table)
+    counted = {"preserve_rowcount": True}
+    return connection.execute(statement, list(rows), execution_options=counted).rowcount
+
+
+def upsert(
+    connection: Connection, table: Table, row: Mapping[str, Any], changes: Mapping[str, Any]
+) -> None:
+    """Insert a row or change the one that is there, and lock it either way.
+
+    MariaDB and MySQL lock the gap where they look for a row that is not there, so that two who look
+    first and insert then would wait in a ring.
+
+    Args:
+        connection: a connection to the store, in a transaction.
+        table: the row's table.
+        row: the row if there is none of its key.
+        changes: what to change in the one that is there.
+    """
+    connection.execute(database_of(connection).upsert(table, changes), dict(row))

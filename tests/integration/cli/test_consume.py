@@ -13,7 +13,7 @@ from sqlalchemy import MetaData, Table, insert, inspect, select, text
 from starlette.applications import Starlette
 
 from zeroeventhub import CursorStore, TableFeed, feed_routes
-from zeroeventhub.cli import reader
+from zeroeventhub.cli import consume as reader
 from zeroeventhub.publisher.progress import Progress
 
 EXTENSIONS = "caught-up, cursor-of-count, cursor-of-time, event-types, lag, splits, stop, wait"

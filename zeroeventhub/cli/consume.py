@@ -18,7 +18,7 @@ from zeroeventhub.cli.options import (
     type_options,
 )
 from zeroeventhub.cli.output import Meters
-from zeroeventhub.cli.tables import open_database
+from zeroeventhub.cli.table_options import open_database
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.config import Failures
 from zeroeventhub.consumer.consumer import Consumer
@@ -30,12 +30,7 @@ from zeroeventhub.errors import ConfigurationError, printable
 from zeroeventhub.protocol import EVENT_TYPES, FIRST, TypeFilter
 from zeroeventhub.wire.documents import encode_info
 
-__all__ = [
-    "cursors_at",
-    "discover",
-    "sync",
-    "tail",
-]
+__all__ = ["cursors_at", "discover", "sync", "tail"]
 
 ATTEMPTS = 5
 """How often a request is tried, unless a command follows the feed."""

@@ -14,7 +14,7 @@ from harness.waiting import until
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from zeroeventhub import AsyncClient, AsyncConsumer, Client, Consumer, CursorStore
-from zeroeventhub.consumer import progress
+from zeroeventhub.consumer import progress_reporter as progress
 from zeroeventhub.errors import Forbidden
 
 

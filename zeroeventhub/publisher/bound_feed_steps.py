@@ -6,13 +6,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection
 
-__all__ = [
-    "Pause",
-    "Query",
-    "Step",
-    "Steps",
-    "Work",
-]
+__all__ = ["Pause", "Query", "Step", "Steps", "Work"]
 
 _Answer = TypeVar("_Answer")
 

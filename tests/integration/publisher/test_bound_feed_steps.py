@@ -8,7 +8,7 @@ from sqlalchemy import text
 
 from zeroeventhub import TableFeed
 from zeroeventhub.errors import Unavailable
-from zeroeventhub.publisher.steps import Pause, Query, Work
+from zeroeventhub.publisher.bound_feed_steps import Pause, Query, Work
 
 
 def late(connection):

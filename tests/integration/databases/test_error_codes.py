@@ -8,7 +8,7 @@ from sqlalchemy.exc import DBAPIError, PendingRollbackError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from zeroeventhub.databases.errors import is_transient, reaching_store
+from zeroeventhub.databases.error_codes import is_transient, reaching_store
 from zeroeventhub.errors import StoreUnavailable
 
 SECRET = "canary-5f2a"

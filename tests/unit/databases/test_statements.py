@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import Column, MetaData, String, Table, text
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
-from zeroeventhub.databases import tables
+from zeroeventhub.databases import statements as tables
 
 MYSQL, POSTGRESQL, SQLITE = mysql.dialect(), postgresql.dialect(), sqlite.dialect()
 

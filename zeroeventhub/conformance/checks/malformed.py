@@ -7,6 +7,8 @@ from zeroeventhub.conformance.check import check, register
 from zeroeventhub.conformance.subject import BAD_REQUEST, CONFLICT, Subject, expect
 from zeroeventhub.protocol import FIRST
 
+__all__ = []
+
 NO_CURSOR = "conformance-no-such-cursor"
 """A cursor that no feed has given."""
 

@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-from zeroeventhub.databases.upsert import insert_ignore, upsert
+from zeroeventhub.databases.statements import insert_ignore, upsert
 
 table = sa.Table(
     "counts",
