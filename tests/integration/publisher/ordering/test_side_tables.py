@@ -92,7 +92,7 @@ def test_position_that_is_no_key_is_refused(bare, case, kind):
         bare.run("CREATE SEQUENCE numbers")
     bare.run(f"CREATE TABLE log (n integer, {NOT_A_KEY[kind, case.database]})")
     # SQLite has no other column whose order is the order of commits.
-    complaint = "INTEGER PRIMARY KEY" if case == SINGLE_WRITER else "may be NULL or stand in two"
+    complaint = "INTEGER PRIMARY KEY" if case == SINGLE_WRITER else "may be NULL or the same in two"
     assert_refused(bare, complaint, position="id")
 
 
