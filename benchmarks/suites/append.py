@@ -8,12 +8,12 @@ from itertools import count
 from threading import Thread
 from time import perf_counter
 
+from harness.databases import MARIADB_VARIABLE, new_database
 from sqlalchemy import Connection, Engine, MetaData, create_engine, func, select
 
 from benchmarks.measuring import Run, Way, figures, rounds
 from benchmarks.result import Result, Row
 from benchmarks.stage import Stage
-from tests.harness.databases import MARIADB_VARIABLE, new_database
 from zeroeventhub import EventLog, NewEvent
 from zeroeventhub.errors import Conflict, StoreUnavailable
 
