@@ -142,14 +142,6 @@ _LAZY = {
     "partition_expression": "publisher.partition_hash",
 }
 
-_SQL = (("sqlalchemy", "greenlet"), "sql")
-_NEEDS = {
-    "consumer": _SQL,
-    "event_log": _SQL,
-    "publisher": _SQL,
-    "server": (("starlette",), "server"),
-}
-
 
 def __dir__() -> list[str]:
     """List the public names, imported or not."""
@@ -161,7 +153,8 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = _LAZY[name]
-    packages, extra = _NEEDS.get(module.partition(".")[0], ((), ""))
-    for package in packages:
-        errors.require(package, extra=extra, user=name)
+    if module.startswith("consumer."):
+        # Not in the package itself: Spark's executors import parts of it without this extra.
+        for package in ("sqlalchemy", "greenlet"):
+            errors.require(package, extra="sql", user=name)
     return getattr(import_module(f"{__name__}.{module}"), name)

@@ -9,7 +9,7 @@ from functools import partial
 from inspect import isawaitable
 from typing import Any, TypeVar
 
-__all__ = ["blocking", "drive", "drive_async", "drop_traceback", "next_step", "settled"]
+__all__ = ["blocking", "drive", "drop_traceback", "next_step", "settled"]
 
 _Step = TypeVar("_Step")
 _Result = TypeVar("_Result")
@@ -49,29 +49,10 @@ def next_step(go_on: Callable[[], _Step]) -> _Step | None:
         return None
 
 
-def drive(steps: Generator[_Step, Any, _Result], carry_out: Callable[[_Step], Any]) -> _Result:
-    """Carry out every step of a generator; return what it returns, or raise what it raises."""
-    go_on: Callable[[], _Step] = partial(next, steps)
-    try:
-        while True:
-            step = go_on()
-            try:
-                go_on = partial(steps.send, carry_out(step))
-            except Exception as error:  # noqa: BLE001 - decisions judge it
-                go_on = partial(steps.throw, error)
-    except StopIteration as end:
-        result: _Result = end.value
-        return result
-    finally:
-        # The error's traceback holds this frame, which must not hold the error and its page.
-        del go_on
-        steps.close()
-
-
-async def drive_async(
+async def drive(
     steps: Generator[_Step, Any, _Result], carry_out: Callable[[_Step], Awaitable[Any]]
 ) -> _Result:
-    """Carry out every step of a generator; see `drive`."""
+    """Carry out every step of a generator; return what it returns, or raise what it raises."""
     go_on: Callable[[], _Step] = partial(next, steps)
     try:
         while True:

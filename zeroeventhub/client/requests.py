@@ -33,8 +33,7 @@ from zeroeventhub.protocol import (
     TypeFilter,
 )
 from zeroeventhub.settings import Limits
-from zeroeventhub.wire import ARROW_TYPE
-from zeroeventhub.wire import NDJSON_TYPE as MEDIA_TYPE
+from zeroeventhub.wire import ARROW_TYPE, NDJSON_TYPE
 from zeroeventhub.wire.documents import decode_answer, decode_info
 from zeroeventhub.wire.ndjson import PageDecoder
 from zeroeventhub.wire.problem import error_of, problem_in, seconds_in
@@ -214,7 +213,7 @@ class RequestBuilder(Generic[_Http]):
             parameters["cursor"] = cursor
             place: dict[str, str | int] = {"token": info.token, "partition": partition}
             url = self._url_below("events", place | parameters)
-        limits, arrow_page, accepted = self._limits, None, MEDIA_TYPE
+        limits, arrow_page, accepted = self._limits, None, NDJSON_TYPE
         bounds = {
             "page_bytes": limits.page_bytes,
             "page_events": limits.page_events,
@@ -224,7 +223,7 @@ class RequestBuilder(Generic[_Http]):
             from zeroeventhub.wire.arrow import ArrowDecoder  # noqa: PLC0415 - an extra's
 
             # Another process of the same feed may have lines only.
-            accepted = f"{ARROW_TYPE}, {MEDIA_TYPE};q=0.5"
+            accepted = f"{ARROW_TYPE}, {NDJSON_TYPE};q=0.5"
             arrow_page = ArrowDecoder(partition, **bounds)
         return Exchange(
             url,

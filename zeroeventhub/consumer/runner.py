@@ -36,7 +36,7 @@ from zeroeventhub.consumer.steps import (
 )
 from zeroeventhub.consumer.store_session import StoreSteps, in_store
 from zeroeventhub.databases import database_of
-from zeroeventhub.driving import drive_async, drop_traceback, settled
+from zeroeventhub.driving import drive, drop_traceback, settled
 from zeroeventhub.errors import ConfigurationError, Fenced, StoreUnavailable
 from zeroeventhub.protocol import FeedInfo
 
@@ -113,7 +113,7 @@ class PartitionReader:
 
     async def _outcome(self) -> Outcome:
         try:
-            drained = await drive_async(self._follower.steps(), self._carry_out)
+            drained = await drive(self._follower.steps(), self._carry_out)
         except Exception as error:  # noqa: BLE001 - the coordinator judges it
             self._runner.log.ended(self._partition, error)
             return Outcome(self._partition, error, read=self._has_read)
@@ -263,7 +263,7 @@ class Runner:
             stopped=self._stopped,
         )
         try:
-            await drive_async(coordinator.steps(), self._carry_out)
+            await drive(coordinator.steps(), self._carry_out)
         finally:
             for reader in self._readers.values():
                 reader.abandon()

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, event
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.error_codes import explained
 from zeroeventhub.databases.read_only import Autocommit, read_only
-from zeroeventhub.driving import drive, drive_async
+from zeroeventhub.driving import blocking, drive
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.feed import ArchiveMiss, hold_part
 from zeroeventhub.protocol import EXTENSIONS, FeedInfo, Segments
@@ -433,15 +433,15 @@ class BoundFeed(_Feed):
         **options: _Given.kwargs,
     ) -> _Answer:
         """Carry out the steps of a method."""
-        return drive(steps(self, *arguments, **options), self._carry_out)
+        return blocking(drive(steps(self, *arguments, **options), self._carry_out))
 
-    def _carry_out(self, step: Step) -> Any:
+    async def _carry_out(self, step: Step) -> Any:
         if isinstance(step, Query):
             with explained(), self._engine.connect() as connection:
                 return step.call(connection)
         if isinstance(step, Work):
             return step.call()
-        time.sleep(step.seconds)
+        time.sleep(step.seconds)  # noqa: ASYNC251 - run by `blocking`
         return None
 
 
@@ -455,7 +455,7 @@ class AsyncBoundFeed(_Feed):
         **options: _Given.kwargs,
     ) -> _Answer:
         """Carry out the steps of a method; `Work` runs in a thread."""
-        return await drive_async(steps(self, *arguments, **options), self._carry_out)
+        return await drive(steps(self, *arguments, **options), self._carry_out)
 
     async def _carry_out(self, step: Step) -> Any:
         if isinstance(step, Query):

@@ -13,8 +13,7 @@ from zeroeventhub.errors import require
 from zeroeventhub.protocol import ARROW
 from zeroeventhub.server.feed_runner import FeedRunner
 from zeroeventhub.server.pages import EncodedPage, tag_of
-from zeroeventhub.wire import ARROW_TYPE
-from zeroeventhub.wire import NDJSON_TYPE as MEDIA_TYPE
+from zeroeventhub.wire import ARROW_TYPE, NDJSON_TYPE
 
 __all__ = [
     "FRESH",
@@ -174,8 +173,8 @@ class Renderer:
             page: the page in lines; it may be kept for ever if it has a tag.
             shared: whether caches that serve several clients may keep it.
         """
-        media_type = MEDIA_TYPE
-        if self._as_arrow is not None and prefers(request, ARROW_TYPE, MEDIA_TYPE):
+        media_type = NDJSON_TYPE
+        if self._as_arrow is not None and prefers(request, ARROW_TYPE, NDJSON_TYPE):
             media_type = ARROW_TYPE
             body = await self._runner.work(len(page.body), self._as_arrow, page.body)
             tag = None if page.tag is None else tag_of(page.cursor, body)
