@@ -10,7 +10,7 @@ range would wait for rows that open transactions have inserted between them.
 
 from hashlib import md5
 
-from sqlalchemy import Connection, select, text
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub.publisher.ordering.mysql_observed import (
@@ -20,8 +20,14 @@ from zeroeventhub.publisher.ordering.mysql_observed import (
     is_read_only,
     quoted,
 )
-from zeroeventhub.publisher.ordering.port import Ddl, Events, Horizon, Ordering
-from zeroeventhub.publisher.ordering.side_tables import BACKLOG, SideTables, check_key, column_types
+from zeroeventhub.publisher.ordering.port import Ddl
+from zeroeventhub.publisher.ordering.side_tables import (
+    BACKLOG,
+    SideTableOrdering,
+    SideTables,
+    check_key,
+    column_types,
+)
 
 __all__ = ["Sequenced"]
 
@@ -100,28 +106,15 @@ OLDEST = {True: (10, 6), False: (8, 0, 13)}
 """The versions of MariaDB (True) and of MySQL (False) that have SKIP LOCKED and JSON_TABLE."""
 
 
-class Sequenced(Ordering):
-    """Order a table of MariaDB or MySQL by positions in a side table.
-
-    Args:
-        events: the table.
-
-    Raises:
-        ConfigurationError: the partition is not a column of the table.
-    """
-
-    def __init__(self, events: Events) -> None:
-        self._events = events
-        self._tables = SideTables(events)
-        self.source = self._tables.source(events)
-        self._read_only = False
+class Sequenced(SideTableOrdering):
+    """Order a table of MariaDB or MySQL by positions in a side table."""
 
     def check(self, connection: Connection) -> None:
         """Refuse a table without its trigger, and one whose key is not unique."""
         check_server(connection, OLDEST)
         check_key(connection, self._events)
         check_engine(connection, self._events)
-        self._read_only = is_read_only(connection)
+        self._is_replica = is_read_only(connection)
         words = self._words(connection)
         try:
             installed = connection.scalar(text("SELECT {installed}()".format(**words)))
@@ -134,15 +127,10 @@ class Sequenced(Ordering):
 
     def step(self, connection: Connection) -> str | None:
         """Return the call that gives positions to committed events."""
-        if self._read_only:
+        if self._is_replica:
             return None
         schema = connection.schema_for_object(self._tables.state)
         return f"CALL {quoted(schema, f'zeroeventhub_sequence_{self._tables.digest}')}({BACKLOG})"
-
-    def horizon(self, connection: Connection) -> Horizon:
-        """Return the last position given."""
-        last = connection.scalar(select(self._tables.state.c.last))
-        return self._tables.horizon(last, may_lag=self._read_only)
 
     def ddl(self, connection: Connection) -> Ddl:
         """Return the statements of the tables, the routines and the trigger."""

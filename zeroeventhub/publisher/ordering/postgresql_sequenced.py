@@ -11,14 +11,20 @@ from typing import Any
 from sqlalchemy import ARRAY, BigInteger, Column, Connection, Text, func, select, text
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon, Ordering
+from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events
 from zeroeventhub.publisher.ordering.postgresql_observed import (
     find_blockers,
     quoted,
     quoted_name,
     refuse_heirs,
 )
-from zeroeventhub.publisher.ordering.side_tables import BACKLOG, SideTables, check_key, column_types
+from zeroeventhub.publisher.ordering.side_tables import (
+    BACKLOG,
+    SideTableOrdering,
+    SideTables,
+    check_key,
+    column_types,
+)
 
 __all__ = ["Sequenced"]
 
@@ -162,7 +168,7 @@ _HOLDS = """
 """
 
 
-class Sequenced(Ordering):
+class Sequenced(SideTableOrdering):
     """Order a PostgreSQL table by positions in a side table.
 
     Args:
@@ -173,16 +179,13 @@ class Sequenced(Ordering):
     """
 
     def __init__(self, events: Events) -> None:
-        self._events = events
-        self._tables = SideTables(events)
-        self.source = self._tables.source(events, lateral=True)
-        self._standby = False
+        super().__init__(events, lateral=True)
 
     def check(self, connection: Connection) -> None:
         """Refuse a table without its trigger, and one whose key is not unique."""
         check_key(connection, self._events)
         refuse_heirs(connection, self._events)
-        self._standby = bool(connection.scalar(select(func.pg_is_in_recovery())))
+        self._is_replica = bool(connection.scalar(select(func.pg_is_in_recovery())))
         words = self._words(connection)
         named = {
             "table": words["events"],
@@ -200,15 +203,10 @@ class Sequenced(Ordering):
 
     def step(self, connection: Connection) -> str | None:
         """Return the call that gives positions to committed events."""
-        if self._standby:
+        if self._is_replica:
             return None
         schema = connection.schema_for_object(self._tables.state)
         return f"SELECT {quoted(schema, f'zeroeventhub_sequence_{self._tables.digest}')}({BACKLOG})"
-
-    def horizon(self, connection: Connection) -> Horizon:
-        """Return the last position given."""
-        last = connection.scalar(select(self._tables.state.c.last))
-        return self._tables.horizon(last, may_lag=self._standby)
 
     def blockers(self, connection: Connection) -> list[Blocker]:
         """Return the sessions that keep every other session from giving positions."""

@@ -21,6 +21,7 @@ from sqlalchemy import (
     Table,
     UniqueConstraint,
     inspect,
+    select,
     text,
 )
 from sqlalchemy.types import TypeEngine
@@ -28,9 +29,9 @@ from sqlalchemy.types import TypeEngine
 from zeroeventhub.databases.statements import creation, fine_moment, row_number
 from zeroeventhub.errors import ConfigurationError, Unavailable
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
-from zeroeventhub.publisher.ordering.port import Events, Horizon, Source
+from zeroeventhub.publisher.ordering.port import Events, Horizon, Ordering, Source
 
-__all__ = ["BACKLOG", "SideTables", "check_key", "column_types"]
+__all__ = ["BACKLOG", "SideTableOrdering", "SideTables", "check_key", "column_types"]
 
 BACKLOG = 5000
 """How many events get a position in one transaction, at most."""
@@ -146,27 +147,44 @@ class SideTables:
             "prints."
         )
 
-    def horizon(self, last: int | None, *, may_lag: bool) -> Horizon:
-        """Return the horizon at the last position given.
+    def create(self, connection: Connection, tables: Sequence[Table]) -> list[str]:
+        """Return the statements that create the missing ones of some tables."""
+        return [creation(connection.dialect, table) for table in tables]
 
-        Args:
-            last: that position; None until the events from before the feed have positions.
-            may_lag: whether this is a replica: a cursor from its primary may be ahead of it.
+
+class SideTableOrdering(Ordering):
+    """Order a table by positions in a side table.
+
+    Args:
+        events: the table.
+        outbox: whether the database has an outbox, in which events wait for a position.
+        lateral: as in `Source`.
+
+    Raises:
+        ConfigurationError: the partition is not a column of the table.
+    """
+
+    def __init__(self, events: Events, *, outbox: bool = True, lateral: bool = False) -> None:
+        self._events = events
+        self._tables = SideTables(events)
+        self.source = self._tables.source(events, outbox=outbox, lateral=lateral)
+        self._is_replica = False
+
+    def horizon(self, connection: Connection) -> Horizon:
+        """Return the last position given.
 
         Raises:
             Unavailable: no event has a position yet.
         """
+        last: int | None = connection.scalar(select(self._tables.state.c.last))
         if last is None:
             raise Unavailable(
                 "The events from before the feed have no positions yet: run the second part of "
                 "what `zeroeventhub ddl` prints.",
                 retry_after=1,
             )
-        return Horizon(settled=last, highest=HIGHEST_POSITION if may_lag else last)
-
-    def create(self, connection: Connection, tables: Sequence[Table]) -> list[str]:
-        """Return the statements that create the missing ones of some tables."""
-        return [creation(connection.dialect, table) for table in tables]
+        # A cursor from the primary may be ahead of its replica.
+        return Horizon(settled=last, highest=HIGHEST_POSITION if self._is_replica else last)
 
 
 _KEY_OF_SQLITE = text("SELECT name, upper(type) AS type FROM pragma_table_info(:table) WHERE pk")

@@ -2,8 +2,13 @@
 
 from sqlalchemy import Connection, column, select, table
 
-from zeroeventhub.publisher.ordering.port import Ddl, Events, Horizon, Ordering
-from zeroeventhub.publisher.ordering.side_tables import SideTables, check_key, column_types
+from zeroeventhub.publisher.ordering.port import Ddl, Events, Horizon
+from zeroeventhub.publisher.ordering.side_tables import (
+    SideTableOrdering,
+    SideTables,
+    check_key,
+    column_types,
+)
 
 __all__ = ["Sequenced"]
 
@@ -29,7 +34,7 @@ ORDER BY {order}"""
 _UNINSTALL = ("DROP TRIGGER IF EXISTS {trigger}", "DROP TABLE IF EXISTS {positions}")
 
 
-class Sequenced(Ordering):
+class Sequenced(SideTableOrdering):
     """Order a SQLite table by positions in a side table.
 
     Args:
@@ -40,9 +45,7 @@ class Sequenced(Ordering):
     """
 
     def __init__(self, events: Events) -> None:
-        self._events = events
-        self._tables = SideTables(events)
-        self.source = self._tables.source(events, outbox=False)
+        super().__init__(events, outbox=False)
 
     def check(self, connection: Connection) -> None:
         """Refuse a table without its trigger, and one whose key is not unique."""
