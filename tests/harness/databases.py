@@ -295,7 +295,7 @@ class Cluster:
         return make_url(self.url).set(database=name).render_as_string(hide_password=False)
 
     def ask(self, question: str) -> object:
-        """Answer a question of one row and one column, or do as told."""
+        """Run a statement; return its first value, if it has one."""
         engine = create_engine(self.url, isolation_level="AUTOCOMMIT")
         try:
             with engine.connect() as connection:

@@ -236,7 +236,7 @@ class Numbers:
 
 
 class Known(Numbers):
-    """A feed that knows by heart what it says of itself, so that only pages are asked for."""
+    """A feed with a fixed description, so that only pages are read."""
 
     @property
     def known_info(self):

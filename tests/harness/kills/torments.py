@@ -69,7 +69,7 @@ class Scene:
         return self.counts() == dict.fromkeys(range(self.feed.script.partitions), self.feed.end)
 
     def end_soon(self, events: int) -> None:
-        """Let the feed end so many events behind the cursor that has come furthest."""
+        """Let the feed end so many events after the furthest cursor."""
         self.feed.end = max([0, *self.counts().values()]) + events
 
     def hear(self, end: End) -> End:

@@ -40,7 +40,7 @@ LIMITS = (1, 5, 20, 100)
 HASTE = 1000  # the limit of a reader that has fallen behind
 PATIENCE = 10  # seconds without a new event after which a reader that lacks some is stuck
 READING_PAUSE = 0.005
-"""Seconds at most that a reader dawdles behind a statement, so that writers come in between."""
+"""Seconds at most that a reader waits after a statement, so that writers come in between."""
 
 EXAMPLES = 3
 
@@ -97,7 +97,7 @@ class Tally:
         return sum(map(len, self._missing.values()))
 
     def ahead(self, truth: Mapping[int, int]) -> int:
-        """Count the events that are committed and lie behind the last one seen of their key."""
+        """Count the committed events after the last one seen of their key."""
         return sum(max(0, n - self._last.get(key, 0)) for key, n in truth.items())
 
     def invented(self, truth: Mapping[int, int]) -> int:
@@ -240,7 +240,7 @@ def rewritten(*changes: tuple[str, str], before: str = "") -> Spoil:
 
 
 def locks_first(engine: Engine) -> None:
-    """Read the locks some time before the number, and not behind it."""
+    """Read the locks some time before the number, and not after it."""
     known: list = []
 
     @event.listens_for(engine, "before_cursor_execute", retval=True)
