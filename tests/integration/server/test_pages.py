@@ -227,6 +227,20 @@ def test_pages_dropped_for_their_time_leave_their_room(book):
         until(are_kept, "both are kept", 5)
 
 
+def test_kept_page_is_sent_for_its_time_and_vouched_for_meanwhile(book, monkeypatch):
+    """A page is kept for as long as the capacity says, and the feed vouches for it all the time."""
+    now, vouched = 1000.0, []
+    monkeypatch.setattr(pages, "monotonic", lambda: now)
+    book.vouch = vouched.append
+    with mounted(book, capacity=Capacity(kept_seconds=60)) as url:
+        read(url, 1)
+        expected = (0.01, 1, 1), (0.05, 1, 1), (0.2, 1, 2), (59, 1, 3), (61, 2, 3)
+        for seconds, reads, vouches in expected:
+            now = 1000 + seconds
+            read(url, 1)
+            assert (len(book.asked), len(vouched)) == (reads, vouches), seconds
+
+
 def test_another_history_keeps_nothing(book):
     """Once a cursor is of another history pages are read again, and kept in as much room."""
     book.gone = 7
@@ -387,4 +401,6 @@ def test_failure_of_what_is_read_ahead_is_met_by_the_reader_that_asks(book):
         assert get(url, cursor="3").status_code == 500
         read(url, 2)
         book.broken = None
+        read(url, 1, 2)
+        until(lambda: book.asked.count(3) == 3, "it is read ahead again")
         read(url, 3)
