@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import ExitStack
 
 import anyio
 import httpx
@@ -13,8 +14,10 @@ from harness.readers import (
     mounted,
     numbers,
     of_name,
+    page_url,
 )
 from harness.shop import orders
+from harness.stalled import answer, ask
 from harness.waiting import until
 from sqlalchemy import create_engine, event
 
@@ -132,10 +135,30 @@ def test_reader_does_not_stand_in_the_line_of_another_with_the_same_question(poo
     with mounted(feed, capacity=ONE, authorize=of_name) as url:
         with feed.held():
             asking = []
-            for size, name in [(1, "greedy"), (2, "greedy"), (3, "greedy"), (4, "greedy"), (4, "modest")]:
+            for size, name in [
+                (1, "greedy"),
+                (2, "greedy"),
+                (3, "greedy"),
+                (4, "greedy"),
+                (4, "modest"),
+            ]:
                 asking.append(pool.submit(get, url, pagesizehint=size, name=name))
                 until(lambda: feed.inside == 1, "the first page is being read")
                 time.sleep(0.1)  # each stands in line before the next
         for one in asking:
             assert one.result().status_code == 200
     assert feed.limits == [1, 2, 4, 3, 4]
+
+
+def test_event_that_comes_while_a_page_is_read_ends_the_wait_of_its_reader(watcher):
+    """A reader whose page was read just before an event does not wait for the one after it."""
+    feed = Known()
+    with mounted(feed, observer=watcher) as url, ExitStack() as stack:
+        first = stack.enter_context(ask(page_url(url, wait=10, pagesizehint=1)))
+        watcher.until_waiting(1)
+        with feed.held():
+            second = stack.enter_context(ask(page_url(url, wait=10, pagesizehint=2)))
+            until(lambda: feed.inside == 1, "the page of the second reader is being read")
+            feed.count = 1
+            until(lambda: feed.inside == 2, "the first reader is woken")
+        assert [answer(one)[2].count(b'"data"') for one in (first, second)] == [1, 1]

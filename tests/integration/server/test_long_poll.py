@@ -275,20 +275,6 @@ def test_waiter_that_leaves_while_its_page_is_read_keeps_it_from_no_other(watche
         assert len(feed.reads) == reads + 1
 
 
-def test_event_that_comes_while_a_page_is_read_ends_the_wait_of_its_reader(watcher):
-    """A reader whose page was read just before an event does not wait for the one after it."""
-    feed = Numbers()
-    with mounted(feed, observer=watcher) as url, ExitStack() as stack:
-        first = stack.enter_context(ask(page_url(url, wait=WAIT, pagesizehint=1)))
-        watcher.until_waiting(1)
-        with feed.held():
-            second = stack.enter_context(ask(page_url(url, wait=WAIT, pagesizehint=2)))
-            until(lambda: feed.inside == 1, "the page of the second reader is being read")
-            feed.count = 1
-            until(lambda: feed.inside == 2, "the first reader is woken")
-        assert [events_of(first), events_of(second)] == [1, 1]
-
-
 # How often the head of a feed is looked at meanwhile.
 
 

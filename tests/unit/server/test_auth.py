@@ -69,6 +69,21 @@ def test_readers_who_owe_nothing_are_forgotten():
     stays.end()
 
 
+def test_reader_that_asks_too_often_is_admitted_once_the_time_that_it_is_given_is_over():
+    """A refusal says how long it holds: no longer than until the next request is due."""
+    now, reader = [0.0], Principal(name="reader")
+    quotas = Quotas(Quota(rate=1, burst=2), clock=lambda: now[0])
+    for moment in (0.0, 0.0):
+        now[0] = moment
+        quotas.counted(reader).end()
+    now[0] = 0.75
+    with pytest.raises(TooManyRequests) as refused:
+        quotas.counted(reader)
+    assert refused.value.retry_after == pytest.approx(0.25)
+    now[0] = 1.0
+    quotas.counted(reader).end()
+
+
 def test_reader_with_a_name_has_a_quota_where_nobody_says_one():
     """A reader with a name has at most 1,000 requests under way; others have no limit."""
     quotas = Quotas(None)
