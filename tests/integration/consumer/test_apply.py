@@ -549,6 +549,22 @@ def test_letter_that_fails_again_waits_with_those_after_it(lettered):
     assert shop.landed() == [4, 3, 5, 1, 2, 6]
 
 
+def test_letters_are_looked_for_until_none_is_due(sync_shop):
+    """Once the letters of a partition are applied, pages cost no statement about letters."""
+    shop, looked = with_letters(sync_shop), []
+    shop.retry()
+    shop.feed.publish(*[event(number) for number in range(6, 36)])
+
+    @sql_event.listens_for(shop.engine, "before_cursor_execute")
+    def note(connection, cursor, statement, *_):
+        if "dead_letters" in statement:
+            looked.append(statement)
+
+    shop.run(write_page, failures=HELD, limit=1)
+    assert shop.landed() == [4, 1, 2, 3, 5, *range(6, 36)]
+    assert len(looked) < 30, len(looked)
+
+
 def test_letters_that_are_marked_at_the_head_are_applied(lettered):
     """A consumer that waits at the head finds them without any news of the feed."""
     running = lettered.start(write_page, failures=HELD, lease=0.15)

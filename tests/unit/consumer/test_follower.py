@@ -110,6 +110,19 @@ def test_run_looks_for_the_head_where_a_rival_has_gone_on():
     assert [step.cursor for step in of_kind(world.taken, Fetch)] == [FIRST, "2"]
 
 
+def test_parent_is_read_again_first_when_an_operator_resets_the_consumer():
+    """After a reset no event of a child comes before those of its parent, which had ended."""
+
+    def reset(world):
+        for partition in (0, 1):
+            world.cursors[partition], world.epochs[partition] = FIRST, 1
+
+    layout = [Partition(0, closed=True), Partition(1, starts_after=0)]
+    world = World(layout, {0: ["a"], 1: ["b", "c"]}, answers={Deliver: [None, reset]})
+    follow(world)
+    assert world.applied == [(0, "a"), (0, "a"), (1, "b"), (1, "c")]
+
+
 def test_run_ends_beside_writers_that_never_pause():
     """A run that does not follow ends though something new is there after every page."""
     world = World(ONE, {0: ["a"]}, extensions=SAYS, writers=True)

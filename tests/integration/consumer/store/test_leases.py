@@ -169,6 +169,15 @@ def test_claim_that_has_stalled_is_ended_for_the_others(postgresql, monkeypatch)
         assert is_transient(ended.value)
 
 
+@pytest.mark.parametrize("count", range(1, 7))
+def test_shares_are_all_partitions_and_differ_by_one(count):
+    """Each member's share is the others' or one more, and no partition is left or shared twice."""
+    members = list("abcdef")[:count]
+    for partitions in range(12):
+        shares = [leases.fair_share(members, owner, partitions) for owner in members]
+        assert (sum(shares), max(shares) - min(shares) <= 1) == (partitions, True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_claims_come_to_rest_in_fair_shares(any_store, seed):
