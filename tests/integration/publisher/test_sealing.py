@@ -34,6 +34,7 @@ from zeroeventhub import FIRST, LAST
 from zeroeventhub.archive import Archive
 from zeroeventhub.errors import ConfigurationError, Diverged, FeedFailure, Trimmed, Unavailable
 from zeroeventhub.partitions import Layout
+from zeroeventhub.publisher import sealing
 from zeroeventhub.publisher.retention import Retention
 from zeroeventhub.settings import Capacity
 
@@ -51,6 +52,13 @@ def test_sealing_leaves_what_is_young_or_too_little(sqlite, tmp_path):
     assert feed.seal(segment_bytes=1, segment_events=4).segments == 2
     assert feed.seal().segments == 0
     assert feed.seal(older_than=timedelta(0)).position == 36
+
+
+def test_segment_is_closed_once_it_has_its_bytes(sqlite, tmp_path, monkeypatch):
+    """A segment takes no more rows after the statement that brings it to its bytes, or the next."""
+    monkeypatch.setattr(sealing, "AT_ONCE", 4)
+    found = opened(sqlite, Archive(tmp_path)).seal(segment_bytes=1)
+    assert (found.events, 4 < found.segments <= 9) == (36, True)
 
 
 def test_young_events_of_partitions_to_come_are_not_sealed(sqlite, tmp_path):
