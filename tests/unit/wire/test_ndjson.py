@@ -149,6 +149,16 @@ bounds = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.parametrize("data_type", [None, int])
+def test_events_after_the_last_checkpoint_are_in_no_form_of_the_page(data_type):
+    """What will be sent again is not among the events, nor among what they are decoded as."""
+    decoder = PageDecoder(0, data_type=data_type)
+    decoder.feed(b'{"data":1}\n{"cursor":"a"}\n{"data":2}\n{"cursor":"b"}\n{"data":3}\n')
+    events = decoder.page().events
+    assert [events.decoded(int), events.decoded(int)] == [[1, 2]] * 2
+    assert [event.data for event in events] == [1, 2]
+
+
 def taken(chunks, bounds):
     """What stands of a body that comes in chunks, and the error that ended it."""
     decoder = PageDecoder(0, **bounds)
