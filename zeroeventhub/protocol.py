@@ -441,6 +441,7 @@ class Extension:
 
     Attributes:
         name: its name in the discovery document.
+        section: the section of SPEC.md that defines it.
         path: where it is answered, below the feed's path; empty for what only changes pages.
         parameters: of a request, in the order in which the feed's method and those of the clients
             take them. A request with a partition has a token as well.
@@ -457,6 +458,7 @@ class Extension:
     """
 
     name: str
+    section: str = ""
     path: str = ""
     parameters: tuple[Parameter, ...] = ()
     method: str = ""
@@ -477,9 +479,16 @@ EXTENSIONS: Mapping[str, Extension] = {
     extension.name: extension
     for extension in (
         # These only change pages.
-        *(Extension(name=one) for one in (ARROW, CAUGHT_UP, COMPACTED, EVENT_TYPES, STOP, WAIT)),
+        Extension(name=CAUGHT_UP, section="9.2"),
+        Extension(name=EVENT_TYPES, section="9.3"),
+        Extension(name=STOP, section="9.4"),
+        Extension(name=WAIT, section="9.5"),
+        Extension(name=ARROW, section="9.9"),
+        Extension(name=COMPACTED, section="9.14"),
+        # These answer requests of their own.
         Extension(
             name=CURSOR_OF_TIME,
+            section="9.6",
             path="cursor",
             parameters=(Parameter("time", "moment"), PARTITION),
             method="cursor_at",
@@ -489,6 +498,7 @@ EXTENSIONS: Mapping[str, Extension] = {
         ),
         Extension(
             name=SPLITS,
+            section="9.7",
             path="splits",
             parameters=(
                 PARTITION,
@@ -503,6 +513,7 @@ EXTENSIONS: Mapping[str, Extension] = {
         ),
         Extension(
             name=LAG,
+            section="9.8",
             path="lag",
             parameters=(PARTITION, Parameter("cursor", "cursor")),
             method="lag",
@@ -511,6 +522,7 @@ EXTENSIONS: Mapping[str, Extension] = {
         ),
         Extension(
             name=CURSOR_OF_COUNT,
+            section="9.10",
             path="cursor-of-count",
             parameters=(
                 PARTITION,
@@ -524,6 +536,7 @@ EXTENSIONS: Mapping[str, Extension] = {
         ),
         Extension(
             name=SEGMENTS,
+            section="9.12",
             path="segments",
             parameters=(PARTITION, _BEFORE_LAST, _STOP_AT),
             method="segments",
@@ -532,6 +545,7 @@ EXTENSIONS: Mapping[str, Extension] = {
         ),
         Extension(
             name=KEY_HISTORY,
+            section="9.11",
             path="key-history",
             parameters=(
                 Parameter("key", "text"),
@@ -545,6 +559,7 @@ EXTENSIONS: Mapping[str, Extension] = {
         ),
         Extension(
             name=PROGRESS,
+            section="9.13",
             path="progress",
             parameters=(Parameter("consumer", "line", most=200), PARTITION, _COMMITTED),
             method="register_progress",

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import httpx
@@ -10,8 +11,9 @@ import httpx
 from zeroeventhub.conformance.answer import Answer, Finding, Outcome, skip
 from zeroeventhub.conformance.subject import Probe, Subject
 from zeroeventhub.errors import ConfigurationError, Forbidden, NotFound, Unreachable
+from zeroeventhub.protocol import EXTENSIONS
 
-__all__ = ["Check", "Result", "all_checks", "check", "check_feed", "register"]
+__all__ = ["Check", "Result", "all_checks", "check", "check_feed", "check_of", "register"]
 
 LONGEST = 60.0
 """Seconds after which what is left of the checks is skipped."""
@@ -122,6 +124,11 @@ def check(
         register(section, name, sentence, run, **options)
 
     return register_function
+
+
+def check_of(extension: str) -> Callable[..., Callable[[Callable[..., None]], None]]:
+    """Return what registers checks of an extension; call it as `check`, without the section."""
+    return partial(check, EXTENSIONS[extension].section, extension=extension)
 
 
 def all_checks() -> dict[str, Check]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import httpx
@@ -23,8 +23,9 @@ from zeroeventhub.conformance.answer import (
     fail,
     skip,
 )
-from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.protocol import FIRST
+from zeroeventhub.errors import ConfigurationError, ProtocolError
+from zeroeventhub.protocol import EXTENSIONS, FIRST, PARTITION
+from zeroeventhub.wire.documents import decode_answer
 
 __all__ = [
     "BAD_REQUEST",
@@ -38,7 +39,6 @@ __all__ = [
 ]
 
 Parameters = Sequence[tuple[str, str | bytes]]
-_T = TypeVar("_T")
 
 OK = 200
 BAD_REQUEST = 400
@@ -340,33 +340,24 @@ class Subject:
             fail("The page has no checkpoint, so a consumer reads it again forever.", answer)
         return page
 
-    def get(
-        self,
-        suffix: str,
-        parameters: Parameters,
-        form: type[_T],
-        what: str,
-        lack: str,
-        *,
-        media_type: str | None = "application/json",
-    ) -> _T:
-        """Ask at an extension's address, which has to answer with a document.
+    def get(self, name: str, partition: int | None, **given: str | None) -> Any:
+        """Ask at the address of an extension, and return what its document holds.
 
         Args:
-            suffix: what to add to the feed's path.
-            parameters: the query.
-            form: the type of the document.
-            what: what is asked for, as the start of a sentence about a wrong answer.
-            lack: a sentence about a document of another form.
-            media_type: the media type that it has to have; None for any.
+            name: the extension's name.
+            partition: the partition to ask for; None where requests have none.
+            given: the other parameters; those that are None are left out.
         """
-        answer = expect(self.probe.ask(suffix, parameters), what)
-        if media_type is not None and answer.media_type != media_type:
+        extension, what = EXTENSIONS[name], f"A request for {name}"
+        place = self.place(partition) if PARTITION in extension.parameters else []
+        parameters = [(key, value) for key, value in given.items() if value is not None]
+        answer = expect(self.probe.ask(f"/{extension.path}", [*place, *parameters]), what)
+        if answer.media_type != "application/json":
             fail(f"{what} was answered with {answer.media_type}.")
         try:
-            return msgspec.json.decode(answer.body, type=form)
-        except (msgspec.DecodeError, RecursionError):
-            fail(lack)
+            return decode_answer(extension, answer.body)
+        except ProtocolError as error:
+            fail(str(error))
 
     # What is read once, and compared with afterwards.
 

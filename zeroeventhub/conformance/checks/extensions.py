@@ -1,18 +1,15 @@
 """Checks of the extensions that answer in a form or at an address of their own."""
 
 import json
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from functools import partial
 from importlib.util import find_spec
 from itertools import pairwise
-from typing import Any
 
 import msgspec
 
 from zeroeventhub.conformance.answer import Answer, Checkpoint, PageText, SentEvent, fail, skip
-from zeroeventhub.conformance.check import check
+from zeroeventhub.conformance.check import check_of, register
 from zeroeventhub.conformance.checks.layout import EXTENSION_REQUESTS
 from zeroeventhub.conformance.checks.malformed import NO_CURSOR
 from zeroeventhub.conformance.subject import BAD_REQUEST, Subject, Walk, expect
@@ -21,39 +18,86 @@ from zeroeventhub.protocol import (
     ARROW,
     CURSOR_OF_COUNT,
     CURSOR_OF_TIME,
+    EXTENSIONS,
     FIRST,
     KEY_HISTORY,
     LAG,
     LAST,
+    PARTITION,
+    REQUIRED,
     SEGMENTS,
     SPLITS,
+    CountedCursor,
+    Event,
+    KeyPage,
+    Lag,
+    Page,
+    Parameter,
+    Segments,
 )
 from zeroeventhub.wire import ARROW_TYPE, NDJSON_TYPE
+from zeroeventhub.wire.ndjson import encode_page
 
-_check_time = partial(check, "9.6", extension=CURSOR_OF_TIME)
-_check_splits = partial(check, "9.7", extension=SPLITS)
-_check_lag = partial(check, "9.8", extension=LAG)
-_check_arrow = partial(check, "9.9", extension=ARROW)
-_check_count = partial(check, "9.10", extension=CURSOR_OF_COUNT)
-_check_key = partial(check, "9.11", extension=KEY_HISTORY)
-_check_segments = partial(check, "9.12", extension=SEGMENTS)
-
-_BAD_COUNTS = ("-1", "x", "", "1.5")
+_check_time = check_of(CURSOR_OF_TIME)
+_check_splits = check_of(SPLITS)
+_check_lag = check_of(LAG)
+_check_arrow = check_of(ARROW)
+_check_count = check_of(CURSOR_OF_COUNT)
+_check_key = check_of(KEY_HISTORY)
+_check_segments = check_of(SEGMENTS)
 
 
-def _expect_refusals(subject: Subject, extension: str, **bad: Sequence[str]) -> None:
-    """Expect that a request is refused that lacks a parameter, or has one of these bad values."""
-    suffix, valid = EXTENSION_REQUESTS[extension]
-    place = subject.place()
-    for name in valid:
-        rest = [parameter for parameter in valid.items() if parameter[0] != name]
-        answer = subject.probe.ask(suffix, [*place, *rest])
-        expect(answer, f"A request without {name}", BAD_REQUEST)
-    for name, values in bad.items():
-        statuses = (BAD_REQUEST, 410) if name in {"cursor", "stop"} else (BAD_REQUEST,)
-        for value in values:
-            answer = subject.probe.ask(suffix, [*place, *(valid | {name: value}).items()])
-            expect(answer, f"{name}={value!r}", *statuses)
+# Malformed requests.
+
+_BAD_TIMES = (
+    "",
+    "x",
+    "1",
+    "2026-01-01",
+    "2026-02-30T00:00:00Z",
+    "2026-01-01T00:00:00",
+    "2026-01-01 00:00:00Z",
+    "2026-01-01T00:00Z",
+    "2026-01-01T00:00:60Z",
+)
+
+
+def _bad_values(parameter: Parameter) -> list[str]:
+    match parameter.kind:
+        case "moment":
+            return [*_BAD_TIMES]
+        case "number":
+            beyond = [] if parameter.most is None else [str(parameter.most + 1)]
+            return [str(parameter.least - 1), *beyond, "-1", "x", "", "1.5"]
+        case "cursor":
+            empty = [""] if parameter.default is REQUIRED else []
+            return [*sorted(parameter.refused), NO_CURSOR, *empty]
+        case _:
+            return []
+
+
+def _malformed(name: str, sentence: str) -> None:
+    """Register a check that an extension refuses parameters that are missing, doubled or bad."""
+    extension, valid = EXTENSIONS[name], EXTENSION_REQUESTS[name]
+
+    def run(subject: Subject) -> None:
+        place = subject.place() if PARTITION in extension.parameters else []
+
+        def expect_refusal(what: str, *parameters: tuple[str, str], gone: bool = False) -> None:
+            answer = subject.probe.ask(f"/{extension.path}", [*place, *parameters])
+            expect(answer, what, *((BAD_REQUEST, 410) if gone else (BAD_REQUEST,)))
+
+        for one in valid.items():
+            rest = [other for other in valid.items() if other != one]
+            expect_refusal(f"A request without {one[0]}", *rest)
+            expect_refusal(f"A request with {one[0]} twice", *rest, one, one)
+        for parameter in extension.parameters:
+            rest = [other for other in valid.items() if other[0] != parameter.name]
+            for value in _bad_values(parameter):
+                what, is_cursor = f"{parameter.name}={value!r}", parameter.kind == "cursor"
+                expect_refusal(what, *rest, (parameter.name, value), gone=is_cursor)
+
+    register(extension.section, f"{name}-malformed", sentence, run, extension=name)
 
 
 # The cursor of a time.
@@ -62,12 +106,7 @@ _LONG_AGO = "1970-01-01T00:00:00Z"
 
 
 def _cursor_at(subject: Subject, partition: int, moment: str) -> str:
-    parameters = [*subject.place(partition), ("time", moment)]
-    lack = "The answer holds no real cursor."
-    found = subject.get("/cursor", parameters, dict[str, Any], "A time", lack)
-    cursor = found.get("cursor")
-    if not isinstance(cursor, str) or cursor in {FIRST, LAST, ""}:
-        fail(lack)
+    cursor: str = subject.get(CURSOR_OF_TIME, partition, time=moment)
     return cursor
 
 
@@ -107,22 +146,7 @@ def cursor_of_time_later(subject: Subject, partition: int, _known: Walk) -> None
     subject.page(partition, _cursor_at(subject, partition, moment))
 
 
-_BAD_TIMES = (
-    "",
-    "x",
-    "1",
-    "2026-01-01",
-    "2026-02-30T00:00:00Z",
-    "2026-01-01T00:00:00",
-    "2026-01-01 00:00:00Z",
-    "2026-01-01T00:00Z",
-    "2026-01-01T00:00:60Z",
-)
-
-
-@_check_time("What is no time is 400.")
-def cursor_of_time_malformed(subject: Subject) -> None:
-    _expect_refusals(subject, CURSOR_OF_TIME, time=_BAD_TIMES)
+_malformed(CURSOR_OF_TIME, "What is no time is 400.")
 
 
 def _time(event: SentEvent) -> datetime | None:
@@ -143,21 +167,10 @@ def _text(moment: datetime) -> str:
 _PIECES = 4
 
 
-class _Splits(msgspec.Struct, frozen=True):
-    """Hold what an answer says."""
-
-    cursors: list[str]
-
-
 def _split(subject: Subject, partition: int, count: int, **bounds: str) -> list[str]:
-    parameters = [*subject.place(partition), ("count", str(count)), *bounds.items()]
-    lack = "The answer holds no list of cursors."
-    found = subject.get("/splits", parameters, _Splits, "Splitting", lack, media_type=None)
-    cursors = found.cursors
-    if not 2 <= len(cursors) <= count + 1:  # noqa: PLR2004 - a piece has two ends
+    cursors: list[str] = subject.get(SPLITS, partition, count=str(count), **bounds)
+    if len(cursors) > count + 1:
         fail(f"{len(cursors) - 1} pieces came, and {count} were asked for.")
-    if {FIRST, LAST, ""} & set(cursors):
-        fail("A boundary is _first or _last, not a real cursor.")
     return cursors
 
 
@@ -194,27 +207,23 @@ def splits_one(subject: Subject, partition: int, _known: Walk) -> None:
     _split(subject, partition, 1)
 
 
-@_check_splits("A count that is not 1 to 1000 is 400.")
-def splits_malformed(subject: Subject) -> None:
-    counts = ("0", "1001", *_BAD_COUNTS)
-    _expect_refusals(subject, SPLITS, cursor=(LAST, NO_CURSOR), count=counts)
+_malformed(SPLITS, "A count that is not 1 to 1000 is 400.")
 
 
 # Lag.
 
 
-def _lag(subject: Subject, partition: int, cursor: str) -> dict[str, Any]:
-    parameters = subject.parameters(partition, cursor)
-    lack = "The answer is not a JSON object."
-    found = subject.get("/lag", parameters, dict[str, Any], "The lag of a cursor", lack)
-    events, seconds = found.get("events"), found.get("seconds", 0)
-    if type(events) is not int or events < 0:
-        fail("The answer holds no number of events.")
-    if type(seconds) not in {int, float} or seconds < 0:
-        fail("seconds is not a number from 0 on.")
-    if found.get("more", True) is not True:
-        fail("more is there, and is not true.")
+def _lag(subject: Subject, partition: int, cursor: str) -> Lag:
+    found: Lag = subject.get(LAG, partition, cursor=cursor)
+    _expect_more(subject)
     return found
+
+
+def _expect_more(subject: Subject) -> None:
+    """Fail if the last answer has a member `more` that is not true, which clients pass over."""
+    document = subject.probe.last and msgspec.json.decode(subject.probe.last.body)
+    if document and document.get("more", True) is not True:
+        fail("more is there, and is not true.")
 
 
 @_check_lag("As many events follow a cursor as lag says.", needs=1)
@@ -222,9 +231,9 @@ def lag(subject: Subject, partition: int, known: Walk) -> None:
     places = [Checkpoint(FIRST, 0), *known.checkpoints]
     for place in places[:: max(1, len(places) // 3)]:
         found = _lag(subject, partition, place.cursor)
-        answer, counted = subject.probe.last, found["events"]
+        answer, counted = subject.probe.last, found.events
         # What has been read was settled then; more may have come since.
-        if "more" not in found and counted < len(known.events) - place.count:
+        if found.exact and counted < len(known.events) - place.count:
             fail(f"{counted} events were counted, and more can be read.")
         if known.at_head:
             events = subject.read(partition, place.cursor, counted, [("pagesizehint", "1000")])
@@ -234,14 +243,11 @@ def lag(subject: Subject, partition: int, known: Walk) -> None:
 
 @_check_lag("After _last there are 0 events, 0 seconds old.", needs=0)
 def lag_head(subject: Subject, partition: int, _known: Walk) -> None:
-    found = _lag(subject, partition, LAST)
-    if found != found | {"events": 0, "seconds": 0} or "more" in found:
+    if _lag(subject, partition, LAST) != Lag(0, 0):
         fail("After _last there is nothing, and lag says otherwise.")
 
 
-@_check_lag("The lag of what is no cursor is refused.")
-def lag_malformed(subject: Subject) -> None:
-    _expect_refusals(subject, LAG, cursor=("", NO_CURSOR))
+_malformed(LAG, "The lag of what is no cursor is refused.")
 
 
 # Pages as Arrow.
@@ -300,11 +306,9 @@ def _lines_of(answer: Answer, partition: int) -> PageText:
         page = decoder.page()
     except ZeroEventHubError as error:
         fail(f"The Arrow stream is no page: {error}", answer)
-    texts = [row["data"] for batch in page.batches for row in batch.to_pylist()]
-    flags = ',"caughtUp":true' if page.caught_up else ""
-    flags += ',"stopReached":true' if page.stop_reached else ""
-    lines = [f'{{"data":{text}}}\n' for text in texts]
-    return PageText.of("".join([*lines, f'{{"cursor":"{page.cursor}"{flags}}}\n']).encode())
+    rows = [row for batch in page.batches for row in batch.to_pylist()]
+    events = [Event(row["data"].encode()) for row in rows]
+    return PageText.of(encode_page(Page(events, page.cursor, page.caught_up, page.stop_reached)))
 
 
 @_check_arrow("A client that does not prefer Arrow gets lines.")
@@ -334,25 +338,13 @@ def arrow_caching(subject: Subject) -> None:
 _PORTIONS = (1, 7, 30)
 
 
-class _Counted(msgspec.Struct, frozen=True):
-    """Hold what an answer says."""
-
-    cursor: str
-    events: int
-
-
 def _count(
     subject: Subject, partition: int, cursor: str, events: int, stop: str | None = None
-) -> _Counted:
-    parameters = [*subject.parameters(partition, cursor), ("events", str(events))]
-    if stop is not None:
-        parameters.append(("stop", stop))
-    lack = "The answer holds no cursor, or not how many events lie before it."
-    what = "The cursor of a count"
-    found = subject.get("/cursor-of-count", parameters, _Counted, what, lack)
-    if found.cursor in {FIRST, LAST, ""}:
-        fail("The cursor is _first or _last, not a real one.")
-    if not 0 <= found.events <= events:
+) -> CountedCursor:
+    found: CountedCursor = subject.get(
+        CURSOR_OF_COUNT, partition, cursor=cursor, events=str(events), stop=stop
+    )
+    if found.events > events:
         fail(f"{found.events} events were counted, and {events} were asked for.")
     return found
 
@@ -381,7 +373,7 @@ def cursor_of_count_stop(subject: Subject, partition: int, known: Walk) -> None:
     stop = known.need_inner()[-1]
     for events in (stop.count, stop.count + 1):
         found = _count(subject, partition, FIRST, events, stop.cursor)
-        if found != _Counted(stop.cursor, stop.count):
+        if found != CountedCursor(stop.cursor, stop.count):
             fail(f"Up to a stop after {stop.count} events, the answer is another.")
 
 
@@ -389,15 +381,11 @@ def cursor_of_count_stop(subject: Subject, partition: int, known: Walk) -> None:
 def cursor_of_count_nothing(subject: Subject, partition: int, known: Walk) -> None:
     cursor = known.checkpoints[-1].cursor
     for stop in (cursor, known.checkpoints[0].cursor):
-        if _count(subject, partition, cursor, 5, stop) != _Counted(cursor, 0):
+        if _count(subject, partition, cursor, 5, stop) != CountedCursor(cursor, 0):
             fail("There is nothing to count, and the answer is another.")
 
 
-@_check_count("A number of events that is not 1 to 1000000 is 400.")
-def cursor_of_count_malformed(subject: Subject) -> None:
-    cursors, stops = (LAST, "", NO_CURSOR), (FIRST, LAST, NO_CURSOR)
-    events = ("0", "1000001", *_BAD_COUNTS)
-    _expect_refusals(subject, CURSOR_OF_COUNT, cursor=cursors, stop=stops, events=events)
+_malformed(CURSOR_OF_COUNT, "A number of events that is not 1 to 1000000 is 400.")
 
 
 # The history of a key.
@@ -406,36 +394,18 @@ _MOST = 5
 """How many events of a key are read one by one."""
 
 
-class _Entry(msgspec.Struct, frozen=True):
-    """Hold an event and its version."""
-
-    version: int
-    data: msgspec.Raw
-
-    @property
-    def event(self) -> SentEvent:
-        """The event, decoded as those of pages are, so that numbers are exact."""
-        return SentEvent(json.loads(bytes(self.data), parse_float=Decimal, parse_int=Decimal))
-
-
-class _History(msgspec.Struct, frozen=True):
-    """Hold what an answer says."""
-
-    events: list[_Entry]
-    more: Any = None
-
-
-def _history(subject: Subject, key: str, after: int = 0, *extra: tuple[str, str]) -> _History:
-    parameters = [("key", key), ("after-version", str(after)), *extra]
-    lack = "The answer holds no events with versions."
-    what = "The history of a key"
-    found = subject.get("/key-history", parameters, _History, what, lack)
-    versions = [after, *(entry.version for entry in found.events)]
-    if versions != sorted(set(versions)):
+def _history(subject: Subject, key: str, after: int = 0, **extra: str) -> KeyPage:
+    given = {"key": key, "after-version": str(after), **extra}
+    found: KeyPage = subject.get(KEY_HISTORY, None, **given)
+    if found.versions and found.versions[0] <= after:
         fail("The versions do not rise from the one that was asked for.")
-    if found.more is not None and (found.more is not True or not found.events):
-        fail("more is there, and is not true, or there is no event.")
+    _expect_more(subject)
     return found
+
+
+def _sent(event: Event) -> SentEvent:
+    """Decode an event as those of pages are, so that numbers are exact."""
+    return SentEvent(json.loads(event.raw, parse_float=Decimal, parse_int=Decimal))
 
 
 def _key(subject: Subject) -> tuple[str, list[str]]:
@@ -456,7 +426,7 @@ def _key(subject: Subject) -> tuple[str, list[str]]:
 @_check_key("The events of a key are those of its pages, in rising versions.")
 def key_history(subject: Subject) -> None:
     key, shown = _key(subject)
-    events = [entry.event for entry in _history(subject, key).events]
+    events = [_sent(event) for event in _history(subject, key).events]
     if any(not isinstance(e.data, dict) or e.data.get("partitionkey") != key for e in events):
         fail("There is an event of another key.")
     # Pages may hold events without a version as well, and not yet the newest ones.
@@ -471,14 +441,13 @@ def key_history_pages(subject: Subject) -> None:
     key, _ = _key(subject)
     whole = _history(subject, key)
     after = 0
-    for expected in whole.events[:_MOST]:
-        one = _history(subject, key, after, ("pagesizehint", "1"))
-        found = [(entry.version, entry.event) for entry in one.events]
-        if found != [(expected.version, expected.event)]:
+    for expected in [*zip(whole.versions, whole.events, strict=True)][:_MOST]:
+        one = _history(subject, key, after, pagesizehint="1")
+        if [*zip(one.versions, one.events, strict=True)] != [expected]:
             fail(f"One event was asked for after version {after}, and another answer came.")
-        if expected is not whole.events[-1] and one.more is not True:
+        after = expected[0]
+        if after != whole.versions[-1] and not one.more:
             fail("There are more events, and the answer does not say so.")
-        after = expected.version
 
 
 @_check_key("Of an unknown key, and after the last version, there are no events.")
@@ -490,14 +459,7 @@ def key_history_nothing(subject: Subject) -> None:
         fail("There are events after a version that was never given.")
 
 
-@_check_key("A request without a key, or after what is no version, is 400.")
-def key_history_malformed(subject: Subject) -> None:
-    ask = partial(subject.probe.ask, "/key-history")
-    expect(ask([]), "A request without key", BAD_REQUEST)
-    expect(ask([("key", "a"), ("key", "b")]), "A request with two keys", BAD_REQUEST)
-    for version in _BAD_COUNTS:
-        answer = ask([("key", "a"), ("after-version", version)])
-        expect(answer, f"after-version={version!r}", BAD_REQUEST)
+_malformed(KEY_HISTORY, "A request without a key, or after what is no version, is 400.")
 
 
 # Segments of the archive.
@@ -505,31 +467,10 @@ def key_history_malformed(subject: Subject) -> None:
 _MOST_FILES = 100
 
 
-class _Segment(msgspec.Struct, frozen=True, rename="camel"):
-    """Hold what an answer says of a file."""
-
-    url: str
-    size: int
-    after: int
-    up_to: int
-    cursor: str
-
-
-class _Segments(msgspec.Struct, frozen=True):
-    """Hold what an answer says."""
-
-    segments: list[_Segment]
-    cursor: str
-
-
-def _files(subject: Subject, partition: int, cursor: str) -> _Segments:
-    parameters = subject.parameters(partition, cursor)
-    lack = "The answer names no files, or not where they end."
-    found = subject.get("/segments", parameters, _Segments, "A request for files", lack)
-    if {FIRST, LAST, ""} & {found.cursor, *(one.cursor for one in found.segments)}:
-        fail("A cursor is _first or _last, not a real one.")
-    if len(found.segments) > _MOST_FILES:
-        fail(f"{len(found.segments)} files were named, and {_MOST_FILES} may be.")
+def _files(subject: Subject, partition: int, cursor: str) -> Segments:
+    found: Segments = subject.get(SEGMENTS, partition, cursor=cursor)
+    if len(found.parts) > _MOST_FILES:
+        fail(f"{len(found.parts)} files were named, and {_MOST_FILES} may be.")
     return found
 
 
@@ -537,15 +478,15 @@ def _files(subject: Subject, partition: int, cursor: str) -> _Segments:
 def segments(subject: Subject, partition: int, known: Walk) -> None:
     found = _files(subject, partition, FIRST)
     end = 0
-    if not found.segments:
+    if not found.parts:
         skip("No events of the partition are in files.")
-    for one in found.segments:
+    for one in found.parts:
         if not one.url.startswith(("https://", "http://", "file://")) or one.size < 1:
             fail("A file has no URL that can be read, or no size.")
-        if not end <= one.after < one.up_to:
-            fail("A file does not begin after the one before, or ends before it begins.")
-        end = one.up_to
-    if found.cursor != found.segments[-1].cursor:
+        if one.after < end:
+            fail("A file does not begin after the one before.")
+        end = one.upto
+    if found.cursor != found.parts[-1].cursor:
         fail("The cursor is not the last file's.")
     events = subject.read_until(partition, FIRST, found.cursor)
     subject.expect_same(known.events[: len(events)], events, "up to the end of files")
@@ -556,7 +497,7 @@ def segments(subject: Subject, partition: int, known: Walk) -> None:
 )
 def segments_end(subject: Subject, partition: int, _known: Walk) -> None:
     cursor, found = FIRST, _files(subject, partition, FIRST)
-    while found.segments:
+    while found.parts:
         if found.cursor == cursor:
             fail("Files were named, and the cursor stays where it was.")
         cursor = found.cursor
@@ -565,6 +506,4 @@ def segments_end(subject: Subject, partition: int, _known: Walk) -> None:
         fail("No file was named, and the cursor is another.")
 
 
-@_check_segments("A request for files from no cursor, or from _last, is 400.")
-def segments_malformed(subject: Subject) -> None:
-    _expect_refusals(subject, SEGMENTS, cursor=(LAST, "", NO_CURSOR))
+_malformed(SEGMENTS, "A request for files from no cursor, or from _last, is 400.")

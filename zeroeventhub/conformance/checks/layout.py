@@ -10,13 +10,11 @@ from zeroeventhub.conformance.check import check
 from zeroeventhub.conformance.subject import BAD_REQUEST, CONFLICT, Subject, expect
 from zeroeventhub.protocol import (
     CURSOR_OF_COUNT,
-    CURSOR_OF_TIME,
     EVENT_TYPES,
+    EXTENSIONS,
     FIRST,
     HIGHEST_PARTITION,
-    KEY_HISTORY,
-    LAG,
-    SEGMENTS,
+    REQUIRED,
     SPLITS,
     STOP,
     WAIT,
@@ -27,15 +25,23 @@ _ID = re.compile("0|[1-9][0-9]{0,4}")
 _TRIES = 3
 _NOT_FOUND = 404
 
-EXTENSION_REQUESTS = {
-    CURSOR_OF_TIME: ("/cursor", {"time": "2020-01-01T00:00:00Z"}),
-    SPLITS: ("/splits", {"count": "2"}),
-    LAG: ("/lag", {"cursor": FIRST}),
-    CURSOR_OF_COUNT: ("/cursor-of-count", {"cursor": FIRST, "events": "2"}),
-    KEY_HISTORY: ("/key-history", {"key": "conformance"}),
-    SEGMENTS: ("/segments", {"cursor": FIRST}),
+_SAMPLES = {
+    "moment": "2020-01-01T00:00:00Z",
+    "number": "2",
+    "cursor": FIRST,
+    "text": "conformance",
 }
-"""By extension, the path of a request that has an address of its own, and its parameters."""
+
+EXTENSION_REQUESTS = {
+    name: {
+        parameter.name: _SAMPLES[parameter.kind]
+        for parameter in extension.parameters
+        if parameter.default is REQUIRED and parameter.kind != "partition"
+    }
+    for name, extension in EXTENSIONS.items()
+    if extension.path and not extension.is_put
+}
+"""By extension, the required parameters of a request to its own path, but token and partition."""
 
 
 def _document_check(
@@ -149,8 +155,9 @@ def extensions(subject: Subject) -> Iterator[str]:
 @check("9.1", "What a feed does not list is answered with 404.")
 def extensions_absent(subject: Subject) -> None:
     place = subject.place()
-    for name, (suffix, given) in EXTENSION_REQUESTS.items():
+    for name, given in EXTENSION_REQUESTS.items():
         if name not in subject.extensions:
+            suffix = f"/{EXTENSIONS[name].path}"
             answer = subject.probe.ask(suffix, [*place, *given.items()])
             expect(answer, f"{suffix} of {name}, which is not listed,", _NOT_FOUND)
 

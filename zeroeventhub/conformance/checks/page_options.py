@@ -1,19 +1,18 @@
 """Checks of the extensions of a request for a page: event-types, caught-up, stop and wait."""
 
 from collections import Counter
-from functools import partial
 from itertools import islice, product
 
 from zeroeventhub.conformance.answer import Checkpoint, SentEvent, fail, skip
-from zeroeventhub.conformance.check import check
+from zeroeventhub.conformance.check import check, check_of
 from zeroeventhub.conformance.checks.malformed import BAD_CURSOR_STATUSES, NO_CURSOR, shown
 from zeroeventhub.conformance.subject import BAD_REQUEST, Subject, Walk, expect
 from zeroeventhub.protocol import CAUGHT_UP, EVENT_TYPES, FIRST, LAST, STOP, WAIT
 
-_check_types = partial(check, "9.3", extension=EVENT_TYPES)
-_check_caught_up = partial(check, "9.2", extension=CAUGHT_UP)
-_check_stop = partial(check, "9.4", extension=STOP)
-_check_wait = partial(check, "9.5", extension=WAIT)
+_check_types = check_of(EVENT_TYPES)
+_check_caught_up = check_of(CAUGHT_UP)
+_check_stop = check_of(STOP)
+_check_wait = check_of(WAIT)
 
 
 # Types of events.
