@@ -47,7 +47,7 @@ from zeroeventhub.server.server_sent_events import server_sent_events as answer_
 from zeroeventhub.settings import Capacity
 from zeroeventhub.wire import NDJSON_TYPE
 from zeroeventhub.wire.documents import encode_answer, encode_info
-from zeroeventhub.wire.lines import text_of
+from zeroeventhub.wire.lines import one_line
 from zeroeventhub.wire.ndjson import encode_page_v1
 
 __all__ = ["feed_routes"]
@@ -173,7 +173,7 @@ async def answer_http_feed(app: FeedApp, request: FeedRequest, feed: AuthorizedF
     for event in page.events[:1]:
         _expect_cloud_event(event)
     request.events = len(page.events)
-    body = b"[%b]\n" % text_of(page.events, b",\n")
+    body = b"[%b]\n" % b",\n".join(one_line(event.raw) for event in page.events)
     return Response(body, media_type=BATCH_TYPE, headers=FRESH)
 
 

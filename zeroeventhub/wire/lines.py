@@ -1,27 +1,56 @@
-"""The events of a page as one text, as they were read and as they are sent."""
+"""The events of a page as one text of lines, as publishers read them and servers send them."""
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import overload
 
 from zeroeventhub.protocol import Event
 
-__all__ = ["BETWEEN_EVENTS", "Lines", "joined", "lines_of", "one_line", "size_of", "text_of"]
+__all__ = ["BETWEEN_EVENTS", "EventSequence", "Lines", "joined", "lines_of", "one_line", "size_of"]
 
 _BEFORE, _AFTER = b'{"data":', b"}\n"
 
 BETWEEN_EVENTS = _AFTER + _BEFORE
-"""What stands between the data of two events: nothing in the data has a newline."""
+"""The bytes between the data of two events: no data has a newline in it."""
 
 
-class Lines(Sequence[Event]):
-    """Hold events without headers as their lines; each is an event once it is asked for.
+class EventSequence(Sequence[Event]):
+    """Act as the list of events that a subclass makes once one of them is read."""
+
+    @abstractmethod
+    def _all(self) -> list[Event]:
+        """Return the events."""
+
+    def __iter__(self) -> Iterator[Event]:
+        """Yield the events in order."""
+        return iter(self._all())
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Event]: ...
+    def __getitem__(self, index: int | slice) -> Event | list[Event]:
+        """Return one event, or a list of some."""
+        return self._all()[index]
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether another sequence has the same events in the same order."""
+        return self._all() == list(other) if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment] # it equals lists, which have none
+
+    def __repr__(self) -> str:
+        """Show the events as a list does."""
+        return repr(self._all())
+
+
+class Lines(EventSequence):
+    """Hold events without headers as one text.
 
     Args:
         text: the lines, as FeedAPI v2 has them (Events endpoint, Response).
-        count: how many there are.
+        count: the number of lines.
     """
-
-    __slots__ = ("_count", "text")
 
     def __init__(self, text: bytes, count: int) -> None:
         self.text = text
@@ -32,12 +61,12 @@ class Lines(Sequence[Event]):
         """Make lines of the JSON of events.
 
         Args:
-            texts: each may have line ends in its white space.
-            on_one_line: whether none has.
+            texts: the JSON of each event, which may have line ends in its white space.
+            on_one_line: whether the caller knows that no text has a line end.
         """
         if not texts:
             return cls(b"", 0)
-        # One copy of all that there is: pages are large, and memory for each is mapped anew.
+        # One copy of the whole page: pages are large, and the system maps memory for each copy.
         parts = [_BEFORE + texts[0], *texts[1:]]
         parts[-1] += _AFTER
         text = BETWEEN_EVENTS.join(parts)
@@ -45,73 +74,40 @@ class Lines(Sequence[Event]):
             return cls.of([*map(one_line, texts)])
         return cls(text, len(texts))
 
-    @property
-    def texts(self) -> list[bytes]:
-        """Return the JSON of each event."""
-        inner = self.text[len(_BEFORE) : -len(_AFTER)]
-        return inner.split(BETWEEN_EVENTS) if self._count else []
-
     def __len__(self) -> int:
-        """Return how many events there are."""
+        """Return the number of events."""
         return self._count
 
-    @overload
-    def __getitem__(self, index: int) -> Event: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Event]: ...
-
-    def __getitem__(self, index: int | slice) -> Event | list[Event]:
-        """Return an event, or a list of some."""
-        if isinstance(index, slice):
-            return [*map(Event, self.texts[index])]
-        return Event(self.texts[index])
-
-    def __iter__(self) -> Iterator[Event]:
-        """Return the events one by one."""
-        return map(Event, self.texts)
-
-    def __eq__(self, other: object) -> bool:
-        """Return whether another sequence has the same events in the same order."""
-        return isinstance(other, Sequence) and [*self] == [*other]
-
-    __hash__ = None  # type: ignore[assignment] # it equals lists, which have none
-
-    def __repr__(self) -> str:
-        """Return what shows the events, as a list does."""
-        return repr([*self])
+    def _all(self) -> list[Event]:
+        inner = self.text[len(_BEFORE) : -len(_AFTER)]
+        return [*map(Event, inner.split(BETWEEN_EVENTS))] if self._count else []
 
 
 def one_line(raw: bytes) -> bytes:
-    """Keep JSON on its line: what ends one in it is white space, for in strings it is escaped.
+    """Put JSON on one line: its line ends are white space, because strings escape theirs.
 
-    Readers of many languages end a line at a carriage return as well.
+    Readers in many languages end a line at a carriage return as well.
     """
     return raw.replace(b"\n", b" ").replace(b"\r", b" ")
-
-
-def text_of(events: Sequence[Event], between: bytes) -> bytes:
-    """Return the JSON of events without newlines, and what is to stand between two of them."""
-    return between.join([one_line(event.raw) for event in events])
 
 
 def lines_of(events: Sequence[Event]) -> bytes:
     """Return the lines of events (FeedAPI v2, Events endpoint, Response)."""
     if isinstance(events, Lines):
         return events.text
-    # Who makes events of bytes that are no JSON makes no more of them than there are.
+    # An event made of bytes that are no JSON must not end its line early.
     return Lines.of([one_line(event.raw) for event in events]).text
 
 
 def size_of(events: Sequence[Event]) -> int:
-    """Return how many bytes the JSON of events has."""
+    """Return the number of bytes of the events' JSON."""
     if isinstance(events, Lines):
         return len(events.text) - len(BETWEEN_EVENTS) * len(events)
     return sum(len(event.raw) for event in events)
 
 
 def joined(parts: Sequence[Sequence[Event]]) -> Sequence[Event]:
-    """Return the events of several parts, one after the other."""
+    """Return the events of several parts, one part after the other."""
     parts = [part for part in parts if part]
     if len(parts) == 1:
         return parts[0]

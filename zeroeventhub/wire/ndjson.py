@@ -1,25 +1,26 @@
-"""Pages to bytes and bytes to pages: the line format of ZeroEventHub v1 and FeedAPI v2.
+"""Encode and decode pages: the line format of ZeroEventHub v1 and FeedAPI v2.
 
-A line is an event (`data`), a checkpoint (`cursor`), both, or something newer that is passed
-over. Lines end in byte 0x0A and in nothing else: U+2028 and U+0085 are data.
+A line is an event (`data`), a checkpoint (`cursor`), both, or a newer command that readers ignore.
+Lines end in byte 0x0A alone: U+2028 and U+0085 are data.
 
-A page is decoded in one call, which is several times as quick as a call for each line. Where that
-call cannot vouch for every line, each is decoded by itself, to say which one is wrong.
+The decoder decodes a page in one call, several times as fast as a call for each line. Where that
+call cannot check every line, the decoder decodes line by line, and so finds the one that is wrong.
 """
 
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, NamedTuple, NoReturn, TypeAlias, overload
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import msgspec
 
 from zeroeventhub.errors import CutPage, PageTooLarge, ProtocolError
 from zeroeventhub.protocol import FIRST, LAST, Event, Page, is_cursor
-from zeroeventhub.wire.lines import lines_of, one_line
+from zeroeventhub.wire.lines import EventSequence, lines_of, one_line
 
 __all__ = [
     "PageBounds",
@@ -35,33 +36,29 @@ _encode = msgspec.json.encode
 
 
 def encode_page(page: Page) -> bytes:
-    """Encode a page as FeedAPI v2 has it (Events endpoint, Response)."""
-    return b"%b{%b}\n" % (lines_of(page.events), _checkpoint(page))
+    """Encode a page as FeedAPI v2 defines it (Events endpoint, Response)."""
+    flags = b',"caughtUp":true' if page.caught_up else b""
+    flags += b',"stopReached":true' if page.stop_reached else b""
+    return b'%b{"cursor":%b%b}\n' % (lines_of(page.events), _encode(page.cursor), flags)
 
 
 def parts_of(body: bytes) -> tuple[bytes, bytes]:
-    """Return the lines of a page's events, and its checkpoint.
+    """Split a page into the lines of its events and its checkpoint.
 
     Args:
-        body: what `encode_page` has made.
+        body: the result of `encode_page`.
     """
-    start = body.rfind(b"\n", 0, -1) + 1  # of the last line
-    return body[:start], body[start:-1]
-
-
-def _checkpoint(page: Page) -> bytes:
-    flags = b',"caughtUp":true' if page.caught_up else b""
-    flags += b',"stopReached":true' if page.stop_reached else b""
-    return b'"cursor":%b%b' % (_encode(page.cursor), flags)
+    last_line = body.rfind(b"\n", 0, -1) + 1
+    return body[:last_line], body[last_line:-1]
 
 
 def encode_page_v1(partition: int, page: Page, headers: Collection[str]) -> bytes:
-    """Encode a page as ZeroEventHub v1 has it (Response).
+    """Encode a page as ZeroEventHub v1 defines it (Response).
 
     Args:
-        partition: the partition that the page belongs to.
-        page: its events and its checkpoint.
-        headers: names of the headers to send; `_all` sends all.
+        partition: the page's partition.
+        page: the events and their checkpoint.
+        headers: the names of the headers to send; `_all` sends all.
     """
     prefix = b'{"partition":%d,' % partition
     lines = []
@@ -78,19 +75,19 @@ def encode_page_v1(partition: int, page: Page, headers: Collection[str]) -> byte
 
 
 _WHITE_SPACE = b" \t\r"
-"""What JSON allows between its parts and no line ends with."""
+"""What JSON allows between its parts, except the newline."""
 
 _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class _Object(msgspec.Struct):
-    """Any object: nothing of it is kept."""
+    """Match any object, and keep nothing of it."""
 
 
 class _Line(msgspec.Struct, rename="camel", gc=False):
     data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     cursor: str | None = None
-    # Raw, because what is not a flag may be anything.
+    # Raw, because a flag with any value but true counts as absent (SPEC 2.3).
     caught_up: msgspec.Raw = msgspec.Raw()
     stop_reached: msgspec.Raw = msgspec.Raw()
     partition: str | int | None = None
@@ -107,20 +104,20 @@ _data_of = attrgetter("data")
 _partition_of = attrgetter("partition")
 
 _SMALL = 1024
-"""Bytes of a chunk that is joined to the one before: an object for each would take more memory."""
+"""Chunks below so many bytes are joined: an object for each would take more memory."""
 
 _MORE = 1_000
-"""Lines that a page may have beside two for each event."""
+"""Lines that a page may have in addition to two for each event."""
 
 
 @dataclass(frozen=True)
 class PageBounds:
-    """Bound what is taken of a page, as lines or as the rows of Arrow.
+    """Bound a page, whether it comes as lines or as rows of Arrow.
 
     Attributes:
-        page_bytes: the longest page to take.
-        page_events: the most events to take; lines may be twice as many, and 1,000 more.
-        line_bytes: the longest line to take, without its newline.
+        page_bytes: the most bytes of a page.
+        page_events: the most events; there may be twice as many lines, and 1,000 more.
+        line_bytes: the most bytes of a line, without its newline.
     """
 
     page_bytes: float = math.inf
@@ -129,7 +126,7 @@ class PageBounds:
 
     @property
     def lines(self) -> float:
-        """The most lines to take."""
+        """The most lines of a page."""
         return 2 * self.page_events + _MORE
 
     def refuse_bytes(self) -> NoReturn:
@@ -137,11 +134,7 @@ class PageBounds:
         self._refuse(f"{self.page_bytes:,} bytes", "page_bytes")
 
     def check(self, *, events: int, lines: int, longest: int) -> None:
-        """Refuse a page with too many events or lines so far, or a line that is too long.
-
-        Raises:
-            PageTooLarge: a bound is broken.
-        """
+        """Raise PageTooLarge for too many events or lines so far, or for too long a line."""
         if longest > self.line_bytes:
             raise PageTooLarge(
                 f"A line of the page is longer than {self.line_bytes:,} bytes: to read it, raise "
@@ -160,12 +153,12 @@ class PageBounds:
 
 
 _Lines: TypeAlias = list[Any]
-"""Lines of the form of `_Line`, with the data as Raw or as a type that was asked for."""
+"""Lines with the fields of `_Line`, whose data is Raw or of the caller's type."""
 
 
 @lru_cache(maxsize=64)
 def _typed_decoder(data_type: Any) -> Any:
-    """Return what decodes lines whose data is of a type."""
+    """Return the decoder of lines whose data is of a type."""
     fields: list[Any] = [
         (field.name, data_type if field.name == "data" else field.type, field.default)
         for field in msgspec.structs.fields(_Line)
@@ -174,16 +167,16 @@ def _typed_decoder(data_type: Any) -> Any:
     return msgspec.json.Decoder(model).decode_lines
 
 
-class PageEvents(Sequence[Event]):
-    """Hold the events of a page, and make each of them when the first is asked for.
+class PageEvents(EventSequence):
+    """Hold the events of a decoded page, and make them once one of them is read.
 
     Args:
-        lines: the lines that have events.
-        text: these lines as they came; other lines may stand between them.
-        data_type: what their data was decoded as; None where it was not.
+        lines: the lines with events.
+        text: the received text of these lines; it may have other lines between them.
+        data_type: the type that their data was decoded as; None where it was not decoded.
 
     Attributes:
-        prepared: what was made of them before it was asked for, by what it was made for.
+        prepared: results that a consumer made ahead of time, by their purpose.
     """
 
     def __init__(self, lines: _Lines, text: bytes, data_type: Any) -> None:
@@ -195,35 +188,13 @@ class PageEvents(Sequence[Event]):
         self.prepared: dict[Any, Any] = {}
 
     def __len__(self) -> int:
-        """Return how many they are, without making them."""
+        """Return the number of events, without making them."""
         return self._count
-
-    def __iter__(self) -> Iterator[Event]:
-        """Yield them in their order."""
-        return iter(self._all())
-
-    @overload
-    def __getitem__(self, index: int) -> Event: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Event]: ...
-    def __getitem__(self, index: int | slice) -> Event | list[Event]:
-        """Return one, or a list of some."""
-        return self._all()[index]
-
-    def __eq__(self, other: object) -> bool:
-        """Compare them with other events in their order."""
-        return self._all() == list(other) if isinstance(other, Sequence) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment] # as lists have none
-
-    def __repr__(self) -> str:
-        """Show them as a list does."""
-        return repr(self._all())
 
     def decoded(self, data_type: Any) -> list[Any] | None:
         """Return the data of all events, decoded as a type in one call; None if one does not fit.
 
-        Values are given out once, since they may be changed; the next call returns new ones.
+        Each call returns new values, because the caller may change them.
         """
         lines, self._lines = self._lines, None
         if lines is None or data_type != self._data_type:
@@ -246,15 +217,15 @@ class PageEvents(Sequence[Event]):
 
 
 class PageDecoder:
-    """Collect the bytes of a response into a page.
+    """Decode the bytes of a response into a page.
 
-    Feed it chunks as they come, then ask for the page. Events after the last checkpoint are
-    dropped: they will be sent again.
+    Call `feed` with each chunk, then `page`. The page ends at the last checkpoint: the publisher
+    sends the events after it again.
 
     Args:
-        partition: the partition that was asked for.
-        data_type: what the events will be asked for as; see `PageEvents.decoded`.
-        bounds: those of `PageBounds`.
+        partition: the partition that was requested.
+        data_type: the type that the caller will decode the events as; see `PageEvents.decoded`.
+        bounds: the attributes of `PageBounds`.
     """
 
     def __init__(self, partition: int, *, data_type: Any = None, **bounds: float) -> None:
@@ -268,7 +239,7 @@ class PageDecoder:
         """Take the next bytes.
 
         Raises:
-            PageTooLarge: the page is longer than it may be; what came before that stands.
+            PageTooLarge: the page is longer than `page_bytes`; the bytes within it are kept.
         """
         kept = chunk if len(chunk) <= self._room else chunk[: int(self._room)]
         if len(kept) >= _SMALL:
@@ -286,15 +257,15 @@ class PageDecoder:
         """Return the events up to the last checkpoint within the bounds.
 
         Args:
-            is_whole: whether the body ended by itself, so that its last line may have no newline.
+            is_whole: whether the body was received to its end; its last newline may be missing.
 
         Raises:
-            CutPage: there was no checkpoint.
-            PageTooLarge: there was none within the bounds.
-            ProtocolError: a line is not one that the protocol allows.
+            CutPage: the page has no checkpoint.
+            PageTooLarge: the page has no checkpoint within the bounds.
+            ProtocolError: the protocol does not allow one of the lines.
         """
         body = b"".join(self._chunks)
-        # A publisher may leave out the last newline; what was cut short is no whole object.
+        # A publisher may leave out the last newline; a line that was cut is no whole object.
         if is_whole and not body.endswith(b"\n") and _is_object(body[body.rfind(b"\n") + 1 :]):
             body += b"\n"
         lines = self._at_once(body)
@@ -302,7 +273,7 @@ class PageDecoder:
             found = self._settle(self._one_by_one(body))
         elif _is_plain(lines):
             checkpoint = lines.pop()
-            expect_cursor(checkpoint.cursor)
+            _expect_cursor(checkpoint.cursor)
             found = _Settled(lines, [], checkpoint, 0, None)
         else:
             found = self._settle(lines)
@@ -318,42 +289,41 @@ class PageDecoder:
         return Page(
             PageEvents(found.lines, text, self._data_type if typed else None),
             checkpoint.cursor,
-            # Events after it were cut off with the rest: they are there to be read.
+            # Events followed this checkpoint, so the next page has them.
             caught_up=not found.tail and bytes(checkpoint.caught_up) == b"true",
             stop_reached=bytes(checkpoint.stop_reached) == b"true",
         )
 
     def _at_once(self, text: bytes) -> _Lines | None:
-        """Decode a text in one call; None if it takes more than that to vouch for each line."""
+        """Decode a text in one call; None where that does not check each line."""
         bounds = self._bounds
-        if len(text) > bounds.line_bytes or not (text.isascii() or _is_utf_8(text)):
-            return None
-        # What there are more of than lines of a page takes many times its bytes when decoded.
+        # Decoded lines take many times their bytes, so they are counted first.
         count = text.count(b"\n")
-        if count > bounds.page_events or _TWO_ON_A_LINE.search(text) is not None:
+        is_bounded = len(text) <= bounds.line_bytes and count <= bounds.page_events
+        if not is_bounded or _TWO_ON_A_LINE.search(text) is not None:
             return None
         lines: _Lines | None = None
-        if self._data_type is not None:
-            try:
-                lines = _typed_decoder(self._data_type)(text)
-            except Exception:  # noqa: BLE001 - a model of the caller's may raise anything
-                lines = None
         try:
+            if not text.isascii():
+                text.decode()  # also what the decoder skips must be UTF-8
+            if self._data_type is not None:
+                with suppress(Exception):  # a model of the caller's may raise anything
+                    lines = _typed_decoder(self._data_type)(text)
             lines = lines or _decode_lines(text)
         except _UNDECODABLE:
             return None
-        # As many values as lines, and no two on a line: each line is one, from end to end.
+        # As many values as lines, and no two on a line: each line is one value from end to end.
         return lines if 0 < len(lines) == count and text.endswith(b"\n") else None
 
     def _one_by_one(self, text: bytes) -> Iterator[_Line]:
-        """Decode line by line, until one is too long or brings an event too many."""
+        """Decode line by line, up to the first line that breaks a bound."""
         events, bounds = 0, self._bounds
         most = -1 if bounds.lines == math.inf else int(bounds.lines)
         *lines, rest = text.split(b"\n", most)
         for line in lines:
             bounds.check(events=events, lines=0, longest=len(line))
             try:
-                line.decode()  # what is passed over unparsed must be UTF-8 as well
+                line.decode()  # also what the decoder skips must be UTF-8
                 parsed = _decode_line(line)
             except _UNDECODABLE as error:
                 if line.strip(_WHITE_SPACE):
@@ -388,7 +358,7 @@ class PageDecoder:
                 if line.data is not _UNSET:
                     tail.append(line)
                 if line.cursor:
-                    expect_cursor(line.cursor)
+                    _expect_cursor(line.cursor)
                     settled += tail
                     tail, checkpoint, count = [], line, number
         except PageTooLarge as too_large:
@@ -397,7 +367,7 @@ class PageDecoder:
 
 
 def _is_plain(lines: _Lines) -> bool:
-    """Return whether lines are events that say nothing else, and a checkpoint at their end."""
+    """Return whether the lines are events with data alone, and one checkpoint at the end."""
     last = len(lines) - 1
     return (
         bool(lines[last].cursor)
@@ -409,14 +379,14 @@ def _is_plain(lines: _Lines) -> bool:
 
 
 class _Settled(NamedTuple):
-    """Hold the lines of the events before a checkpoint, and of those after it.
+    """Divide a page at its last checkpoint.
 
     Attributes:
-        lines: of the events before it.
-        tail: of those after it.
-        checkpoint: its line; None where there is none.
-        upto: how many lines there are up to it.
-        error: the bound that was broken after it, if one was.
+        lines: the lines of the events before it.
+        tail: the lines of the events after it.
+        checkpoint: the line of the checkpoint; None for a page without one.
+        upto: the number of lines up to and including it.
+        error: the error of a bound that a later line breaks; None if none does.
     """
 
     lines: _Lines
@@ -426,26 +396,16 @@ class _Settled(NamedTuple):
     error: PageTooLarge | None
 
 
-def expect_cursor(cursor: str) -> str:
-    """Refuse a cursor that could not be read from."""
+def _expect_cursor(cursor: str) -> None:
     if cursor in {FIRST, LAST} or not is_cursor(cursor):
         raise ProtocolError("The feed gave a cursor that cannot be read from.")
-    return cursor
 
 
 def _is_object(line: bytes) -> bool:
-    """Return whether bytes are a JSON object from its beginning to its end."""
+    """Return whether bytes are one whole JSON object."""
     try:
         line.decode()
         msgspec.json.decode(line, type=_Object)
     except _UNDECODABLE:
-        return False
-    return True
-
-
-def _is_utf_8(text: bytes) -> bool:
-    try:
-        text.decode()
-    except UnicodeDecodeError:
         return False
     return True
