@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -230,38 +230,45 @@ class CountedCursor:
     events: Count
 
 
-@dataclass(frozen=True)
-class SegmentPart:
-    """Say where some events of a partition lie in a file of Parquet (extension "segments").
+class SegmentPart(msgspec.Struct, frozen=True, rename={"upto": "upTo"}):
+    """Locate some events of a partition in a Parquet file (extension "segments").
 
     Attributes:
-        url: of the file, from which ranges of bytes can be read. It may hold a signature, with
-            which everybody can read it.
-        size: of the file, in bytes.
-        after: the position after which the events begin, by the file's column `position`.
-        upto: the position of the last one.
-        cursor: stands after the last one.
+        url: the file's URL, which answers requests for ranges of bytes. It may hold a signature
+            that gives access to everybody.
+        size: the file's size in bytes.
+        after: the position (the file's column `position`) after which the events begin.
+        upto: the position of the last event.
+        cursor: the cursor after the last event.
     """
 
-    url: str = field(repr=False)
-    size: int
-    after: int
-    upto: int
-    cursor: str
+    url: str
+    size: Count
+    after: Count
+    upto: Count
+    cursor: GivenCursor
+
+    def __post_init__(self) -> None:
+        """Refuse a part without events."""
+        if self.after >= self.upto:
+            raise ValueError("A segment of the answer ends before it begins.")
+
+    def __repr__(self) -> str:
+        """Leave out the URL, because of its signature."""
+        return f"SegmentPart(size={self.size}, after={self.after}, upto={self.upto})"
 
 
-@dataclass(frozen=True)
-class Segments:
-    """Say where the events after a cursor lie in files, as far as they do.
+class Segments(msgspec.Struct, frozen=True, rename={"parts": "segments"}):
+    """Locate the events after a cursor in files, as far as they are in files.
 
     Attributes:
         parts: the files, in the order of their events.
-        cursor: stands after the last of these: go on from there; the one that was asked for if
-            there are none.
+        cursor: the cursor after the last file, from which to continue; the requested one if there
+            are no files.
     """
 
-    parts: Sequence[SegmentPart]
-    cursor: str
+    parts: tuple[SegmentPart, ...]
+    cursor: GivenCursor
 
 
 @dataclass(frozen=True)

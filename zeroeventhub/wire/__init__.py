@@ -1,4 +1,4 @@
-"""Bytes to pages and documents, and back, without any I/O."""
+"""Encode and decode pages and documents, without I/O."""
 
 __all__ = ["ARROW_TYPE", "NDJSON_TYPE"]
 

@@ -1,9 +1,9 @@
-"""Pages to Apache Arrow and back: an IPC stream whose rows are events and checkpoints.
+"""Encode and decode pages as Apache Arrow: an IPC stream whose rows are events and checkpoints.
 
-A message of the stream is a marker, the length of its metadata, the metadata, and its body, whose
-length stands in the metadata (Arrow Columnar Format, Encapsulated message format). The metadata is
-a FlatBuffer: a table knows by its vtable where each of its fields is. Bounds are checked there,
-before pyarrow reads anything.
+A message of the stream is a marker, the length of its metadata, the metadata, and a body, whose
+length is in the metadata (Arrow Columnar Format, Encapsulated message format). The metadata is a
+FlatBuffer: the vtable of a table has the offset of each field. The decoder checks bounds there,
+before pyarrow reads the message.
 """
 
 import struct
@@ -33,20 +33,20 @@ __all__ = [
 ]
 
 PREFIX = 8
-"""Bytes before the metadata."""
+"""Bytes of a message before its metadata."""
 
 _MARKER = 0xFFFFFFFF
 
-# Fields by their place in Message.fbs; RecordBatch is the third kind of header.
+# Numbers of fields in Message.fbs; RecordBatch is the third type of header.
 _HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3
 _RECORD_BATCH, _COMPRESSION = 3, 3
 
 
 def metadata_length(prefix: bytes | bytearray) -> int:
-    """Read how long the metadata after a prefix is; 0 where the stream ends.
+    """Return the length of the metadata after a prefix; 0 at the end of the stream.
 
     Raises:
-        ProtocolError: it is not the prefix of a message.
+        ProtocolError: the bytes are not the prefix of a message.
     """
     marker, length = struct.unpack_from("<Ii", prefix)
     if marker != _MARKER or length < 0:
@@ -55,13 +55,13 @@ def metadata_length(prefix: bytes | bytearray) -> int:
 
 
 def body_length(metadata: bytes) -> int:
-    """Read how long the body of a message is.
+    """Return the length of a message's body.
 
     Raises:
-        ProtocolError: the metadata does not say it.
+        ProtocolError: the metadata does not hold it.
     """
     try:
-        field = _field(metadata, _root(metadata), _BODY_LENGTH)
+        field = _field(metadata, _followed(metadata, 0), _BODY_LENGTH)
         (length,) = struct.unpack_from("<q", metadata, field) if field else (0,)
     except struct.error:
         length = -1
@@ -71,13 +71,13 @@ def body_length(metadata: bytes) -> int:
 
 
 def is_packed(metadata: bytes) -> bool:
-    """Return whether a message is a record batch whose buffers are compressed.
+    """Return whether a message is a record batch with compressed buffers.
 
     Raises:
-        ProtocolError: the metadata does not say it.
+        ProtocolError: the metadata is broken.
     """
     try:
-        message = _root(metadata)
+        message = _followed(metadata, 0)
         kind, header = (_field(metadata, message, field) for field in (_HEADER_TYPE, _HEADER))
         if not (kind and header) or metadata[kind] != _RECORD_BATCH:
             return False
@@ -86,17 +86,13 @@ def is_packed(metadata: bytes) -> bool:
         raise ProtocolError("A message of the Arrow stream is broken.") from None
 
 
-def _root(buffer: bytes) -> int:
-    return _followed(buffer, 0)
-
-
 def _followed(buffer: bytes, place: int) -> int:
     (offset,) = struct.unpack_from("<I", buffer, place)
     return place + int(offset)
 
 
 def _field(buffer: bytes, table: int, number: int) -> int:
-    """Return the place of a table's field; 0 if the table does not have it."""
+    """Return the offset of a table's field; 0 if the table does not have it."""
     (back,) = struct.unpack_from("<i", buffer, table)
     vtable = table - back
     if vtable < 0:
@@ -110,10 +106,10 @@ def _field(buffer: bytes, table: int, number: int) -> int:
 
 
 ROWS = pa.schema([pa.field("data", pa.string()), pa.field("checkpoint", pa.string())])
-"""The schema on the wire, where a row is what a line is elsewhere."""
+"""The schema of a page: each row is a line of the NDJSON form."""
 
 EVENTS = pa.schema([pa.field("data", pa.string(), nullable=False)])
-"""The schema of what a reader is given: the JSON of each event's data, byte for byte."""
+"""The schema of decoded events: the JSON of each event's data, byte for byte."""
 
 
 @dataclass(frozen=True)
@@ -122,9 +118,9 @@ class ArrowPage:
 
     Attributes:
         batches: the events in the partition's order, as record batches of the schema `EVENTS`.
-        cursor: the checkpoint: where the next page starts.
-        caught_up: whether the page held everything that could be read just then.
-        stop_reached: whether the page ends at the cursor that the read was to stop at.
+        cursor: the checkpoint: the cursor from which the next page starts.
+        caught_up: whether the page ended at the head.
+        stop_reached: whether the page ends at the requested stop.
     """
 
     batches: Sequence[pa.RecordBatch]
@@ -134,14 +130,14 @@ class ArrowPage:
 
     @classmethod
     def of(cls, page: Page) -> "ArrowPage":
-        """Make columns of a page that came as lines."""
+        """Convert a page that came as lines."""
         data = pa.array([event.raw for event in page.events], pa.string())
         batches = [batch_of(data)] if page.events else []
         return cls(batches, page.cursor, page.caught_up, page.stop_reached)
 
 
 def batch_of(data: pa.StringArray) -> pa.RecordBatch:
-    """Make a batch of events, given the JSON of each."""
+    """Make a record batch of the JSON of events."""
     return pa.record_batch([data], schema=EVENTS)
 
 
@@ -149,11 +145,11 @@ _REFUSED = (pa.ArrowException, OSError, ValueError, MemoryError)
 
 
 class ArrowDecoder:
-    """Collect the bytes of a response into a page; see `PageDecoder`.
+    """Decode the bytes of a response into a page; see `PageDecoder`.
 
     Args:
-        partition: the partition that was asked for.
-        bounds: those of `PageBounds`; a row counts as a line, and its JSON as the line's text.
+        partition: the partition that was requested.
+        bounds: the attributes of `PageBounds`; a row counts as a line of the length of its JSON.
     """
 
     def __init__(self, partition: int, **bounds: float) -> None:
@@ -161,7 +157,7 @@ class ArrowDecoder:
         self._bounds = PageBounds(**bounds)
         self._taken = 0
         self._rest = bytearray()
-        self._needed = PREFIX  # bytes that have to be there for another look
+        self._needed = PREFIX  # bytes of the next message to wait for
         self._has_schema = False
         self._events = 0
         self._rows = 0
@@ -173,9 +169,8 @@ class ArrowDecoder:
         """Take the next bytes.
 
         Raises:
-            ProtocolError: a whole message is not one that the protocol allows.
-            PageTooLarge: the page, or an event of it, is longer than it may be; what was read
-                before that stands.
+            ProtocolError: the protocol does not allow one of the messages.
+            PageTooLarge: the page breaks a bound; the messages before that are kept.
         """
         self._rest += chunk
         while message := self._next_message():
@@ -185,17 +180,17 @@ class ArrowDecoder:
         """Return the events up to the last checkpoint.
 
         Raises:
-            CutPage: there was no checkpoint.
+            CutPage: the page has no checkpoint.
         """
         last = self._checkpoint
         if last is None:
             raise CutPage("The page ended before its checkpoint; it has to be read again.")
-        # Events after it were cut off with the rest: they are there to be read.
+        # Events followed this checkpoint, so the next page has them.
         caught_up = last.caught_up and not self._tail
         return ArrowPage(self._settled, last.cursor, caught_up, last.stop_reached)
 
     def _next_message(self) -> bytes:
-        """Take a message out of what came; nothing if it is not there as a whole."""
+        """Remove a whole message from the received bytes; return b"" if there is none."""
         while len(self._rest) >= self._needed:
             start = end = PREFIX + metadata_length(self._rest)
             self._expect_room(start)
@@ -207,10 +202,10 @@ class ArrowDecoder:
                 end += body_length(metadata)
                 self._expect_room(end)
                 if len(self._rest) < end:
-                    self._needed = end  # the metadata, of any length, is read no third time
+                    self._needed = end  # the metadata may be long: read it once more, not each time
                     break
                 if is_packed(metadata):
-                    # What it holds is bounded by nothing before it is unpacked.
+                    # Nothing bounds its content before it is decompressed.
                     raise ProtocolError("The Arrow stream is compressed, which no page may be.")
             with memoryview(self._rest) as rest:
                 message = bytes(rest[:end])
@@ -235,7 +230,7 @@ class ArrowDecoder:
         self._take_rows(*batch.columns)
 
     def _expect_schema(self, message: pa.Message) -> None:
-        # What is no schema must not be read as one: pyarrow does not look.
+        # pyarrow does not check the type before it reads a schema.
         if message.type != "schema" or not pa.ipc.read_schema(message).equals(ROWS):
             raise ProtocolError("The Arrow stream has other columns than a page has.")
         self._has_schema = True
@@ -258,7 +253,7 @@ class ArrowDecoder:
             self._tail.append(batch_of(found))
 
     def _read_checkpoint(self, line: str) -> Page:
-        """Read a checkpoint, which is a line of its own."""
+        """Decode a checkpoint, which has the form of a line."""
         decoder = PageDecoder(self._partition)
         decoder.feed(line.encode() + b"\n")
         try:
@@ -272,7 +267,7 @@ class ArrowDecoder:
     def _expect_bounds(self, batch: pa.RecordBatch) -> None:
         events, longest = batch.num_rows - batch.column(0).null_count, 0
         self._rows += batch.num_rows
-        # No text in few bytes is too long.
+        # A small batch has no long text.
         if batch.nbytes > self._bounds.line_bytes:
             sizes = (pc.max(pc.binary_length(column)).as_py() or 0 for column in batch.columns)
             longest = max(sizes)
@@ -288,18 +283,19 @@ def encode_page(lines: bytes) -> bytes:
     """Encode a page as an Arrow IPC stream: a batch of its events, and one of its checkpoint.
 
     Args:
-        lines: the page as FeedAPI v2 has it.
+        lines: the result of `ndjson.encode_page`.
 
     Raises:
-        FeedFailure: an event is not UTF-8, or larger than Arrow takes.
+        FeedFailure: an event is not UTF-8, or larger than Arrow allows.
     """
     events, checkpoint = parts_of(lines)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, ROWS) as stream:
         if events:
             data = _split(events)
-            stream.write_batch(pa.record_batch([data, _nothing(len(data))], schema=ROWS))
-        last = [_nothing(1), pa.array([checkpoint], pa.string())]
+            nulls = pa.nulls(len(data), pa.string())
+            stream.write_batch(pa.record_batch([data, nulls], schema=ROWS))
+        last = [pa.nulls(1, pa.string()), pa.array([checkpoint], pa.string())]
         stream.write_batch(pa.record_batch(last, schema=ROWS))
     body: bytes = sink.getvalue().to_pybytes()
     return body
@@ -311,9 +307,5 @@ def _split(events: bytes) -> pa.StringArray:
     except pa.ArrowException as error:
         raise FeedFailure(f"A page cannot be sent as Arrow: {error}") from error
     lines = pc.split_pattern(text, BETWEEN_EVENTS.decode()).values
-    # As a reader of lines sees it: white space around a value is not of it.
+    # White space around a value is no part of it, as in the NDJSON form.
     return pc.ascii_trim(lines, characters=" \t\r")
-
-
-def _nothing(count: int) -> pa.StringArray:
-    return pa.nulls(count, pa.string())

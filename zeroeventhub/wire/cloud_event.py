@@ -1,7 +1,7 @@
-"""What an event says of itself, if it is a CloudEvent.
+"""Read the attributes of CloudEvents.
 
-Events of a feed are JSON of any form. One that has `specversion` is a CloudEvent (CloudEvents 1.0,
-JSON Format), and its attributes are known by name; of any other, nothing is known.
+The events of a feed are JSON of any form. One with a member `specversion` is a CloudEvent
+(CloudEvents 1.0, JSON Format); of any other event the library knows nothing.
 """
 
 import json
@@ -25,13 +25,10 @@ __all__ = [
 
 
 def attributes(event: Event) -> Mapping[str, Any]:
-    """Return the members of a CloudEvent; none of any other event.
-
-    None as well of an event that Python cannot decode exactly: it is kept as it came.
-    """
+    """Return the members of a CloudEvent; of any other event, none."""
     try:
         data = event.data
-    except ProtocolError:
+    except ProtocolError:  # Python cannot decode the event exactly: consumers keep its bytes
         return {}
     return data if isinstance(data, Mapping) and "specversion" in data else {}
 
@@ -42,9 +39,9 @@ def event_id(event: Event) -> str | None:
 
 
 def event_identity(event: Event) -> str | None:
-    """Return what no two events share: `source` and `id` together; None where there is no id.
+    """Return `source` and `id` together as text; None for an event without an id.
 
-    CloudEvents 1.0, Required Attributes: ids are unique within a source.
+    Ids are unique within a source (CloudEvents 1.0, Required Attributes).
     """
     identifier = event_id(event)
     if identifier is None:
@@ -58,7 +55,7 @@ def event_type(event: Event) -> str | None:
 
 
 def event_key(event: Event) -> str | None:
-    """Return the key whose events stay in order: `partitionkey`, or `subject` where there is none.
+    """Return the key within which events stay in order: `partitionkey`, or else `subject`.
 
     CloudEvents 1.0, Optional Attributes; extension Partitioning.
     """
@@ -67,15 +64,12 @@ def event_key(event: Event) -> str | None:
 
 
 def event_time(event: Event) -> datetime | None:
-    """Return when the event happened, in UTC; None where it says so without a zone, or not at all.
-
-    CloudEvents 1.0, Optional Attributes.
-    """
+    """Return the event's time in UTC; see `moment` (CloudEvents 1.0, Optional Attributes)."""
     return moment(_string(attributes(event).get("time")) or "")
 
 
 def moment(text: str) -> datetime | None:
-    """Read a CloudEvent's time, in UTC; None where it has no zone, or is none."""
+    """Read a CloudEvent's time in UTC; None for a time without a zone, and for other text."""
     try:
         time = datetime.fromisoformat(text)
         return time.astimezone(UTC) if time.tzinfo else None
@@ -84,9 +78,9 @@ def moment(text: str) -> datetime | None:
 
 
 def traceparent(event: Event) -> str | None:
-    """Return the trace that the event belongs to (W3C Trace Context; CloudEvents extension).
+    """Return the event's trace (W3C Trace Context; CloudEvents extension), or else its header's.
 
-    A header of that name, as v1 feeds have, counts where the event itself has none.
+    Feeds of v1 send it as a header.
     """
     return _string(attributes(event).get("traceparent")) or event.headers.get("traceparent")
 

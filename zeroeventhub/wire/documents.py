@@ -1,4 +1,4 @@
-"""What a feed answers beside pages, to bytes and back: JSON documents, one an answer."""
+"""Encode and decode the JSON documents of a feed: discovery, and the answers of extensions."""
 
 from functools import cache
 from itertools import pairwise
@@ -12,12 +12,9 @@ from zeroeventhub.protocol import (
     Event,
     Extension,
     FeedInfo,
-    GivenCursor,
     KeyPage,
     Lag,
     Partition,
-    SegmentPart,
-    Segments,
 )
 from zeroeventhub.wire.lines import one_line
 
@@ -35,7 +32,7 @@ _Document = TypeVar("_Document")
 
 
 def encode_info(info: FeedInfo) -> bytes:
-    """Encode what a feed says of itself (FeedAPI v2, Discovery endpoint)."""
+    """Encode a discovery document (FeedAPI v2, Discovery endpoint)."""
     partitions = []
     for partition in info.partitions:
         entry: dict[str, Any] = {"id": str(partition.id)}
@@ -72,13 +69,13 @@ class _WireInfo(msgspec.Struct, rename="camel"):
 
 
 def decode_info(body: bytes) -> FeedInfo:
-    """Decode what a feed says of itself (FeedAPI v2, Discovery endpoint).
+    """Decode a discovery document (FeedAPI v2, Discovery endpoint).
 
     Raises:
         ProtocolError: the body is not a discovery document.
     """
     try:
-        body.decode()  # what is passed over must be UTF-8 as well
+        body.decode()  # also what the decoder skips must be UTF-8
         wire = msgspec.json.decode(body, type=_WireInfo)
         partitions = tuple(
             Partition(
@@ -101,7 +98,7 @@ def decode_info(body: bytes) -> FeedInfo:
 
 
 def _names(listed: msgspec.Raw) -> frozenset[str]:
-    """Read names; what has another form is no extension that is known here."""
+    """Read the names of extensions; ignore everything else (SPEC 2.3)."""
     try:
         names = msgspec.json.decode(listed, type=list[msgspec.Raw])
     except msgspec.ValidationError:
@@ -112,32 +109,35 @@ def _names(listed: msgspec.Raw) -> frozenset[str]:
 
 
 def encode_answer(extension: Extension, answer: Any) -> bytes:
-    """Encode what the feed's method of an extension returned."""
+    """Encode the result of a feed's method for an extension."""
     match answer:
-        case KeyPage():
-            return _encode_key_page(answer)  # its events are JSON already
-        case Lag(events, seconds, exact):
-            answer = {"events": events}
+        case KeyPage(events, versions, more):
+            lines = [
+                b'{"version":%d,"data":%b}' % (version, one_line(event.raw))
+                for version, event in zip(versions, events, strict=True)
+            ]
+            end = b',"more":true' if more else b""
+            return b'{"events":[\n%b\n]%b}\n' % (b",\n".join(lines), end)
+        case Lag(counted, seconds, exact):
+            answer = {"events": counted}
             answer |= {} if seconds is None else {"seconds": seconds}
             answer |= {} if exact else {"more": True}
-        case Segments(parts, cursor):
-            answer = {"segments": [*map(_segment, parts)], "cursor": cursor}
     document = {extension.member: answer} if extension.member else answer
     return msgspec.json.format(_encode(document), indent=2) + b"\n"
 
 
 def decode_answer(extension: Extension, body: bytes) -> Any:
-    """Decode what a feed answers for an extension, into what the feed's method returned.
+    """Decode the answer of an extension into the result of the feed's method.
 
     Raises:
-        ProtocolError: the body does not hold it.
+        ProtocolError: the body is not such an answer.
     """
     if extension.answer is KeyPage:
         return decode_key_page(body, 0)
     found = _decode(body, _form(extension))
-    if extension.member:
-        return getattr(found, extension.member)
-    return found.read() if isinstance(found, _WireLag | _WireSegments) else found
+    if isinstance(found, _WireLag):
+        return Lag(found.events, found.seconds, exact=bytes(found.more) != b"true")
+    return getattr(found, extension.member) if extension.member else found
 
 
 @cache
@@ -145,52 +145,14 @@ def _form(extension: Extension) -> Any:
     """Return the type of the JSON document that holds the answer of an extension."""
     if extension.member:
         return msgspec.defstruct("_Answer", [(extension.member, extension.answer)])
-    return {Lag: _WireLag, Segments: _WireSegments}.get(extension.answer, extension.answer)
+    return _WireLag if extension.answer is Lag else extension.answer
 
 
 class _WireLag(msgspec.Struct):
     events: Count
     seconds: Annotated[float, msgspec.Meta(ge=0)] | None = None
-    # Raw, because what is not a flag may be anything.
+    # Raw, because a flag with any value but true counts as absent (SPEC 2.3).
     more: msgspec.Raw = msgspec.Raw()
-
-    def read(self) -> Lag:
-        return Lag(self.events, self.seconds, exact=bytes(self.more) != b"true")
-
-
-class _WireSegmentPart(msgspec.Struct, rename="camel"):
-    url: str
-    size: Count
-    after: Count
-    up_to: Count
-    cursor: GivenCursor
-
-
-class _WireSegments(msgspec.Struct):
-    segments: list[_WireSegmentPart]
-    cursor: GivenCursor
-
-    def read(self) -> Segments:
-        if any(part.after >= part.up_to for part in self.segments):
-            raise ProtocolError("A segment of the answer ends before it begins.")
-        parts = tuple(
-            SegmentPart(part.url, part.size, part.after, part.up_to, part.cursor)
-            for part in self.segments
-        )
-        return Segments(parts, self.cursor)
-
-
-def _segment(part: SegmentPart) -> _WireSegmentPart:
-    return _WireSegmentPart(part.url, part.size, part.after, part.upto, part.cursor)
-
-
-def _encode_key_page(page: KeyPage) -> bytes:
-    pairs = zip(page.versions, page.events, strict=True)
-    lines = [
-        b'{"version":%d,"data":%b}' % (version, one_line(event.raw)) for version, event in pairs
-    ]
-    more = b',"more":true' if page.more else b""
-    return b'{"events":[\n%b\n]%b}\n' % (b",\n".join(lines), more)
 
 
 class _WireVersion(msgspec.Struct):
@@ -200,20 +162,20 @@ class _WireVersion(msgspec.Struct):
 
 class _WireKeyPage(msgspec.Struct):
     events: list[_WireVersion]
-    # Raw, because what is not a flag may be anything.
+    # Raw, because a flag with any value but true counts as absent (SPEC 2.3).
     more: msgspec.Raw = msgspec.Raw()
 
 
 def decode_key_page(body: bytes, after_version: int) -> KeyPage:
-    """Decode events of a key.
+    """Decode the events of a key.
 
     Args:
         body: the answer.
-        after_version: the version after which they were asked for.
+        after_version: the version after which the request asked for events.
 
     Raises:
-        ProtocolError: the body does not hold them, their versions do not rise, or there are more
-            and none came.
+        ProtocolError: the body is not such an answer, the versions do not rise, or an answer
+            without events says that there are more.
     """
     wire = _decode(body, _WireKeyPage)
     versions = [entry.version for entry in wire.events]
@@ -228,16 +190,16 @@ def decode_key_page(body: bytes, after_version: int) -> KeyPage:
 
 def _decode(body: bytes, form: type[_Document]) -> _Document:
     try:
-        body.decode()  # what is passed over must be UTF-8 as well
+        body.decode()  # also what the decoder skips must be UTF-8
         return msgspec.json.decode(body, type=form)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        if "matching regex" in str(error):  # of all that answers hold, cursors alone have a pattern
+        if "matching regex" in str(error):  # only cursors have a pattern
             raise ProtocolError("The feed gave a cursor that cannot be read from.") from error
         raise ProtocolError(f"The answer is not what was asked for: {error}") from error
 
 
 def _number(partition: str | int) -> int:
-    """Read a partition id: 0 to 32767, as a string of ASCII digits or as a number."""
+    """Read a partition id: a number, or a string of up to five ASCII digits."""
     text = str(partition)
     if not (text.isascii() and text.isdigit() and len(text) <= 5):  # noqa: PLR2004 - 32767
         raise ValueError(f"{text!r} is not a partition id")

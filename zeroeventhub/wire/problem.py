@@ -1,4 +1,4 @@
-"""What a feed answers in place of what was asked for: a problem, and when to come back."""
+"""Read refusals: the problem document of an answer, and its Retry-After."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -50,12 +50,12 @@ _GIVE_CREDENTIALS = (
 
 
 _LONGEST = 1_000
-"""Characters of what a publisher says of a refusal: it goes into errors and logs."""
+"""Characters of a publisher's detail that go into errors and logs."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Hold what a problem document says."""
+    """Hold the members of a problem document; all empty for an answer without one."""
 
     kind: str = ""
     detail: str = ""
@@ -63,12 +63,12 @@ class Problem:
 
 
 def error_of(problem: Problem, status: int, message: str) -> FeedError:
-    """Return the error that an answer stands for, and what to do about it.
+    """Return the error of an answer, with advice what to do about it.
 
     Args:
-        problem: its problem document; an empty one if it had none.
-        status: of the answer.
-        message: what the answer says.
+        problem: the answer's problem document.
+        status: the answer's status.
+        message: the error's text.
     """
     error = _PROBLEMS.get(problem.kind) or _STATUSES.get(status, BadRequest)
     if error is Trimmed:
@@ -81,7 +81,7 @@ def error_of(problem: Problem, status: int, message: str) -> FeedError:
 
 
 def problem_in(body: bytes) -> Problem:
-    """Read a problem document (RFC 9457); an empty one if the body is something else."""
+    """Read a problem document (RFC 9457); return an empty one for any other body."""
     try:
         document = msgspec.json.decode(body, type=dict[str, object])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -98,7 +98,7 @@ def problem_in(body: bytes) -> Problem:
 
 
 def seconds_in(retry_after: str) -> float | None:
-    """Read a Retry-After header in seconds; None where it is absent or says nothing."""
+    """Read a Retry-After header in seconds; None where it is absent or malformed."""
     if retry_after.isascii() and retry_after.isdigit():
         return float(retry_after)
     try:
