@@ -1,7 +1,7 @@
-"""Drive decisions: carry each step out, and hand its result or its error back.
+"""Drive decisions: carry out each step, and send its result or its error back.
 
-Decisions are generators without I/O. What carries their steps out is written once for threads and
-tasks where it is a coroutine: in a thread, its coroutines never suspend, and `blocking` runs them.
+Decisions are generators without I/O. A coroutine carries out their steps, for tasks and threads
+alike: in a thread, `blocking` runs it, and it never suspends.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator
@@ -16,7 +16,7 @@ _Result = TypeVar("_Result")
 
 
 def blocking(work: Coroutine[Any, Any, _Result]) -> _Result:
-    """Run a coroutine that never suspends, because all that it waits for blocks its thread."""
+    """Run a coroutine that blocks its thread wherever it waits, and so never suspends."""
     try:
         work.send(None)
     except StopIteration as end:
@@ -27,15 +27,12 @@ def blocking(work: Coroutine[Any, Any, _Result]) -> _Result:
 
 
 async def settled(answer: Any) -> Any:
-    """Return what a client has returned; an async one has returned what there is to await."""
+    """Return a client's answer; await it first if the client is async."""
     return await answer if isawaitable(answer) else answer
 
 
 def drop_traceback(error: BaseException | None) -> None:
-    """Drop the traceback of an error that is waited out, and of its causes.
-
-    Its frames hold the page that it is about, and would keep that page in memory.
-    """
+    """Drop the traceback of an error before a retry: its frames would keep the page in memory."""
     while error is not None and error.__traceback__ is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__
@@ -52,14 +49,14 @@ def next_step(go_on: Callable[[], _Step]) -> _Step | None:
 async def drive(
     steps: Generator[_Step, Any, _Result], carry_out: Callable[[_Step], Awaitable[Any]]
 ) -> _Result:
-    """Carry out every step of a generator; return what it returns, or raise what it raises."""
+    """Carry out every step of a generator; return its result, or raise its error."""
     go_on: Callable[[], _Step] = partial(next, steps)
     try:
         while True:
             step = go_on()
             try:
                 go_on = partial(steps.send, await carry_out(step))
-            except Exception as error:  # noqa: BLE001 - decisions judge it
+            except Exception as error:  # noqa: BLE001 - the decisions get it
                 go_on = partial(steps.throw, error)
     except StopIteration as end:
         result: _Result = end.value

@@ -1,14 +1,14 @@
-"""The port that every publisher implements: describe yourself, and read a page.
+"""The port that every publisher implements: describe the feed, and read a page.
 
-A feed over a SQL table is ready-made (`TableFeed`). Anything else that has an order and
-a place in it can be published by a class of two methods, sync or async. It may raise:
+`TableFeed` is the feed over a SQL table. To publish anything else that has an order, write a class
+with the two methods of `Feed` or `AsyncFeed`. They may raise:
 
-- `BadCursor` for a cursor that it has not given,
-- `Trimmed` or `Diverged` for a cursor whose history it no longer has,
-- `Unavailable` when it cannot answer just now.
+- `BadCursor` for a cursor that the feed has not given,
+- `Trimmed` or `Diverged` for a cursor whose history the feed no longer has,
+- `Unavailable` when the feed cannot answer at the moment.
 
-What else it can do, it names in the `extensions` of its info, and then has the methods of
-`ExtendedFeed` that belong to them.
+A feed with more abilities names them in the `extensions` of its info, and implements their methods
+of `ExtendedFeed`.
 """
 
 from collections.abc import Callable, Collection, Hashable
@@ -50,10 +50,10 @@ class Feed(Protocol):
         Args:
             partition: one of those that `info` names.
             cursor: FIRST, LAST, or the cursor of an earlier page.
-            limit: how many events to return at most.
+            limit: the most events to return.
 
         Returns:
-            A page, complete in memory. Its cursor is the one asked for if nothing follows it,
+            A page, complete in memory. Its cursor is the requested one if no event follows it,
             and never FIRST or LAST.
         """
 
@@ -68,11 +68,8 @@ class AsyncFeed(Protocol):
         """Read the events that follow a cursor."""
 
 
-class ExtendedFeed(Protocol):
+class ExtendedFeed(Feed, Protocol):
     """Publish events in order, with the extensions that `info` names."""
-
-    def info(self) -> FeedInfo:
-        """Describe the feed as it is now; see `Feed.info`."""
 
     def read(
         self,
@@ -86,17 +83,18 @@ class ExtendedFeed(Protocol):
     ) -> Page:
         """Read the events that follow a cursor; see `Feed.read`.
 
-        An argument by name is given only if it was asked for and its extension is named.
+        The server passes a keyword argument only if the request has it and `info` names its
+        extension.
 
         Args:
             partition: one of those that `info` names.
             cursor: FIRST, LAST, or the cursor of an earlier page.
-            limit: how many events to return at most.
+            limit: the most events to return.
             types: the types of events to return (EVENT_TYPES). The page's cursor moves on over
                 events of other types.
-            stop: a cursor, after which no event is returned (STOP).
-            each: whether to give the cursor after each event in the page's `cursors`, as a stream
-                of server-sent events needs it.
+            stop: the cursor at which to stop reading (STOP).
+            each: whether to return the cursor after each event in the page's `cursors`, for
+                server-sent events.
         """
 
     def read_pages(
@@ -109,46 +107,45 @@ class ExtendedFeed(Protocol):
         types: TypeFilter | None = None,
         stop: str | None = None,
     ) -> list[Page]:
-        """Read pages, each where the one before ends, for a reader that reads on.
+        """Read several pages in one call, each from the cursor of the one before.
 
-        A feed need not have this method: then it is asked for one page after the other.
+        Optional: the server calls `read` for each page of a feed without this method.
 
         Args:
             partition: one of those that `info` names.
-            cursor: of the first page: FIRST, or the cursor of an earlier page.
-            limit: how many events each page holds at most.
-            count: how many pages to read at most.
+            cursor: FIRST, or the cursor of an earlier page.
+            limit: the most events of each page.
+            count: the most pages to read.
             types: the types of events to return.
-            stop: a cursor, after which no event is returned.
+            stop: the cursor at which to stop reading.
 
         Returns:
             One page or more; each but the last is full.
         """
 
     def vouch(self, cursors: Collection[str]) -> None:
-        """Refuse cursors if the history that they were given for is another one by now.
+        """Refuse cursors if the feed's history has changed since it gave them.
 
-        The server keeps full pages of a feed that has this method for a while, and calls it again
-        and again while they are sent. It keeps no pages of feeds without it.
+        Optional: the server caches full pages of a feed with this method only, and calls it while
+        it sends them.
 
         Args:
-            cursors: those before and after full pages.
+            cursors: the cursors before and after cached pages.
 
         Raises:
-            Gone: one of them is not of this history any more, or of what is left of it.
+            Gone: a cursor belongs to another history, or to trimmed events.
         """
 
     def head(self) -> Hashable:
-        """Return something that is another when there may be something new to read (WAIT)."""
+        """Return a value that changes when there may be new events to read (WAIT)."""
 
     def on_commit(self, notify: Callable[[], None], /) -> None:
-        """Call a function at every commit of this process, to answer waiters soon (WAIT).
+        """Call a function at every commit of this process, to answer long polls soon (WAIT).
 
-        A feed need not have this method: the server polls its head while a request waits.
+        Optional: the server polls `head` while a request waits.
 
         Args:
-            notify: does not wait, and may be called from any thread, also before the commit is
-                done.
+            notify: returns at once; may be called from any thread, and before the commit is done.
         """
 
     def cursor_at(self, moment: datetime, partition: int = 0) -> str:
@@ -157,13 +154,13 @@ class ExtendedFeed(Protocol):
     def splits(
         self, partition: int, count: int, *, start: str, stop: str | None = None
     ) -> list[str]:
-        """Return the cursors between which a partition falls into pieces (SPLITS).
+        """Divide a partition into pieces of about equal size; return their bounds (SPLITS).
 
         Args:
             partition: one of those that `info` names.
-            count: how many pieces to make at most.
-            start: where the first piece starts: FIRST or a cursor.
-            stop: where the last piece ends; None for the head.
+            count: the most pieces.
+            start: the start of the first piece: FIRST or a cursor.
+            stop: the end of the last piece; None for the head.
 
         Returns:
             Two cursors or more, in order; none of them is FIRST or LAST.
@@ -180,28 +177,27 @@ class ExtendedFeed(Protocol):
     def cursor_of_count(
         self, partition: int, cursor: str, events: int, *, stop: str | None = None
     ) -> CountedCursor:
-        """Return the cursor after so many of the settled events that follow one (CURSOR_OF_COUNT).
+        """Return the cursor a number of settled events after another one (CURSOR_OF_COUNT).
 
         Args:
             partition: one of those that `info` names.
             cursor: FIRST, or the cursor of an earlier page.
-            events: how many events are wanted, from 1 on.
-            stop: a cursor, after which no event is counted; None for the head.
+            events: the number of events, from 1 on.
+            stop: the cursor at which to stop counting; None for the head.
 
         Returns:
-            The cursor, which is never FIRST or LAST, and how many events a read from the one asked
-            for brings up to it: fewer than wanted only where it stands at `stop` or at the head.
-            The cursor is the one asked for if there are none, and otherwise `stop` if it stands
-            there.
+            The cursor, never FIRST or LAST, and the number of events up to it: fewer than `events`
+            only at `stop` or at the head. Without events, the cursor is the given one; at `stop`,
+            it is `stop`.
         """
 
     def segments(self, partition: int, cursor: str, *, stop: str | None = None) -> Segments:
-        """Return where the events that follow a cursor lie in files, as far as they do (SEGMENTS).
+        """Locate the events that follow a cursor in files, as far as they are in files (SEGMENTS).
 
         Args:
             partition: one of those that `info` names.
             cursor: FIRST, or the cursor of an earlier page.
-            stop: a cursor, after which no event is wanted; None for the head.
+            stop: the cursor at which to stop; None for the head.
         """
 
     def read_key(
@@ -215,44 +211,40 @@ class ExtendedFeed(Protocol):
         """Read the events of a key, in the order of their versions (KEY_HISTORY).
 
         Args:
-            key: as its JSON has it.
+            key: the key, as in the event's JSON.
             after_version: the version after which to begin, from 0 on.
-            limit: how many events to return at most.
-            partitions: those that the reader may see, where it may not see all; given only then.
+            limit: the most events to return.
+            partitions: passed only for a reader that may not see all partitions: those it may.
         """
 
     def register_progress(
         self, consumer: str, partition: int, cursor: str, *, principal: str
     ) -> None:
-        """Note how far a consumer has committed, so that trimming waits for it (PROGRESS).
+        """Store how far a consumer has committed, so that trimming waits for it (PROGRESS).
 
         Args:
-            consumer: its name: not empty, and one line.
+            consumer: the consumer's name: not empty, and one line.
             partition: one of those that `info` names.
-            cursor: the cursor of a page that it has committed.
-            principal: the name of the principal whose consumer it is; empty for anonymous readers.
+            cursor: the cursor of a page that the consumer has committed.
+            principal: the name of the consumer's principal; empty for anonymous readers.
 
         Raises:
-            BadRequest: the name or the cursor is none.
-            Gone: the feed does not have what lies after the cursor.
+            BadRequest: the name or the cursor is malformed.
+            Gone: the feed no longer has the events after the cursor.
         """
 
     def cursor_of(self, event_id: str, partition: int, *, types: TypeFilter | None = None) -> str:
-        """Return the cursor after the event of an id, as an HTTP feed needs it.
+        """Return the cursor after the event with an id, for the rendition as an HTTP feed.
 
         Args:
-            event_id: as its JSON has it.
+            event_id: the id, as in the event's JSON.
             partition: one of those that `info` names.
-            types: the types of events of which it has to be one, where the reader may see only
-                those (EVENT_TYPES); given only then.
+            types: passed only for a reader that may not see all types: those it may (EVENT_TYPES).
         """
 
 
-class AsyncExtendedFeed(Protocol):
+class AsyncExtendedFeed(AsyncFeed, Protocol):
     """Publish events with extensions from asynchronous code; see ExtendedFeed."""
-
-    async def info(self) -> FeedInfo:
-        """Describe the feed as it is now; see `Feed.info`."""
 
     async def read(
         self,
@@ -276,13 +268,13 @@ class AsyncExtendedFeed(Protocol):
         types: TypeFilter | None = None,
         stop: str | None = None,
     ) -> list[Page]:
-        """Read pages for a reader that reads on; see `ExtendedFeed.read_pages`."""
+        """Read several pages in one call; see `ExtendedFeed.read_pages`."""
 
     async def vouch(self, cursors: Collection[str]) -> None:
-        """Refuse cursors if history is another one by now; see `ExtendedFeed.vouch`."""
+        """Refuse cursors of another history; see `ExtendedFeed.vouch`."""
 
     async def head(self) -> Hashable:
-        """Return what tells whether there is something new; see `ExtendedFeed.head`."""
+        """Return a value that changes with new events; see `ExtendedFeed.head`."""
 
     def on_commit(self, notify: Callable[[], None], /) -> None:
         """Call a function at every commit of this process; see `ExtendedFeed.on_commit`."""
@@ -301,10 +293,10 @@ class AsyncExtendedFeed(Protocol):
     async def cursor_of_count(
         self, partition: int, cursor: str, events: int, *, stop: str | None = None
     ) -> CountedCursor:
-        """Return the cursor after so many events; see `ExtendedFeed.cursor_of_count`."""
+        """Return the cursor after a number of events; see `ExtendedFeed.cursor_of_count`."""
 
     async def segments(self, partition: int, cursor: str, *, stop: str | None = None) -> Segments:
-        """Return where events lie in files; see `ExtendedFeed.segments`."""
+        """Locate events in files; see `ExtendedFeed.segments`."""
 
     async def read_key(
         self,
@@ -319,7 +311,7 @@ class AsyncExtendedFeed(Protocol):
     async def register_progress(
         self, consumer: str, partition: int, cursor: str, *, principal: str
     ) -> None:
-        """Note how far a consumer has committed; see `ExtendedFeed.register_progress`."""
+        """Store how far a consumer has committed; see `ExtendedFeed.register_progress`."""
 
     async def cursor_of(
         self, event_id: str, partition: int, *, types: TypeFilter | None = None
@@ -328,26 +320,26 @@ class AsyncExtendedFeed(Protocol):
 
 
 class FeedSource(Protocol):
-    """Turn into a feed once there is a database engine to read from."""
+    """Describe a feed that has no database engine yet."""
 
     def bind(self, engine: Any, capacity: Capacity | None = None) -> Feed | AsyncFeed:
         """Return the feed that reads through an engine.
 
         Args:
-            engine: the host's.
-            capacity: how much the feed takes of it.
+            engine: the host's engine, sync or async.
+            capacity: the bounds of what the feed uses; None for the defaults.
         """
 
 
 _MOST = 10_000
-"""How many parts of an archive are fetched for one question, at most."""
+"""The most parts of an archive that one call fetches."""
 
 
-class ArchiveMiss(Exception):  # noqa: N818 - no error: the question is asked again
-    """Say what to fetch before the question is asked again.
+class ArchiveMiss(Exception):  # noqa: N818 - no error: the caller tries again
+    """Name a part of the archive to fetch before the caller tries again.
 
     Attributes:
-        load: fetches it; what it returns is kept alive until the question is answered.
+        load: fetches the part; the caller keeps its result alive until the call has succeeded.
     """
 
     def __init__(self, load: Callable[[], object]) -> None:
@@ -356,10 +348,10 @@ class ArchiveMiss(Exception):  # noqa: N818 - no error: the question is asked ag
 
 
 def hold_part(held: list[object], part: object) -> None:
-    """Keep what was fetched for a question alive until it is answered.
+    """Keep a fetched part alive until the call has succeeded.
 
     Raises:
-        Unavailable: there are too many parts.
+        Unavailable: the call needs too many parts.
     """
     held.append(part)
     if len(held) > _MOST:

@@ -1,4 +1,4 @@
-"""Bound what a client takes of a feed, and what a feed takes of its process and database."""
+"""Bounds: of what a client accepts from a feed, and of what a feed uses of its process."""
 
 import math
 from collections.abc import Container
@@ -14,18 +14,18 @@ _MEBIBYTE = 1024 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Bound what a client takes from a feed.
+    """Bound what a client accepts from a feed.
 
-    A page that breaks a bound after one of its checkpoints counts up to that checkpoint. Otherwise
-    it is an error: a transient one for a bound of time, a final one for a bound of size.
+    A page that breaks a bound after a checkpoint ends at that checkpoint. Without a checkpoint, a
+    bound of time is a transient error, and a bound of size a final one.
 
     Attributes:
-        seconds: for a whole answer with its headers, in addition to the `wait` that was asked for.
-        bytes_per_second: how many bytes a body has to bring over the network, on average.
-        grace: seconds from the headers on in which it may be slower, in addition to the `wait`.
-        page_bytes: the length of a page's body, unpacked.
-        page_events: how many events a page may have; lines may be twice as many, and 1,000 more.
-        line_bytes: the length of a line of a page, which is an event in its envelope.
+        seconds: the longest time for a whole answer, in addition to a requested `wait`.
+        bytes_per_second: the least average rate of a body; 0 for none.
+        grace: seconds after the headers (and a requested `wait`) before that rate counts.
+        page_bytes: the most bytes of a page's body, decompressed.
+        page_events: the most events of a page; there may be twice as many lines, and 1,000 more.
+        line_bytes: the most bytes of a line of a page, which is an event in its envelope.
     """
 
     seconds: float = 60.0
@@ -36,35 +36,35 @@ class Limits:
     line_bytes: int = 8 * _MEBIBYTE
 
     def __post_init__(self) -> None:
-        """Refuse bounds that cannot be kept, or that bound nothing.
+        """Check the bounds.
 
         Raises:
-            ConfigurationError: a bound is no number, negative, a million seconds or more, or zero;
-                only `bytes_per_second` and `grace` may be zero.
+            ConfigurationError: a bound is not a number, negative, a million seconds or more, or
+                zero; only `bytes_per_second` and `grace` may be zero.
         """
         _check(self, below=1_000_000, may_be_zero={"bytes_per_second", "grace"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Capacity:
-    """Bound what one feed takes of its process and of its database; each process has its own.
+    """Bound what one feed uses of its process and database; each process has its own bounds.
 
     Attributes:
-        connections: how many connections of the engine the feed uses at once, at most; with a sync
-            engine, also the threads that it works in.
-        queue: how many requests may stand in line for a connection.
-        patience: seconds for which a request stands in line before it is answered with 503.
-        statement_seconds: for one statement of the feed's in the database.
-        page_events: the largest page that may be asked for.
-        page_bytes: how much data a page holds, unless a single event is larger.
-        waiters: how many requests may wait at the head for something to read.
-        wait_seconds: how long one of them waits at most; proxies give up after sixty.
-        look_seconds: between two looks at the head while somebody waits; up to ten times as much
-            where nothing comes, and more where looks take long or many feeds are waited for.
-        sending_bytes: how much data of all answers together may be on its way to readers.
-        sending_seconds: for a piece of an answer to be taken by its reader.
-        kept_bytes: how much data of full pages is kept for the next who ask for them.
-        kept_seconds: how long a page is kept.
+        connections: the most connections of the engine in use at once; with a sync engine, also
+            the number of threads.
+        queue: the most requests that wait for a connection.
+        patience: seconds that a request waits for a connection before the server answers 503.
+        statement_seconds: the longest time of one statement in the database.
+        page_events: the most events of a page.
+        page_bytes: the most bytes of data in a page, unless a single event is larger.
+        waiters: the most requests that wait at the head for new events (long polls).
+        wait_seconds: the longest wait of one of them; proxies often give up after sixty.
+        look_seconds: the pause between two polls of the head while requests wait; up to ten times
+            as long without new events, and longer where polls are slow or many feeds have waiters.
+        sending_bytes: the most bytes of all answers on their way to readers.
+        sending_seconds: the longest time for a reader to accept a piece of an answer.
+        kept_bytes: the most bytes of full pages in the cache.
+        kept_seconds: the longest time that a page stays in the cache.
     """
 
     connections: int = 4
@@ -82,22 +82,16 @@ class Capacity:
     kept_seconds: float = 60.0
 
     def __post_init__(self) -> None:
-        """Refuse bounds that cannot be kept, or that bound nothing.
+        """Check the bounds.
 
         Raises:
-            ConfigurationError: a bound is no number, not above zero, or infinite.
+            ConfigurationError: a bound is not a number, not above zero, or infinite.
         """
         _check(self, below=math.inf)
 
 
 def _check(settings: Limits | Capacity, below: float, may_be_zero: Container[str] = ()) -> None:
-    """Refuse what is no number of the field's type, above zero and below a bound.
-
-    Args:
-        settings: their fields are of the types int and float.
-        below: the bound of those of the type float.
-        may_be_zero: the fields that may be zero.
-    """
+    """Refuse a field that is not a number of its type, above zero, and as a float below a bound."""
     for field in fields(settings):
         value = getattr(settings, field.name)
         kinds = {int} if field.type is int else {int, float}
