@@ -1,36 +1,36 @@
-"""Every exception this library raises, in one tree.
+"""The exceptions of this library, in one tree.
 
 ZeroEventHubError
-├── ConfigurationError      what was asked for cannot work as it was written
+├── ConfigurationError      an option or argument cannot work
 │   └── MissingExtra        a package of an optional extra is not installed
 ├── FeedError               a feed refused the request
-│   ├── BadRequest          the request is not one the protocol knows
-│   │   └── BadCursor       the cursor is not one that this feed has given
+│   ├── BadRequest          the protocol has no such request
+│   │   └── BadCursor       the feed has not given the cursor
 │   ├── Unauthorized        the request has no credentials that the feed accepts
 │   ├── Forbidden           the caller may not read this feed
 │   ├── NotFound            there is no feed at this address
-│   ├── TokenChanged        the partitions have changed: discover again
-│   └── Gone                what the cursor points at is no longer there
+│   ├── TokenChanged        the partitions have changed: repeat discovery
+│   └── Gone                the feed no longer has the events after the cursor
 │       ├── Trimmed         the cursor lies below the retained history
-│       └── Diverged        the cursor belongs to a history the feed does not have
-├── FeedFailure             the publisher cannot serve a row it holds
-├── ProtocolError           a publisher sent what the protocol does not allow
-│   └── PageTooLarge        a page or a line of it is longer than the client takes
-├── TransientError          try again: nothing was lost
-│   ├── Unavailable         the feed cannot answer just now
-│   │   └── TooManyRequests the caller asks for more than its share
+│       └── Diverged        the cursor belongs to another history than the feed's
+├── FeedFailure             the publisher cannot serve a row of its table
+├── ProtocolError           a publisher broke the protocol
+│   └── PageTooLarge        a page or a line of it is longer than the client's limits
+├── TransientError          nothing was lost: try again
+│   ├── Unavailable         the feed cannot answer at the moment
+│   │   └── TooManyRequests the caller sends more requests than its quota
 │   ├── Unreachable         the network or the server did not answer
 │   ├── CutPage             a page ended before its checkpoint
-│   └── StoreUnavailable    the caller's own database did not answer, or asked to try again
+│   └── StoreUnavailable    the caller's own database did not answer, or asked for a retry
 ├── Conflict                another writer has appended to the key: nothing was appended
-├── IdReused                an event of this id is there, and says something else
+├── IdReused                the log has another event with this id
 ├── Fenced                  the cursor moved since the page was read: nothing was applied
-│   └── LeaseLost           another process of this consumer reads the partition now
+│   └── LeaseLost           another process of this consumer now reads the partition
 ├── TooManyDeadLetters      a partition has as many dead letters as its consumer allows
-└── Halted                  events could not be applied: their partition stands still
+└── Halted                  the consumer cannot apply an event: its partition stopped
 
-The same classes are raised by a feed in process and by a client over HTTP: a client turns
-the problem document of an answer back into the exception that the publisher raised.
+A feed in process and a client over HTTP raise the same classes: a client turns the problem document
+of an answer back into the exception that the publisher raised.
 """
 
 from importlib.util import find_spec
@@ -72,7 +72,7 @@ class ZeroEventHubError(Exception):
 
 
 class ConfigurationError(ZeroEventHubError):
-    """Say that what was asked for cannot work as it was written."""
+    """Say that an option or argument cannot work."""
 
 
 class MissingExtra(ConfigurationError, ImportError):  # noqa: N818 - named for what is missing
@@ -92,13 +92,13 @@ class FeedError(ZeroEventHubError):
 
 
 class BadRequest(FeedError):  # noqa: N818 - the name of the HTTP status
-    """Say that the request is not one the protocol knows."""
+    """Say that the protocol has no such request."""
 
     problem = "bad-request"
 
 
 class BadCursor(BadRequest):
-    """Say that the cursor is not one that this feed has given."""
+    """Say that the feed has not given the cursor."""
 
     problem = "bad-cursor"
 
@@ -107,8 +107,8 @@ class Unauthorized(FeedError):  # noqa: N818 - the name of the HTTP status
     """Say that the request has no credentials that the feed accepts.
 
     Attributes:
-        message: what the feed said.
-        challenge: how to say it: the answer's header WWW-Authenticate (RFC 9110).
+        message: the feed's own text.
+        challenge: the answer's header WWW-Authenticate (RFC 9110).
     """
 
     status = 401
@@ -142,7 +142,7 @@ class TokenChanged(FeedError):  # noqa: N818 - named for what happened
 
 
 class Gone(FeedError):  # noqa: N818 - the name of the HTTP status
-    """Say that what the cursor points at is no longer there."""
+    """Say that the feed no longer has the events after the cursor."""
 
     status = 410
     problem = "gone"
@@ -152,7 +152,7 @@ class Trimmed(Gone):
     """Say that the cursor lies below the retained history.
 
     Attributes:
-        earliest: the first cursor that can still be read from, where the feed said so.
+        earliest: the first cursor of the retained events; None if the feed did not send it.
     """
 
     problem = "trimmed"
@@ -163,32 +163,32 @@ class Trimmed(Gone):
 
 
 class Diverged(Gone):
-    """Say that the cursor belongs to a history that the feed does not have."""
+    """Say that the cursor belongs to another history than the feed's."""
 
     problem = "diverged"
 
 
 class FeedFailure(ZeroEventHubError):  # noqa: N818 - named for what happened
-    """Say that the publisher cannot serve a row it holds."""
+    """Say that the publisher cannot serve a row of its table."""
 
 
 class ProtocolError(ZeroEventHubError):
-    """Say that a publisher sent what the protocol does not allow."""
+    """Say that a publisher broke the protocol."""
 
 
 class PageTooLarge(ProtocolError):  # noqa: N818 - named for what happened
-    """Say that a page, or a line of it, is longer than the client takes."""
+    """Say that a page, or a line of it, is longer than the client's limits."""
 
 
 class TransientError(ZeroEventHubError):
-    """Say that trying again may help; nothing was lost."""
+    """Say that a retry may help; nothing was lost."""
 
     retry_after: float | None = None
-    """Seconds that the feed asked to be left alone, where it said so."""
+    """Seconds to wait before the retry; None if the feed did not send them."""
 
 
 class Unavailable(TransientError):  # noqa: N818 - the name of the HTTP status
-    """Say that the feed cannot answer just now.
+    """Say that the feed cannot answer at the moment.
 
     Attributes:
         status: the HTTP status of the answer.
@@ -204,7 +204,7 @@ class Unavailable(TransientError):  # noqa: N818 - the name of the HTTP status
 
 
 class TooManyRequests(Unavailable):
-    """Say that the caller asks for more than its share."""
+    """Say that the caller sends more requests than its quota."""
 
     status = 429
     problem = "too-many-requests"
@@ -219,7 +219,7 @@ class CutPage(TransientError):  # noqa: N818 - named for what happened
 
 
 class StoreUnavailable(TransientError):  # noqa: N818 - named for what happened
-    """Say that the caller's own database did not answer, or asked to try again."""
+    """Say that the caller's own database did not answer, or asked for a retry."""
 
 
 class Conflict(ZeroEventHubError):  # noqa: N818 - the field's word for a version that has moved
@@ -227,7 +227,7 @@ class Conflict(ZeroEventHubError):  # noqa: N818 - the field's word for a versio
 
     Attributes:
         key: the key.
-        version: the version that it has: that of its last event, 0 where there is none.
+        version: the version of its last event; 0 for a key without events.
     """
 
     def __init__(self, message: str, *, key: str | int, version: int) -> None:
@@ -237,7 +237,7 @@ class Conflict(ZeroEventHubError):  # noqa: N818 - the field's word for a versio
 
 
 class IdReused(ZeroEventHubError):  # noqa: N818 - named for what happened
-    """Say that an event of this id is there, and says something else."""
+    """Say that the log has another event with this id."""
 
 
 class Fenced(ZeroEventHubError):  # noqa: N818 - the field's word for a refused commit
@@ -245,7 +245,7 @@ class Fenced(ZeroEventHubError):  # noqa: N818 - the field's word for a refused 
 
 
 class LeaseLost(Fenced):
-    """Say that another process of this consumer reads the partition now."""
+    """Say that another process of this consumer now reads the partition."""
 
 
 class TooManyDeadLetters(ZeroEventHubError):  # noqa: N818 - named for what happened
@@ -253,12 +253,12 @@ class TooManyDeadLetters(ZeroEventHubError):  # noqa: N818 - named for what happ
 
 
 class Halted(ZeroEventHubError):  # noqa: N818 - named for what happened
-    """Say that events could not be applied, so that their partition stands still.
+    """Say that a partition stopped, because the consumer cannot apply an event.
 
-    The error that applying them ended in is this one's `__cause__`.
+    Its `__cause__` is the error of the application.
 
     Attributes:
-        partition: the partition that stands still.
+        partition: the partition that stopped.
     """
 
     def __init__(self, message: str, *, partition: int) -> None:
@@ -272,7 +272,7 @@ def require(package: str, *, extra: str, user: str) -> None:
     Args:
         package: the package's import name.
         extra: the extra of this distribution that installs it.
-        user: what needs it, as the subject of the sentence that the reader will see.
+        user: the subject of the error's sentence: the part of the library that needs it.
     """
     if find_spec(package) is None:
         name = {"opentelemetry": "opentelemetry-api"}.get(package, package.replace("_", "-"))
@@ -283,15 +283,14 @@ def require(package: str, *, extra: str, user: str) -> None:
 
 
 def printable(text: str, *, keep: str = "", longest: int | None = None) -> str:
-    """Return foreign text so that a terminal shows it, and it cannot leave its line.
+    """Escape what is not printable in foreign text: it cannot leave its line in a terminal.
 
-    What cannot be printed is escaped: line ends, control characters of ASCII and of C1, and marks
-    that turn the direction of writing.
+    Line ends, control characters of ASCII and C1, and marks of writing direction are escaped.
 
     Args:
         text: the text.
-        keep: characters that may stay, though they cannot be printed.
-        longest: how many characters are shown, before what stands for the rest; None for all.
+        keep: characters that are not printable, and not escaped.
+        longest: the most characters to show, before an ellipsis; None for all.
     """
     if longest is not None and len(text) > longest:
         text = f"{text[:longest]}…"

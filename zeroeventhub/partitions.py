@@ -1,4 +1,4 @@
-"""The partitions of a feed, which keys each holds, and how they came to be."""
+"""Layouts: the partitions of a feed, the keys of each, and how they change."""
 
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass, field, replace
@@ -12,13 +12,13 @@ from zeroeventhub.protocol import HIGHEST_PARTITION, FeedInfo, Partition
 __all__ = ["HASHES", "Layout", "Share", "key_hash"]
 
 HASHES = 2**32
-"""How many hashes of keys there are: 0 to one less."""
+"""The number of different hashes of keys."""
 
 
 def key_hash(key: str | int) -> int:
-    """Return the hash of a key: the first four bytes of the MD5 of its text, highest byte first.
+    """Return the hash of a key: the first four bytes of the MD5 of its text in UTF-8, big-endian.
 
-    The text is encoded in UTF-8; that of a number is its decimal digits, with a minus if need be.
+    The text of a number is its decimal digits, after a minus if it is negative.
 
     Raises:
         ConfigurationError: the key is neither text nor a whole number.
@@ -35,15 +35,11 @@ def key_hash(key: str | int) -> int:
 
 @dataclass(frozen=True)
 class Share:
-    """Describe one partition, and which keys are its own.
+    """Describe one partition and its keys; see `Partition`.
 
     Attributes:
-        id: 0 to 32767.
-        modulus: what hashes of keys are divided by.
-        remainder: what is left for the keys of this partition.
-        closed: whether no event will ever be added.
-        starts_after: the closed partition that has to be read to its end first.
-        cursor_from: partitions whose cursors are valid here, nearest first; they are gone.
+        modulus: the divisor of the keys' hashes.
+        remainder: the remainder of the hashes of this partition's keys.
     """
 
     id: int
@@ -54,11 +50,11 @@ class Share:
     cursor_from: tuple[int, ...] = ()
 
     def holds(self, hashed: int) -> bool:
-        """Tell whether keys of a hash are this partition's."""
+        """Return whether keys with a hash belong to this partition."""
         return hashed % self.modulus == self.remainder
 
     def divide(self, number: int, count: int) -> "Share":
-        """Return one of so many equal parts of the keys."""
+        """Return one of `count` equal parts of the keys."""
         if self.modulus * count > HASHES:
             raise ConfigurationError(f"Partition {self.id} holds too few hashes to be divided.")
         return replace(
@@ -68,16 +64,16 @@ class Share:
 
 @dataclass(frozen=True)
 class Layout:
-    """Describe the partitions of a feed; what changes them returns another layout.
+    """Describe the partitions of a feed; each change returns another layout.
 
-    Layouts that came to be in the same way are equal in all processes, and so are their tokens.
-    Start with `Layout.of`. See docs/partitions.md for what has to happen beside a change.
+    Start with `Layout.of`. The same changes lead to equal layouts and tokens in all processes.
+    docs/partitions.md says what else a change needs.
 
     Attributes:
-        partitions: those that there are to read.
-        dropped: those that were closed and are shown no more.
+        partitions: the partitions to read.
+        dropped: closed partitions that discovery no longer lists.
         next_id: the lowest id that no partition has had.
-        expected: ids that a later layout will show, whose events may be there already.
+        expected: ids of a later layout, whose events writers may have written already.
     """
 
     partitions: tuple[Share, ...]
@@ -87,10 +83,10 @@ class Layout:
 
     @classmethod
     def of(cls, partitions: int) -> "Layout":
-        """Start with partitions 0 to N-1, each with every N-th hash.
+        """Start with partitions 0 to N-1, each with every N-th hash; N is 1 to 32768.
 
         Raises:
-            ConfigurationError: the protocol has no such number of partitions.
+            ConfigurationError: the number is outside of this range.
         """
         FeedInfo.of(partitions)
         shares = (Share(number, partitions, number) for number in range(partitions))
@@ -98,19 +94,19 @@ class Layout:
 
     @cached_property
     def token(self) -> str:
-        """Return the token: the same for equal layouts, different for different ones."""
+        """The token: the same for equal layouts, different for different ones."""
         shares = [[astuple(share) for share in group] for group in (self.partitions, self.dropped)]
         described = repr((*shares, self.next_id))
         return sha256(described.encode()).hexdigest()[:12]
 
     @property
     def ids(self) -> frozenset[int]:
-        """Name the partitions that an event may rightly be in, read or not."""
+        """The ids of all partitions that may have events."""
         return frozenset(share.id for share in (*self.partitions, *self.dropped)) | self.expected
 
     @property
     def is_by_hash_alone(self) -> bool:
-        """Tell whether the hash of a key says where its events are, whenever they were written."""
+        """Whether the hash of a key alone tells the partition of all its events, old and new."""
         shares = (Fraction(1, share.modulus) for share in (*self.partitions, *self.dropped))
         return sum(shares) <= 1
 
@@ -121,7 +117,7 @@ class Layout:
 
         Args:
             exactly_once: whether the publisher promises never to publish an event twice.
-            extensions: what the feed can do beyond the protocol.
+            extensions: the names of the feed's extensions.
         """
         shown = (
             Partition(share.id, share.closed, share.starts_after, share.cursor_from)
@@ -133,7 +129,7 @@ class Layout:
         """Return the partition that a new event of a key is written to.
 
         Raises:
-            ConfigurationError: its partition was closed and nothing goes on from there.
+            ConfigurationError: the key's partition was closed without a successor.
         """
         hashed = key_hash(key)
         for share in self.partitions:
@@ -145,24 +141,24 @@ class Layout:
         )
 
     def close(self, partition: int) -> "Layout":
-        """Say that a partition will never again be written to, and has no successor.
+        """Close a partition: it gets no more events, and has no successor.
 
         Raises:
             ConfigurationError: there is no such partition, or it is closed.
         """
-        closed = replace(self._open(partition), closed=True)
+        closed = replace(self._find(partition, is_open=True), closed=True)
         shares = (closed if share.id == partition else share for share in self.partitions)
         return replace(self, partitions=tuple(shares), expected=frozenset())
 
     def split(self, partition: int, *, into: int) -> "Layout":
-        """Close a partition and go on with its keys in new ones that start after it (Method 1).
+        """Close a partition, and continue with its keys in new ones that start after it (Method 1).
 
         Raises:
-            ConfigurationError: there is no such partition, it is closed, or ids have run out.
+            ConfigurationError: there is no such partition, it is closed, or the ids are used up.
         """
         if into < 1:
             raise ConfigurationError(f"A partition is split into 1 or more, not into {into}.")
-        parent = self._open(partition)
+        parent = self._find(partition, is_open=True)
         children = [
             replace(
                 parent.divide(number, into), id=identity, starts_after=partition, cursor_from=()
@@ -170,20 +166,17 @@ class Layout:
             for number, identity in enumerate(self._new_ids(into))
         ]
         closed = self.close(partition)
-        return replace(
-            closed,
-            partitions=(*closed.partitions, *children),
-            next_id=closed.next_id + into,
-        )
+        shares = (*closed.partitions, *children)
+        return replace(closed, partitions=shares, next_id=closed.next_id + into)
 
     def redistribute(self, *, by: int) -> "Layout":
-        """Put new partitions in the place of all, with their history and cursors (Method 2).
+        """Replace each partition by several, which inherit its history and cursors (Method 2).
 
         Args:
-            by: how many new partitions take the place of one.
+            by: the number of new partitions for each old one, from 2 on.
 
         Raises:
-            ConfigurationError: ids have run out.
+            ConfigurationError: the number is too small, or the ids are used up.
         """
         if by < 2:  # noqa: PLR2004 - one for one would change nothing
             raise ConfigurationError(f"A partition is replaced by 2 or more, not by {by}.")
@@ -192,25 +185,22 @@ class Layout:
             for parent in self.partitions
             for number in range(by)
         ]
-        # In the order of remainders, so that an id is a remainder and a constant.
+        # In the order of remainders, so that an id is a remainder plus a constant.
         pairs.sort(key=lambda pair: (pair[1].modulus, pair[1].remainder, pair[0].id))
         identities = self._new_ids(len(pairs))
         heirs = [
-            (parent.starts_after, replace(heir, id=identity, cursor_from=_line(parent)))
+            replace(heir, id=identity, cursor_from=(parent.id, *parent.cursor_from))
             for identity, (parent, heir) in zip(identities, pairs, strict=True)
         ]
-        family = [heir for _, heir in heirs]
+        shares = (
+            replace(heir, starts_after=_heir_of(heir.starts_after, heirs, heir)) for heir in heirs
+        )
         return replace(
-            self,
-            partitions=tuple(
-                replace(heir, starts_after=_heir_of(after, family, heir)) for after, heir in heirs
-            ),
-            next_id=identities.stop,
-            expected=frozenset(),
+            self, partitions=tuple(shares), next_id=identities.stop, expected=frozenset()
         )
 
     def drop(self, partition: int) -> "Layout":
-        """Show a closed partition no more; those that started after it start without it.
+        """Remove a closed partition; those that start after it no longer wait for it.
 
         Consumers that have not read its events lose them.
 
@@ -227,21 +217,17 @@ class Layout:
             for share in self.partitions
             if share.id != partition
         )
-        return replace(
-            self,
-            partitions=tuple(rest),
-            dropped=(*self.dropped, gone),
-            expected=frozenset(),
-        )
+        dropped = (*self.dropped, gone)
+        return replace(self, partitions=tuple(rest), dropped=dropped, expected=frozenset())
 
     def expecting(self, later: "Layout") -> "Layout":
-        """Return this layout with room for events that are written by a later one (Method 1).
+        """Return this layout, prepared for events that writers of a later one write (Method 1).
 
         It is equal to this one and has its token: consumers see no difference.
 
         Raises:
-            ConfigurationError: consumers of this layout would miss such events, because the later
-                one has partitions that take over cursors.
+            ConfigurationError: consumers of this layout would miss such events, because partitions
+                of the later one inherit cursors.
         """
         shown = {share.id for share in later.partitions} | {share.id for share in later.dropped}
         if later.next_id < self.next_id or any(share.id not in shown for share in self.partitions):
@@ -252,42 +238,34 @@ class Layout:
         return replace(self, expected=later.ids)
 
     def heirs(self, written: int) -> list[Share]:
-        """Return the partitions among which events written to one are shared by their keys' hash.
+        """Return the partitions that now hold the events once written to a partition.
 
         Args:
             written: the id of a partition of this layout or of an earlier one.
         """
-        return [share for share in (*self.partitions, *self.dropped) if written in _line(share)]
+        shares = (*self.partitions, *self.dropped)
+        return [share for share in shares if written in (share.id, *share.cursor_from)]
 
-    def _find(self, partition: int) -> Share:
+    def _find(self, partition: int, *, is_open: bool = False) -> Share:
         for share in self.partitions:
             if share.id == partition:
+                if is_open and share.closed:
+                    raise ConfigurationError(f"Partition {partition} is closed already.")
                 return share
         raise ConfigurationError(f"The layout has no partition {partition}.")
-
-    def _open(self, partition: int) -> Share:
-        share = self._find(partition)
-        if share.closed:
-            raise ConfigurationError(f"Partition {partition} is closed already.")
-        return share
 
     def _new_ids(self, count: int) -> range:
         stop = self.next_id + count
         if stop > HIGHEST_PARTITION + 1:
             raise ConfigurationError(
-                f"Ids of partitions go up to {HIGHEST_PARTITION} and are not given again: "
+                f"Ids of partitions go up to {HIGHEST_PARTITION} and are not used again: "
                 f"{count} more do not fit above {self.next_id - 1}."
             )
         return range(self.next_id, stop)
 
 
-def _line(share: Share) -> tuple[int, ...]:
-    """Return the partition and those it took over from, nearest first."""
-    return (share.id, *share.cursor_from)
-
-
 def _heir_of(parent: int | None, family: list[Share], child: Share) -> int | None:
-    """Find the heir of a closed parent that holds the keys of a child."""
+    """Return the heir of a closed parent that has the keys of a child."""
     if parent is None:
         return None
     return next(

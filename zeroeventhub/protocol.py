@@ -1,4 +1,4 @@
-"""The words of the wire: events, pages, partitions, and what a feed says of itself."""
+"""The terms of the protocol: events, pages, partitions, and one row for each extension."""
 
 import json
 import re
@@ -53,62 +53,37 @@ FIRST = "_first"
 """The cursor before the first event (FeedAPI v2, Events endpoint)."""
 
 LAST = "_last"
-"""The cursor after the last event that is settled now (FeedAPI v2, Events endpoint)."""
+"""The cursor after the last event that is settled at the moment (FeedAPI v2, Events endpoint)."""
 
 HIGHEST_PARTITION = 32767
 """The highest partition id that the protocol allows (FeedAPI v2, Discovery endpoint)."""
 
 LARGEST_PAGE = 10_000
-"""How many events a page holds, at most (SPEC 16)."""
+"""The most events of a page (SPEC 16)."""
 
 MOST_SPLITS = 1_000
-"""Into how many pieces a partition is split, at most (SPEC 16)."""
+"""The most pieces that a request divides a partition into (SPEC 16)."""
 
 MOST_COUNTED = 1_000_000
-"""How many events a cursor of a count may lie ahead, at most (SPEC 16)."""
+"""The most events between a cursor and its cursor of a count (SPEC 16)."""
 
+# The names of extensions; EXTENSIONS has their rows, and SPEC.md a section for each.
 ARROW = "arrow"
-"""The extension of feeds that send pages as Arrow record batches to who prefers them."""
-
 CAUGHT_UP = "caught-up"
-"""The extension of feeds that say when a page held everything that could be read."""
-
 COMPACTED = "compacted"
-"""The extension of feeds that keep the last event of each key, and not always those before."""
-
-EVENT_TYPES = "event-types"
-"""The extension of feeds that filter events by their type (FeedAPI v2, Events endpoint)."""
-
-STOP = "stop"
-"""The extension of feeds that read up to a cursor and no further."""
-
-WAIT = "wait"
-"""The extension of feeds that hold an answer back until there is something to read."""
-
-CURSOR_OF_TIME = "cursor-of-time"
-"""The extension of feeds that know the cursor of a moment."""
-
-SPLITS = "splits"
-"""The extension of feeds that can cut a partition into pieces."""
-
-LAG = "lag"
-"""The extension of feeds that count the events after a cursor."""
-
 CURSOR_OF_COUNT = "cursor-of-count"
-"""The extension of feeds that know the cursor so many events after another one."""
-
-PROGRESS = "progress"
-"""The extension of feeds that keep how far consumers say that they have come."""
-
-SEGMENTS = "segments"
-"""The extension of feeds that say where old events lie in files, for readers in bulk."""
-
+CURSOR_OF_TIME = "cursor-of-time"
+EVENT_TYPES = "event-types"
 KEY_HISTORY = "key-history"
-"""The extension of feeds whose events of one key can be read by themselves."""
-
+LAG = "lag"
+PROGRESS = "progress"
+SEGMENTS = "segments"
+SPLITS = "splits"
+STOP = "stop"
+WAIT = "wait"
 
 GivenCursor = Annotated[str, msgspec.Meta(pattern=r"\A(?!_(?:first|last)\Z)[ -~]{1,4096}\Z")]
-"""A cursor that a feed has given: neither FIRST nor LAST."""
+"""A cursor from a feed: neither FIRST nor LAST."""
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -117,22 +92,22 @@ class Event(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Hold one event.
 
     Attributes:
-        raw: the JSON text of the event's data, byte for byte as it was published.
-        headers: the event's headers (v1 only; asked for by name).
+        raw: the JSON text of the event's data, byte for byte as the publisher sent it.
+        headers: the event's headers (v1 only, on request).
     """
 
     raw: bytes
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
-    # What was decoded is kept in a slot, so that a million events are no garbage to look through.
+    # A slot for the decoded data: the garbage collector need not look through a million events.
     _data: Any = msgspec.UNSET
 
     @classmethod
     def of(cls, data: Any, headers: Mapping[str, str] | None = None) -> "Event":
-        """Make an event from data that has a JSON form.
+        """Make an event from data with a JSON form.
 
         Args:
-            data: a dict or a string; what `json.dumps` takes, without NaN and infinities.
-            headers: v1 headers of the event.
+            data: a dict or a string; anything that `json.dumps` takes, without NaN and infinities.
+            headers: the event's headers (v1 only).
 
         Raises:
             ConfigurationError: the data has no JSON form.
@@ -145,10 +120,10 @@ class Event(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def data(self) -> Any:
-        """Decode the event's data; done once.
+        """The event's data, decoded once.
 
         Raises:
-            ProtocolError: the data is JSON, but Python cannot hold it exactly: use `raw`.
+            ProtocolError: Python cannot decode the JSON: use `raw`.
         """
         if self._data is _UNSET:
             try:
@@ -161,7 +136,7 @@ class Event(msgspec.Struct, frozen=True, eq=False, gc=False):
         return self._data
 
     def __eq__(self, other: object) -> bool:
-        """Compare what was published; whether it was decoded makes no difference."""
+        """Compare the published bytes and headers."""
         if not isinstance(other, Event):
             return NotImplemented
         return (self.raw, self.headers) == (other.raw, other.headers)
@@ -169,7 +144,7 @@ class Event(msgspec.Struct, frozen=True, eq=False, gc=False):
     __hash__ = None  # type: ignore[assignment] # headers have none
 
     def __repr__(self) -> str:
-        """Show what was published."""
+        """Show the published bytes and headers."""
         return f"Event(raw={self.raw!r}, headers={self.headers!r})"
 
 
@@ -184,13 +159,12 @@ class Page:
 
     Attributes:
         events: the events, in the partition's order.
-        cursor: the checkpoint: where the next page starts.
-        caught_up: whether the page held everything that could be read just then; False where
-            the feed does not say.
-        stop_reached: whether the page ends at the cursor that the read was to stop at.
-        full: whether it ended for its size and not at the head, so that the same request always
-            gives the same page. Only publishers know.
-        cursors: for each event, the cursor after it, where they were asked for.
+        cursor: the checkpoint: the cursor from which the next page starts.
+        caught_up: whether the page ended at the head; False for a feed without "caught-up".
+        stop_reached: whether the page ends at the requested stop.
+        full: whether the page ended because of its size and not at the head, so that the same
+            request always gives the same page. Known at the publisher only.
+        cursors: the cursor after each event, at a publisher that was asked for them.
     """
 
     events: Sequence[Event]
@@ -203,13 +177,12 @@ class Page:
 
 @dataclass(frozen=True)
 class Lag:
-    """Say how far a reader of a partition is behind.
+    """Measure how far a reader of a partition is behind.
 
     Attributes:
-        events: how many settled events lie after its cursor; at least so many if not `exact`.
-        seconds: how long ago the first of them happened; 0 where there is none, None where
-            that is unknown.
-        exact: whether all of them were counted.
+        events: the number of settled events after its cursor; at least that many if not `exact`.
+        seconds: the age of the first of them; 0 without events, None if it is unknown.
+        exact: whether the publisher counted all of them.
     """
 
     events: int
@@ -219,11 +192,11 @@ class Lag:
 
 @dataclass(frozen=True)
 class CountedCursor:
-    """Say where a number of events ends.
+    """Hold the cursor a number of events after another one.
 
     Attributes:
-        cursor: stands after the last of them.
-        events: how many there are, from the cursor that they were counted from.
+        cursor: the cursor after the last of these events.
+        events: the number of events between the two cursors.
     """
 
     cursor: GivenCursor
@@ -277,8 +250,8 @@ class KeyPage:
 
     Attributes:
         events: the events.
-        versions: the version of each: its number within the key.
-        more: whether there may be events after the last of them, in another page.
+        versions: the version of each event: its number within the key.
+        more: whether another page may have more events.
     """
 
     events: Sequence[Event]
@@ -291,15 +264,15 @@ class TypeFilter:
     """Choose events by their type (FeedAPI v2, Events endpoint).
 
     Attributes:
-        names: types of events, without regard to the case of ASCII letters.
-        skip: whether these types are left out, rather than being the only ones.
+        names: types of events; the case of ASCII letters does not matter.
+        skip: whether to leave these types out, instead of all others.
     """
 
     names: frozenset[str]
     skip: bool = False
 
     def __post_init__(self) -> None:
-        """Keep names in lower case; refuse what no request could say.
+        """Convert the names to lower case, and check them.
 
         Raises:
             ConfigurationError: there is no name, or one has a semicolon, control characters or
@@ -320,12 +293,12 @@ class TypeFilter:
         object.__setattr__(self, "names", frozenset(name.lower() for name in self.names))
 
     def lets_through(self, name: str) -> bool:
-        """Tell whether events of a type are chosen."""
+        """Return whether the filter chooses events of a type."""
         folded = name.lower() if name.isascii() else name
         return (folded in self.names) is not self.skip
 
     def joined(self, other: "TypeFilter") -> "TypeFilter":
-        """Return the filter of what both let through, which may be nothing."""
+        """Return the filter of the types that both let through, which may be NOTHING."""
         match self.skip, other.skip:
             case True, True:
                 return TypeFilter(self.names | other.names, skip=True)
@@ -339,21 +312,21 @@ class TypeFilter:
 
 
 class _Nothing(TypeFilter):
-    """Let nothing through, which no request could say."""
+    """Let no event through, which no request can ask for."""
 
     def __init__(self) -> None:
         object.__setattr__(self, "names", frozenset())
 
 
 NOTHING: TypeFilter = _Nothing()
-"""What is left where two filters have no type in common: a page without events that moves on."""
+"""The filter of two filters without a common type: pages have no events, and cursors move on."""
 
 
 _CURSOR = re.compile(r"[ -~]{1,4096}")
 
 
 def is_cursor(text: str) -> bool:
-    """Tell whether text has the form of a cursor: printable ASCII (ZeroEventHub v1, Parameters)."""
+    """Return whether text can be a cursor: printable ASCII (ZeroEventHub v1, Parameters)."""
     return _CURSOR.fullmatch(text) is not None
 
 
@@ -366,8 +339,8 @@ class Partition:
 
     Attributes:
         id: 0 to 32767.
-        closed: whether no event will ever be added.
-        starts_after: the closed partition that has to be read to its end first.
+        closed: whether the partition gets no more events.
+        starts_after: the closed partition to read to its end first.
         cursor_from: partitions whose cursors are valid here, nearest first.
     """
 
@@ -390,10 +363,10 @@ class FeedInfo:
     """Describe a feed (FeedAPI v2, Discovery endpoint).
 
     Attributes:
-        partitions: the partitions that there are to read.
+        partitions: the partitions to read.
         token: the version of the partition layout; None for a v1 feed.
         exactly_once: whether the publisher promises never to publish an event twice.
-        extensions: what the feed can do beyond the protocol's core, by name.
+        extensions: the names of the extensions that the feed has.
     """
 
     partitions: tuple[Partition, ...]
@@ -416,7 +389,7 @@ class FeedInfo:
 
 
 REQUIRED: Final = object()
-"""The default of a parameter that a request has to give."""
+"""The default of a required parameter."""
 
 
 @dataclass(frozen=True)
@@ -426,11 +399,11 @@ class Parameter:
     Attributes:
         name: its name on the wire.
         kind: the form of its text. A limit is a number of events that the feed bounds.
-        default: the value where a request does not give it; REQUIRED if a request has to.
+        default: the value in a request without it; REQUIRED if a request must have it.
         least: the smallest number allowed.
-        most: the largest number allowed, or how many characters a text has; None for no bound.
-        refused: those of FIRST and LAST that have no meaning as this cursor.
-        argument: the keyword by which the feed's method takes it; empty if it does by position.
+        most: the largest number or longest text allowed; None for no bound.
+        refused: those of FIRST and LAST that the feed refuses as this cursor.
+        argument: the keyword argument of the feed's method; empty for a positional one.
     """
 
     name: str
@@ -444,24 +417,25 @@ class Parameter:
 
 @dataclass(frozen=True, kw_only=True)
 class Extension:
-    """Describe an extension of the protocol: from it follow its route, its requests and answers.
+    """Describe an extension of the protocol.
+
+    Its route, requests, answers, clients' methods and conformance checks follow from this row.
 
     Attributes:
         name: its name in the discovery document.
         section: the section of SPEC.md that defines it.
-        path: where it is answered, below the feed's path; empty for what only changes pages.
-        parameters: of a request, in the order in which the feed's method and those of the clients
-            take them. A request with a partition has a token as well.
-        method: of the feed, which finds the answer.
+        path: its path below the feed's; empty for an extension that only changes pages.
+        parameters: the parameters of a request, in the order of the arguments of the feed's method
+            and the clients'. A request with a partition has a token as well.
+        method: the name of the feed's method that finds the answer.
         answer: the type that the method returns.
         member: the member of the JSON document that holds the answer; empty if the answer is the
             document.
-        needs: what a reader has to be allowed to see before the feed announces the extension to
-            it: "part" for any part of the feed, "types" for events of all types, "all" for
-            everything.
-        context: what the method is given by keyword beside the parameters: the name of the
-            principal, or the partitions that it may see, where it may not see all.
-        is_put: whether a request changes something: it is a PUT, answered with its cursor.
+        needs: the events that a reader must be allowed to see to use the extension: "part" for any
+            part of the feed, "types" for all types of events, "all" for everything.
+        context: more keyword arguments of the method: the principal's name, or the partitions that
+            it may see, where it may not see all.
+        is_put: whether a request changes something: a PUT, answered with its cursor.
     """
 
     name: str
@@ -577,4 +551,4 @@ EXTENSIONS: Mapping[str, Extension] = {
         ),
     )
 }
-"""What a feed may do beyond the protocol's core, by the names that discovery announces."""
+"""The extensions of the protocol, by the names that discovery lists."""
