@@ -1,4 +1,4 @@
-"""An answer as the checks see it: its status, its headers, the lines of its page, findings."""
+"""Answers as the checks see them: status, headers, the lines of a page; and findings."""
 
 import json
 from collections.abc import Generator, Iterator
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 LONGEST_LINE = 65_535
-"""Bytes of a line that every known client reads, without the newline."""
+"""The longest line that every known client reads, in bytes without the newline."""
 
 LONGEST_CURSOR = 4096
 _OK = 200
@@ -32,15 +32,15 @@ _OK = 200
 
 @dataclass(frozen=True)
 class Answer:
-    """Hold a request and what came back.
+    """Hold a request and its answer.
 
     Attributes:
         method: the request's method.
-        target: its path and query, without what may be secret in the feed's own address.
-        status: the answer's status; 0 if there was no answer.
-        headers: its headers.
-        body: its bytes, never decompressed.
-        seconds: how long it took to the last byte.
+        target: the request's path and query, without the secrets of the feed's own address.
+        status: the answer's status; 0 without an answer.
+        headers: the answer's headers.
+        body: the answer's bytes, never decompressed.
+        seconds: the time up to the last byte.
     """
 
     method: str
@@ -57,7 +57,7 @@ class Answer:
 
     @property
     def media_type(self) -> str:
-        """The media type in lower case, without parameters; a phrase if there is none."""
+        """The media type in lower case, without parameters; a phrase for an answer without one."""
         content_type: str = self.headers.get("content-type", "")
         return content_type.partition(";")[0].strip().lower() or "nothing in particular"
 
@@ -70,7 +70,7 @@ class Answer:
 
     @property
     def cacheable(self) -> bool:
-        """Whether a cache may give the answer to another client later without asking."""
+        """Whether a cache may give the answer to another client without revalidation."""
         control = self.cache_control
         if "no-store" in control or "no-cache" in control:
             return False
@@ -87,14 +87,14 @@ class Outcome(StrEnum):
     SKIP = "skip"
 
 
-class Finding(Exception):  # noqa: N818 - leaves a check early, with what it found
-    """Leave a check with what it found.
+class Finding(Exception):  # noqa: N818 - a check may end with it though nothing is wrong
+    """End a check.
 
     Args:
         outcome: how the check ends.
         reason: one sentence.
         answer: the answer that shows it; of a failure, the last answer if None.
-        fault: what the failures of one fault have in common; the reason, if empty.
+        fault: a text that the failures of one fault have in common; the reason by default.
     """
 
     def __init__(
@@ -108,17 +108,17 @@ class Finding(Exception):  # noqa: N818 - leaves a check early, with what it fou
 
 
 def fail(reason: str, answer: Answer | None = None) -> NoReturn:
-    """End a check: the publisher does what the protocol forbids, as the last answer shows."""
+    """End a check: the publisher breaks the protocol."""
     raise Finding(Outcome.FAIL, reason, answer)
 
 
 def note(reason: str, answer: Answer | None = None) -> NoReturn:
-    """End a check: it is allowed, but there are consumers that stumble over it."""
+    """End a check: the protocol allows it, but some consumers do not cope with it."""
     raise Finding(Outcome.NOTE, reason, answer)
 
 
 def skip(reason: str, answer: Answer | None = None) -> NoReturn:
-    """End a check: it cannot be made on this feed as it is now."""
+    """End a check that this feed, in its present state, gives no chance to make."""
     raise Finding(Outcome.SKIP, reason, answer)
 
 
@@ -136,12 +136,12 @@ class SentEvent:
 
     @property
     def identity(self) -> str:
-        """The same text for the same data, whatever white space it was sent with."""
+        """A text that is the same for the same data, whatever its white space."""
         return repr(self.data)
 
     @property
     def cloud_event(self) -> dict[str, Any]:
-        """The attributes of a CloudEvent; none if the data is something else."""
+        """The attributes of a CloudEvent; none of any other event."""
         return self.data if isinstance(self.data, dict) and "specversion" in self.data else {}
 
 
@@ -151,9 +151,9 @@ class Checkpoint:
 
     Attributes:
         cursor: its cursor.
-        count: how many events come before it.
-        caught_up: whether it says caughtUp.
-        stop_reached: whether it says stopReached.
+        count: the number of events before it.
+        caught_up: whether it has the flag caughtUp.
+        stop_reached: whether it has the flag stopReached.
     """
 
     cursor: str
@@ -164,12 +164,12 @@ class Checkpoint:
 
 @dataclass
 class PageText:
-    """Hold the events and checkpoints of a page, and what is wrong with its lines.
+    """Hold the events, checkpoints and faults of a page.
 
     Attributes:
-        events: all events, whether a checkpoint follows them or not.
+        events: all events, with or without a checkpoint after them.
         checkpoints: the checkpoints.
-        faults: by kind, a sentence about the first line that has the fault.
+        faults: by kind, a sentence about the first line with the fault.
     """
 
     events: list[SentEvent] = field(default_factory=list)
@@ -203,24 +203,24 @@ class PageText:
 
     @property
     def end(self) -> Checkpoint:
-        """The last checkpoint; one with an empty cursor and no events if there is none."""
+        """The last checkpoint; by default, one with an empty cursor and no events."""
         return self.checkpoints[-1] if self.checkpoints else Checkpoint("", 0)
 
     @property
     def cursor(self) -> str:
-        """The last checkpoint's cursor; empty if there is none."""
+        """The last checkpoint's cursor; empty without a checkpoint."""
         return self.end.cursor
 
     @property
     def settled(self) -> list[SentEvent]:
-        """The events that a checkpoint follows."""
+        """The events before the last checkpoint."""
         return self.events[: self.end.count]
 
     def _fault(self, kind: str, sentence: str) -> None:
         self.faults.setdefault(kind, sentence)
 
     def _read(self, line: bytes, partition: int | None) -> Iterator[tuple[str, str]]:
-        """Take a line's event or checkpoint, and yield the kinds of its faults with sentences."""
+        """Add a line's event or checkpoint, and yield the kinds of its faults with sentences."""
         if len(line) > LONGEST_LINE:
             yield "long", f"has {len(line):,} bytes"
         if line.endswith(b"\r"):
@@ -271,7 +271,7 @@ class PageText:
 
 
 def _decode(line: bytes) -> Generator[tuple[str, str], None, dict[str, Any]]:
-    """Yield what is wrong with a line as JSON; return its object, empty if it has none."""
+    """Yield the faults of a line as JSON; return its object, or an empty one."""
     try:
         text = line.decode()
     except UnicodeDecodeError:
@@ -304,7 +304,7 @@ def _decode(line: bytes) -> Generator[tuple[str, str], None, dict[str, Any]]:
     if not isinstance(document, dict):
         yield "json", "is not a JSON object"
         return {}
-    # The line's own object is built last; what is in data is the publisher's.
+    # json builds the line's own object last; the objects within data do not matter.
     if repeats[-1]:
         yield "twice", "has a member twice"
     if "\\u" in text and _has_lone_surrogate(document):

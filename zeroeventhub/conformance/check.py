@@ -1,4 +1,4 @@
-"""A check, the registry of all checks, and how they are made of a feed one after the other."""
+"""Checks: their registry, and their run on a feed."""
 
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -16,7 +16,7 @@ from zeroeventhub.protocol import EXTENSIONS
 __all__ = ["Check", "Result", "all_checks", "check", "check_feed", "check_of", "register"]
 
 LONGEST = 60.0
-"""Seconds after which what is left of the checks is skipped."""
+"""Seconds after which the remaining checks are skipped."""
 
 _V1_ANSWERS = {400, 422}
 _NO_V2 = "The feed speaks ZeroEventHub v1 only."
@@ -26,17 +26,17 @@ _V1_SECTION = "12"
 
 @dataclass(frozen=True)
 class Result:
-    """Hold how one check ended.
+    """Hold the result of a check.
 
     Attributes:
         name: the check's name.
-        section: the section of the specification that it stands on.
-        sentence: what the specification asks for.
-        outcome: how it ended.
-        reason: what was found; empty where the check passed.
-        answer: the answer that shows it, where there is one.
-        seconds: how long the check took.
-        fault: what it has in common with other results of the same fault; empty where it passed.
+        section: the section of the specification with the rule.
+        sentence: the rule.
+        outcome: the outcome.
+        reason: the finding; empty for a check that passed.
+        answer: the answer that shows it; None without one.
+        seconds: the duration of the check.
+        fault: a text that results of the same fault have in common; empty for a check that passed.
     """
 
     name: str
@@ -57,12 +57,12 @@ class Check:
     """Hold one check.
 
     Attributes:
-        name: what `--only` calls it.
-        section: the section of the specification.
-        sentence: what the specification asks for.
-        run: the function that makes it; leaves by a Finding, or passes.
-        extension: the extension that the feed has to list for it.
-        v1: whether it is made in the words of v1.
+        name: its name, for `--only`.
+        section: the section of the specification with the rule.
+        sentence: the rule.
+        run: the function that makes it, and raises a Finding unless it passes.
+        extension: the extension that it needs; None for a check of any feed.
+        v1: whether its requests are those of v1.
     """
 
     name: str
@@ -89,13 +89,13 @@ def register(
     """Register a check.
 
     Args:
-        section: the section of the specification.
+        section: the section of the specification with the rule.
         name: the check's name.
-        sentence: what the specification asks for.
+        sentence: the rule.
         run: the function that makes it.
-        extension: the extension that the feed has to list for it.
-        v1: whether it is made in the words of ZeroEventHub v1, with "v1-" before its name.
-        v2: whether it is made in the words of FeedAPI v2.
+        extension: the extension that it needs; None for a check of any feed.
+        v1: whether it is made with requests of ZeroEventHub v1, with "v1-" before its name.
+        v2: whether it is made with requests of FeedAPI v2.
     """
     if v2:
         _CHECKS[name] = Check(name, section, sentence, run, extension)
@@ -109,11 +109,11 @@ def check(
     """Register a function as the check of its name, with hyphens for underscores.
 
     Args:
-        section: the section of the specification.
-        sentence: what the specification asks for.
-        needs: how many events the check needs; it is called with the partition that has the most
-            and with what came from there, or skipped. None if it needs no partition.
-        options: as in register.
+        section: the section of the specification with the rule.
+        sentence: the rule.
+        needs: the number of events that the check needs; the function gets the partition with the
+            most events and its walk as well. None for a check without a partition.
+        options: those of `register`.
     """
 
     def register_function(make: Callable[..., None]) -> None:
@@ -127,7 +127,7 @@ def check(
 
 
 def check_of(extension: str) -> Callable[..., Callable[[Callable[..., None]], None]]:
-    """Return what registers checks of an extension; call it as `check`, without the section."""
+    """Return `check` for the rules of an extension, with its section."""
     return partial(check, EXTENSIONS[extension].section, extension=extension)
 
 
@@ -137,7 +137,7 @@ def all_checks() -> dict[str, Check]:
 
 
 def _make(chosen: Check, subject: Subject | None) -> Result:
-    """Make one check of a feed; None if the feed does not speak the check's version."""
+    """Make one check of a feed; skip it if the feed (None) does not speak its version."""
     began = time.monotonic()
     outcome, reason, answer, fault = Outcome.PASS, "", None, ""
     try:
@@ -160,19 +160,19 @@ def _make(chosen: Check, subject: Subject | None) -> Result:
 def check_feed(
     url: str, http: httpx.Client, *, partitions: int | None = None, only: Collection[str] = ()
 ) -> Iterator[Result]:
-    """Check a feed, and yield the results as they come; each fault fails one check.
+    """Check a feed, and yield each result at once; each fault fails one check.
 
     Args:
         url: the feed's address.
-        http: a client with the headers that the publisher wants to see; yours to close.
-        partitions: how many partitions the feed has, if it only speaks ZeroEventHub v1.
-        only: names of the checks to make; none for all.
+        http: a client with the headers that the publisher requires; the caller closes it.
+        partitions: the number of partitions of a feed that only speaks ZeroEventHub v1.
+        only: names of the checks to make; by default all.
 
     Raises:
         ConfigurationError: the address or a name is wrong.
-        Unreachable: there is no answer from the address.
-        Forbidden: the feed asks for credentials.
-        NotFound: there is no feed at the address.
+        Unreachable: the address does not answer.
+        Forbidden: the feed requires credentials.
+        NotFound: the address has no feed.
     """
     all_chosen = _choose(only)
     probe = Probe(url, http)
@@ -183,7 +183,7 @@ def check_feed(
             f"{probe.address} does not answer discovery ({first.status}); if it is a feed of "
             "ZeroEventHub v1, say how many partitions it has."
         )
-    # Each version has a probe of its own, and so judges its own refusals.
+    # Each version has its own probe, because checks look at all refusals of a probe.
     subject_v1 = _v1_subject(Probe(url, http), partitions)
     probe.end = time.monotonic() + LONGEST
     if subject_v1 is not None:
@@ -222,7 +222,7 @@ def _greet(probe: Probe) -> Answer:
 
 
 def _v1_subject(probe: Probe, partitions: int | None) -> Subject | None:
-    """Return the feed as v1 sees it, if it speaks v1."""
+    """Return the feed for requests of v1; None if it does not speak v1."""
     if partitions is not None:
         return Subject(probe, range(partitions))
     try:

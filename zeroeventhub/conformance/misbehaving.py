@@ -1,6 +1,6 @@
-"""A publisher that misbehaves on purpose, scenario by scenario, to try clients on.
+"""A publisher that misbehaves on purpose, scenario by scenario, to test clients.
 
-It listens on a bare socket, where every byte can be had wrong.
+It writes to the bare socket, so that every byte can be wrong.
 """
 
 import json
@@ -26,7 +26,7 @@ LONGEST_BODY = 64 * 2**20
 
 
 def expand(name: str) -> Scenario | None:
-    """Return the scenario of a name, which may end in an offset."""
+    """Return the scenario with a name, which may end in an offset; None if there is none."""
     known = all_scenarios()
     if name in known and known[name].sizes is None:
         return known[name]
@@ -43,10 +43,10 @@ def judge(scenario: Scenario, run: Run, body: bytes) -> dict[str, Any]:
     """Judge a client.
 
     Args:
-        scenario: what the client went through.
-        run: what it was sent, and did.
-        body: what it applied, as NDJSON: {"partition":0,"data":…} for each event, in order, and
-            {"error":"…"} at the end if it ended in an error.
+        scenario: the scenario.
+        run: the client's run through it.
+        body: what the client applied, as NDJSON: {"partition":0,"data":…} for each event, in order,
+            and {"error":"…"} at the end if it ended in an error.
     """
     reasons = list(run.faults)
     applied: dict[int, list[Any]] = defaultdict(list)
@@ -103,7 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        """Answer a request as its scenario wants."""
+        """Answer a request as its scenario says."""
         name, rest, scenario = self._find()
         if not name:
             reply = _json([scenario.document() for scenario in all_scenarios().values()])
@@ -118,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(reply)
 
     def do_POST(self) -> None:
-        """Judge what a client says that it applied."""
+        """Judge what a client reports to have applied."""
         name, rest, scenario = self._find()
         length = self.headers.get("content-length", "0")
         if scenario is None or rest != "/verdict" or not length.isdigit():
@@ -129,12 +129,12 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(reply)
 
     def log_message(self, *arguments: object) -> None:
-        """Log nothing: the client is what is looked at."""
+        """Log nothing."""
 
     def _find(self) -> tuple[str, str, Scenario | None]:
-        """Return a run's name, the path within it, and its scenario."""
+        """Return the name of a run, the path after it, and its scenario."""
         name, slash, rest = urlsplit(self.path).path.lstrip("/").partition("/")
-        # What follows the @ is the client's own word, for a run that starts afresh.
+        # A client appends "@" and any word to start a new run.
         return name, slash + rest, expand(name.partition("@")[0])
 
     def _send(self, reply: Reply) -> None:
@@ -153,10 +153,10 @@ def misbehave(port: int, announce: Callable[[str], object]) -> None:
 
     Args:
         port: the port; 0 for a free one.
-        announce: is called with the URL, without a slash at its end, once it listens.
+        announce: called with the URL, without a slash at its end, once the server listens.
 
     Raises:
-        ConfigurationError: the port is not to be had.
+        ConfigurationError: the port is in use.
     """
     with _Server(port) as server:
         announce(server.url)
@@ -169,7 +169,7 @@ def misbehaving(port: int = 0) -> Iterator[str]:
     """Serve the scenarios in a thread, and yield their URL without a slash at its end.
 
     Raises:
-        ConfigurationError: the port is not to be had.
+        ConfigurationError: the port is in use.
     """
     with _Server(port) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)

@@ -1,4 +1,4 @@
-"""Reports of what checks have found, for people and for machines."""
+"""Reports of results: lines for people, JSON and JUnit for machines."""
 
 import re
 import string
@@ -26,7 +26,7 @@ def first_bytes(body: bytes, most: int = SHOWN_BYTES) -> str:
 
 
 def as_lines(result: Result) -> Iterable[str]:
-    """Tell a result in lines; the first says all where nothing is wrong."""
+    """Yield the lines of a result; one line if nothing is wrong."""
     reason = f"  {result.reason}" if result.outcome is Outcome.SKIP else ""
     yield f"{result.outcome:4}  {result.name}{reason}"
     if result.outcome not in {Outcome.FAIL, Outcome.NOTE}:
@@ -43,14 +43,14 @@ def as_lines(result: Result) -> Iterable[str]:
 
 
 def summary(results: Sequence[Result]) -> str:
-    """Count the outcomes in a line."""
+    """Return the numbers of outcomes in a line."""
     counts = Counter(result.outcome for result in results)
     words = {"pass": "passed", "fail": "failed", "note": "with a note", "skip": "skipped"}
     return ", ".join(f"{counts[outcome]} {words[outcome]}" for outcome in Outcome)
 
 
 def as_document(url: str, results: Sequence[Result]) -> dict[str, Any]:
-    """Tell the results as a JSON document."""
+    """Return the results as a JSON document."""
     counts = Counter(result.outcome for result in results)
     return {
         "url": url,
@@ -83,16 +83,16 @@ def _target(answer: Answer) -> str:
     return target if len(target) <= SHOWN_TARGET else target[:SHOWN_TARGET] + "…"
 
 
-# What XML 1.0 cannot hold, not even escaped.
+# Characters that XML 1.0 cannot hold, not even escaped.
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def as_junit(url: str, results: Sequence[Result]) -> bytes:
-    """Write the results as a test suite, a test case a check.
+    """Write the results as a JUnit test suite, with a test case for each check.
 
     Args:
-        url: the feed's address, without what is secret in it.
-        results: what was found.
+        url: the feed's address, without secrets.
+        results: the results.
     """
     failed = sum(result.outcome is Outcome.FAIL for result in results)
     skipped = sum(result.outcome is Outcome.SKIP for result in results)

@@ -30,7 +30,7 @@ _END = page(MIDDLE)
 _RETRY = "Asks again, and applies every event once."
 
 
-# Answers that break off, lie about their length, or say that it is not the time.
+# Answers that break off, claim a wrong length, or refuse.
 
 script("4", "good", "Nothing goes wrong.")()
 script("6", "no-checkpoint", "A whole answer of events has no checkpoint.")(
@@ -145,10 +145,9 @@ _ALL = dict(enumerate(EVENTS))
 
 
 def _serve_layouts(layouts: Sequence[_Layout], events: _Events, refusals: int) -> Responder:
-    """Serve a layout; if there are two, the other one once the middle was asked for.
+    """Serve a layout; if there are two, the second one after a request from the middle.
 
-    Every partition holds the events that it is given, with places counted over all of them: an
-    heir starts where its ancestor was.
+    Events have the same positions in all partitions: an heir starts where its ancestor ended.
     """
     changes = len(layouts) > 1
 
@@ -177,7 +176,7 @@ def _serve_layouts(layouts: Sequence[_Layout], events: _Events, refusals: int) -
 
 
 def _layouts(section: str, name: str, sentence: str) -> Callable[..., None]:
-    """Return what registers a feed whose layout changes; by default every event is applied."""
+    """Return the function that registers a feed whose layout changes."""
 
     def register(
         right: str,
@@ -281,11 +280,11 @@ scenario(
 )(_odd_cursors, {0: EVENTS}, "Gives each back as it came.")
 
 
-# Lines that are tolerated.
+# Lines that clients accept.
 
 
 def _tolerated(section: str, name: str, sentence: str) -> Callable[..., None]:
-    """Return what registers lines after which every event has been applied."""
+    """Return the function that registers lines which a right consumer accepts."""
     return lambda *lines: script(section, name, sentence)(b"".join(lines), always=True)
 
 
@@ -316,11 +315,11 @@ _tolerated("9.2", "caught-up-tail", "An event follows a checkpoint that says cau
 )
 
 
-# Lines that are not of the protocol.
+# Lines that break the protocol.
 
 
 def _refused(section: str, name: str, sentence: str, *lines: bytes) -> None:
-    """Register lines that end in an error."""
+    """Register lines which a right consumer refuses."""
     right = "Ends in an error; nothing of that line or after it is applied."
     script(section, name, sentence)(b"".join(lines), right, error="protocol")
 
@@ -393,11 +392,11 @@ def _script_v1(
 
     Args:
         name: the scenario's name, without "v1-".
-        sentence: what is done to the client.
-        change: changes the page that follows a place, at a number of tries.
+        sentence: what the publisher does.
+        change: changes a page, given its position and the number of the try.
         right: what a right client does.
-        partitions: how many the feed has.
-        greeting: the answer without parameters.
+        partitions: the number of partitions.
+        greeting: the answer to a request without parameters.
         error: the kind of error that the consumer ends with.
     """
 
@@ -463,11 +462,11 @@ _script_v1(
 )
 
 
-# What data and discovery hold: everything that JSON allows, and a little more.
+# Data and discovery: everything that JSON allows, and a little more.
 
 
 def _data(section: str, name: str, sentence: str) -> Callable[..., None]:
-    """Return what registers data of events that follow the first page."""
+    """Return the function that registers the data of the events after the first page."""
     return lambda *data: script(section, name, sentence)(events=[*numbered(0, 1), *data])
 
 

@@ -1,4 +1,4 @@
-"""What scenarios are made of: answers of any bytes, and feeds that go wrong by script."""
+"""The parts of scenarios: answers of any bytes, and feeds that go wrong by script."""
 
 import json
 import time
@@ -45,11 +45,11 @@ class Reply:
         status: its status.
         media_type: its media type; None for none.
         headers: more headers.
-        framing: what shows its end: Content-Length, chunks, or that the connection closes.
+        framing: how it shows its end: by Content-Length, by chunks, or by closing the connection.
         length: the Content-Length to claim; None for the true one.
-        cut: after how many bytes of the body the connection is closed; None for the end.
+        cut: the bytes of the body after which the connection closes; None for the end.
         pause: seconds between one byte and the next; 0 for none.
-        hang_up: whether the connection is closed without an answer.
+        hang_up: whether the connection closes without an answer.
     """
 
     body: bytes = b""
@@ -63,7 +63,7 @@ class Reply:
     hang_up: bool = False
 
     def send(self, write: Callable[[bytes], object]) -> None:
-        """Write the answer; the connection is closed after it."""
+        """Write the answer; the caller closes the connection after it."""
         if self.hang_up:
             return
         write(self._head())
@@ -100,9 +100,9 @@ class Request:
     """Hold a request to a scenario.
 
     Attributes:
-        path: what follows the scenario's own path, such as "/events".
-        query: its parameters; of each the first value.
-        url: the scenario's own address, such as "http://127.0.0.1:8080/redirect".
+        path: the path after the scenario's own, such as "/events".
+        query: the parameters; of each, the first value.
+        url: the scenario's address, such as "http://127.0.0.1:8080/redirect".
     """
 
     path: str
@@ -112,11 +112,11 @@ class Request:
 
 @dataclass
 class Run:
-    """Hold what one client has been sent so far.
+    """Hold the state of one client's run through a scenario.
 
     Attributes:
-        asked: by question, how often it was asked.
-        faults: what the client must not do and did.
+        asked: the number of requests, by what they ask for.
+        faults: sentences about what the client did wrong.
     """
 
     asked: Counter[str] = field(default_factory=Counter)
@@ -132,19 +132,19 @@ class Scenario:
     """Hold one way to misbehave.
 
     Attributes:
-        section: the section of the specification that says what a client does.
+        section: the section of the specification with the rule for clients.
         name: its name, which is its path.
-        sentence: what is done to the client.
-        answer: answers a request; one that is there for offsets takes `offset` as well.
-        applied: JSON texts of the events that a right consumer has applied at the end: by
+        sentence: what the publisher does.
+        answer: answers a request; with `offset`, if the scenario has offsets.
+        applied: the events that a right consumer has applied at the end, as JSON texts by
             partition, in order.
         right: what a right client does.
         error: the kind of error that the consumer ends with; None if it reaches the head.
-        may_fail: whether a right client may end in an error in place of the head, with the
-            start of these events applied.
-        sequence: partitions in the order in which they have to be applied.
-        v1: the number of partitions, for a feed of ZeroEventHub v1.
-        sizes: for how many offsets the scenario is there, as name-0, name-1, and so on.
+        may_fail: whether a right client may also end in an error, with only the first of these
+            events applied.
+        sequence: the partitions in the order of their application.
+        v1: the number of partitions of a feed of ZeroEventHub v1; None for FeedAPI v2.
+        sizes: the number of offsets of the scenario, as name-0, name-1, and so on; None for none.
     """
 
     section: str
@@ -180,7 +180,7 @@ _SCENARIOS: dict[str, Scenario] = {}
 
 
 def scenario(section: str, name: str, sentence: str) -> Callable[..., None]:
-    """Return what registers a scenario: call it with the scenario's other attributes."""
+    """Return the function that registers a scenario, given its other attributes."""
 
     def register(*attributes: Any, **more: Any) -> None:
         _SCENARIOS[name] = Scenario(section, name, sentence, *attributes, **more)
@@ -201,7 +201,7 @@ def text(data: Any) -> str:
 EVENTS: tuple[str, ...] = tuple(text({"n": number}) for number in range(4))
 PAGE = 2
 MIDDLE = 2
-"""The place where most scripts go wrong: after the first page."""
+"""The position at which most scripts go wrong: after the first page."""
 
 
 def numbered(*numbers: int) -> list[str]:
@@ -210,7 +210,7 @@ def numbered(*numbers: int) -> list[str]:
 
 
 def event(data: str | int, **members: Any) -> bytes:
-    """Write the line of an event: of a JSON text, or of a number."""
+    """Write the line of an event, given as JSON text or by its number."""
     data = EVENTS[data] if isinstance(data, int) else data
     more = "".join(f",{text(name)}:{text(value)}" for name, value in members.items())
     return f'{{"data":{data}{more}}}\n'.encode()
@@ -233,7 +233,7 @@ def discovery(
     token: Any = "1",  # noqa: S107 - not a password
     **members: Any,
 ) -> Reply:
-    """Responder discovery."""
+    """Answer discovery."""
     document = {"token": token, "partitions": list(partitions), "exactlyOnce": True, **members}
     return Reply(json.dumps(document).encode(), media_type="application/json")
 
@@ -252,7 +252,7 @@ def problem(status: int, kind: str, **members: Any) -> Reply:
 
 
 def place_of(cursor: str, size: int = len(EVENTS)) -> int | None:
-    """Return how many events stand before a cursor; None if it was never given."""
+    """Return the number of events before a cursor; None for a cursor that the feed never gave."""
     if cursor in {FIRST, LAST}:
         return 0 if cursor == FIRST else size
     number = cursor.removeprefix("k")
@@ -261,7 +261,7 @@ def place_of(cursor: str, size: int = len(EVENTS)) -> int | None:
 
 
 Wrong = Callable[[int, int], Reply | None]
-"""Chooses what goes wrong, by place of the cursor and number of the try there."""
+"""Returns a wrong answer, given the position of the cursor and the number of the try there."""
 
 
 def serve_feed(
@@ -271,11 +271,11 @@ def serve_feed(
     events: Sequence[str] = EVENTS,
     greeting: Reply | None = None,
 ) -> Responder:
-    """Make what answers for a feed of one partition, except where it goes wrong.
+    """Return what answers the requests to a feed of one partition, rightly or wrongly.
 
     Args:
-        wrong: what goes wrong; an answer or a body goes wrong after the first page.
-        always: whether it goes wrong at every try; else at the first.
+        wrong: chooses wrong answers, or is the one after the first page.
+        always: whether that answer comes at every try, instead of the first alone.
         events: the events of the feed.
         greeting: the answer to discovery.
     """
@@ -305,11 +305,11 @@ def serve_feed(
 
 
 def script(section: str, name: str, sentence: str) -> Callable[..., None]:
-    """Return what registers a feed of one partition: mostly one wrong answer after the first page.
+    """Return the function that registers a feed of one partition with a wrong answer.
 
-    Call it with what goes wrong, what a right client does, and options of serve_feed and of the
-    scenario. A right consumer applies all events; if it ends in an error, what goes wrong comes at
-    every try, and only the first page is applied.
+    It takes the wrong answer, what a right client does, and the options of `serve_feed` and of the
+    scenario. A right consumer applies all events. If it ends in an error, the wrong answer comes at
+    every try, and the consumer applies the first page only.
     """
 
     def register(

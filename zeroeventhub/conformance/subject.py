@@ -1,4 +1,4 @@
-"""The feed that is being checked: how it is asked, and what the checks know of it."""
+"""The feed under test: requests to it, and what the checks know of it."""
 
 import json
 import math
@@ -55,7 +55,7 @@ HINT = 25
 """A page size that makes several pages of a small feed."""
 
 MOST_PARTITIONS = 4
-"""How many partitions are read; what goes for them goes for the rest."""
+"""The most partitions that the checks read."""
 
 MOST_PAGES = 40
 MOST_BOUNDED_PAGES = 400
@@ -68,17 +68,17 @@ _SHOWN = 60
 
 
 def redacted(url: str) -> str:
-    """Return a feed's URL without what may be secret in it."""
+    """Return a feed's URL without credentials, query and fragment, which may be secret."""
     return str(httpx.URL(url).copy_with(userinfo=b"", query=None, fragment=None))
 
 
 def expect(answer: Answer, what: str, *statuses: int) -> Answer:
-    """Return an answer that has one of some statuses; fail if it has another.
+    """Return an answer; fail if it has another status than expected.
 
     Args:
         answer: the answer.
-        what: what is asked for, as the start of a sentence.
-        statuses: the statuses that are right; 200 if there is none.
+        what: the request, as the subject of a sentence.
+        statuses: the expected statuses; 200 by default.
     """
     if answer.status not in (statuses or (OK,)):
         extra = " and an empty body" if answer.ok and not answer.body else ""
@@ -91,16 +91,16 @@ class Probe:
 
     Args:
         url: the feed's address.
-        http: a client with the headers that the publisher wants to see.
+        http: a client with the headers that the publisher requires.
 
     Attributes:
-        address: the feed's address without what may be secret in it.
-        end: when the time for all checks is over, on the monotonic clock.
+        address: the feed's address without secrets.
+        end: the end of the time for all checks, on the monotonic clock.
         last: the last answer.
         refusals: all answers of status 400 and above.
 
     Raises:
-        ConfigurationError: the address is not one.
+        ConfigurationError: the address is not a URL of HTTP.
     """
 
     def __init__(self, url: str, http: httpx.Client) -> None:
@@ -124,16 +124,16 @@ class Probe:
         method: str = "GET",
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """Send a request, and return the whole answer; one that says "later" is asked again.
+        """Send a request, and return the whole answer; repeat the request after 429 and 503.
 
         Args:
-            suffix: what to add to the feed's path, such as "/events".
-            parameters: the query, in order; bytes are sent as they are, percent-encoded.
-            method: GET or HEAD.
+            suffix: the part of the path after the feed's, such as "/events".
+            parameters: the query, in order; values in bytes are percent-encoded as they are.
+            method: the HTTP method.
             headers: headers of this request.
 
         Raises:
-            Finding: there was no whole answer.
+            Finding: the feed did not send a whole answer.
         """
         for attempt in range(1, TRIES + 1):
             answer = self._send(suffix, parameters, method, headers or {})
@@ -182,14 +182,14 @@ class Probe:
 
 @dataclass
 class Walk:
-    """Hold what came when a partition was read from its start.
+    """Hold the events and pages of a partition, read from its start.
 
     Attributes:
         events: the events in order, up to the last checkpoint.
         checkpoints: all checkpoints, with the number of these events before each.
-        pages: the answers and what they hold.
-        at_head: whether it came to the head.
-        broken: why it ended before, if a page was not one.
+        pages: the answers, each with its decoded page.
+        at_head: whether the walk reached the head.
+        broken: the finding that ended the walk; None if there was none.
     """
 
     events: list[SentEvent] = field(default_factory=list)
@@ -209,15 +209,14 @@ class Walk:
 
 
 class Subject:
-    """Know a feed in one of the protocol's versions.
+    """Read a feed in one of the protocol's versions.
 
     Args:
-        probe: what sends the requests.
-        ids: the ids of the partitions, for a feed that is asked in the words of ZeroEventHub v1;
-            None for FeedAPI v2.
+        probe: sends the requests.
+        ids: the ids of the partitions, for requests of ZeroEventHub v1; None for FeedAPI v2.
 
     Attributes:
-        pages: all pages that came, with their answers.
+        pages: all received pages, with their answers.
     """
 
     def __init__(self, probe: Probe, ids: Sequence[int] | None = None) -> None:
@@ -229,19 +228,19 @@ class Subject:
 
     @property
     def v1(self) -> bool:
-        """Whether the feed is asked in the words of ZeroEventHub v1."""
+        """Whether the requests are those of ZeroEventHub v1."""
         return self._ids is not None
 
-    # What the feed says of itself.
+    # Discovery.
 
     def discovery(self, *, again: bool = False) -> Answer:
-        """Return the answer to discovery, asked once unless asked for again."""
+        """Return the answer to discovery; send the request once, unless `again`."""
         if self._discovery is None or again:
             self._discovery = self.probe.ask()
         return self._discovery
 
     def document(self) -> dict[str, Any]:
-        """Return the discovery document; without one there is nothing to check here."""
+        """Return the discovery document; skip the check without one."""
         answer = self.discovery()
         try:
             document = msgspec.json.decode(answer.body) if answer.ok else None
@@ -253,7 +252,7 @@ class Subject:
 
     @property
     def token(self) -> str:
-        """The token that discovery gave."""
+        """The token of the discovery document."""
         token = self.document().get("token")
         return token if isinstance(token, str) else str(msgspec.json.encode(token), "utf-8")
 
@@ -265,7 +264,7 @@ class Subject:
         return frozenset(name for name in names if isinstance(name, str))
 
     def entries(self) -> list[dict[str, Any]]:
-        """Return what discovery says of those partitions that have an id."""
+        """Return the partitions of the discovery document that have an id."""
         listed = self.document().get("partitions")
         return [
             entry
@@ -280,17 +279,17 @@ class Subject:
         found = [int(str(entry["id"])) for entry in self.entries()]
         return found or skip("The feed lists no partition.", self.discovery())
 
-    # Asking for pages, and at the addresses of extensions.
+    # Requests for pages, and to extensions.
 
     def place(self, partition: int | str | None = None) -> list[tuple[str, Any]]:
-        """Return the parameters that name a partition of FeedAPI v2; by default the first."""
+        """Return the parameters token and partition; by default, of the first partition."""
         chosen = self.partitions()[0] if partition is None else partition
         return [("token", self.token), ("partition", str(chosen))]
 
     def parameters(
         self, partition: int | str | None = None, cursor: str | bytes = FIRST
     ) -> list[tuple[str, Any]]:
-        """Return the parameters that every request for a page has; by default the first one's."""
+        """Return the required parameters of a page; by default, of the first page."""
         if self._ids is None:
             return [*self.place(partition), ("cursor", cursor)]
         number = self._ids[0] if partition is None else partition
@@ -301,7 +300,7 @@ class Subject:
         return self.probe.ask("" if self.v1 else "/events", parameters, **options)
 
     def ask(self, partition: int, cursor: str, extra: Parameters = (), **options: Any) -> Answer:
-        """Ask for a page, with a new token if the one in hand is out of date."""
+        """Ask for a page, with a new token if the known one is out of date."""
         answer = self.send([*self.parameters(partition, cursor), *extra], **options)
         if answer.status == CONFLICT and not self.v1:
             self.discovery(again=True)
@@ -309,15 +308,15 @@ class Subject:
         return answer
 
     def page(self, partition: int, cursor: str, extra: Parameters = ()) -> PageText:
-        """Ask for a page, which has to be one: 200 and a checkpoint."""
+        """Ask for a page; fail unless it has status 200 and a checkpoint."""
         return self.understand(self.ask(partition, cursor, extra), partition)
 
     def follow(
         self, partition: int, cursor: str, extra: Parameters = ()
     ) -> Iterator[tuple[PageText, int]]:
-        """Follow the cursors, up to an empty page that gives its own cursor back.
+        """Follow the cursors, up to an empty page with the requested cursor.
 
-        Yield each page, and how many pages up to this one were empty in a row.
+        Yield each page, and the number of empty pages in a row up to this one.
         """
         empty = 0
         while True:
@@ -329,7 +328,7 @@ class Subject:
             cursor = page.cursor
 
     def understand(self, answer: Answer, partition: int) -> PageText:
-        """Read an answer that has to be a page."""
+        """Decode a page; fail if the answer is none."""
         if not answer.ok:
             fail(f"A page was asked for, and status {answer.status} came.", answer)
         page = PageText.of(answer.body, partition if self.v1 else None)
@@ -359,10 +358,10 @@ class Subject:
         except ProtocolError as error:
             fail(str(error))
 
-    # What is read once, and compared with afterwards.
+    # Events that checks compare.
 
     def walk(self, partition: int) -> Walk:
-        """Read a partition from its start, as far as the checks need; once."""
+        """Read a partition from its start, as far as the checks need it; once."""
         if partition not in self._walks:
             seen = self._walks[partition] = Walk()
             try:
@@ -372,7 +371,7 @@ class Subject:
         return self._walks[partition]
 
     def _walk(self, partition: int, seen: Walk) -> None:
-        """Read a partition until its head, or until it is enough."""
+        """Read a partition up to its head, or up to the bounds of a walk."""
         end = time.monotonic() + LONGEST_WALK
         before = [FIRST]
         for page, empty in self.follow(partition, FIRST, [("pagesizehint", str(HINT))]):
@@ -393,10 +392,10 @@ class Subject:
                 return
 
     def sample(self, least: int = 0) -> tuple[int, Walk]:
-        """Return the partition with the most events, and these; skip if there are too few.
+        """Return the partition with the most events, and its walk.
 
         Args:
-            least: how many events the check needs.
+            least: the events that the check needs; with fewer, it is skipped.
         """
         known = self.partitions()[:MOST_PARTITIONS]
         best = max(known, key=lambda partition: len(self.walk(partition).events))
@@ -411,7 +410,7 @@ class Subject:
     def read(
         self, partition: int, cursor: str, count: int, extra: Parameters = ()
     ) -> list[SentEvent]:
-        """Read at least so many events that follow a cursor, or up to the head."""
+        """Read at least `count` events that follow a cursor, or up to the head."""
         events: list[SentEvent] = []
         for page, empty in islice(self.follow(partition, cursor, extra), count + MOST_TO_HEAD):
             events += page.settled
@@ -434,11 +433,11 @@ class Subject:
         raise Finding(Outcome.FAIL, "The stop is never said to be reached.")
 
     def head(self, partition: int, *, strict: bool = False) -> tuple[str, Answer]:
-        """Return a cursor at the head, and the empty page that it gave; skip if it runs away.
+        """Return a cursor at the head and its empty page; skip if the head is out of reach.
 
         Args:
             partition: the partition's id.
-            strict: whether a page that cannot be read fails the check; else it is skipped.
+            strict: whether a broken page fails the check; otherwise it is skipped.
         """
         known = self.walk(partition)
         cursor = known.checkpoints[-1].cursor if known.checkpoints else FIRST
@@ -456,7 +455,7 @@ class Subject:
     def expect_same(
         self, expected: Sequence[SentEvent], events: Sequence[SentEvent], what: str
     ) -> None:
-        """Fail unless one sequence of events starts like the other."""
+        """Fail unless the events begin with the expected ones."""
         for number, (left, right) in enumerate(zip(expected, events, strict=False), 1):
             if left.identity != right.identity:
                 fail(f"Event {number} {what}: {_short(left)} became {_short(right)}.")

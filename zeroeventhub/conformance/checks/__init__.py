@@ -1,6 +1,6 @@
-"""The checks, a chapter for each part of the protocol; importing them registers them in order."""
+"""The checks, a module for each part of the protocol; importing them registers them in order."""
 
-# What looks at all answers comes last.
+# The checks of all answers come last.
 # isort: off
 from zeroeventhub.conformance.checks import layout
 from zeroeventhub.conformance.checks import reading

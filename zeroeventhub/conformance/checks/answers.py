@@ -1,4 +1,4 @@
-"""Checks of all answers that came: what caches may keep, the lines of pages, and refusals."""
+"""Checks of all received answers: caching, the lines of pages, and refusals."""
 
 from contextlib import suppress
 
@@ -17,7 +17,7 @@ from zeroeventhub.conformance.subject import (
 from zeroeventhub.protocol import FIRST, LAST
 from zeroeventhub.wire import NDJSON_TYPE
 
-# What caches may keep, and HEAD.
+# Caching, and HEAD.
 
 _NOT_MODIFIED = 304
 _HINTS = ("2", "5")
@@ -27,7 +27,7 @@ _HINTS = ("2", "5")
 def caching_head(subject: Subject, partition: int, known: Walk) -> None:
     _, answer = subject.head(partition)
     for seen, page in [(answer, PageText()), *known.pages, *subject.pages]:
-        # A page with all the events that were asked for may be full, though none follows yet.
+        # A page with as many events as requested may be full, though no event follows yet.
         caught_up = any(one.caught_up for one in page.checkpoints)
         at_head = caught_up or not page.events or (known.at_head and seen is _last_page(known))
         if seen.cacheable and at_head:
@@ -35,7 +35,7 @@ def caching_head(subject: Subject, partition: int, known: Walk) -> None:
 
 
 def _last_page(known: Walk) -> Answer | None:
-    """Return the last page with events, if it has fewer than were asked for."""
+    """Return the last page with events, if it has fewer than requested."""
     ends = [(answer, page) for answer, page in known.pages if page.events][-1:]
     return ends[0][0] if ends and len(ends[0][1].events) < HINT else None
 
@@ -97,7 +97,7 @@ def caching_etag(subject: Subject) -> None:
 
 
 def _kept(subject: Subject) -> list[tuple[int, str, str, Answer]]:
-    """Return requests for pages that say that they may be kept."""
+    """Return requests for cacheable pages, and their answers."""
     partition, known = subject.sample(3)
     found = []
     for one in known.inner[:4]:
@@ -128,7 +128,7 @@ def head_request(subject: Subject, partition: int, known: Walk) -> None:
             fail(f"GET says Content-Length {lengths[0]}, HEAD {lengths[1]}.", head)
 
 
-# The lines of every page that came.
+# The lines of every received page.
 
 
 def _seen(subject: Subject) -> list[tuple[Answer, PageText]]:
@@ -216,11 +216,11 @@ def _decode(answer: Answer) -> dict[str, object]:
 
 
 def _refusals(subject: Subject) -> list[Answer]:
-    """Return the refusals that came; at least one is asked for."""
-    with suppress(Finding):  # a connection that breaks is what another check finds
+    """Return all refusals so far, after a request that has to be refused."""
+    with suppress(Finding):  # another check finds a broken connection
         subject.send(subject.parameters(cursor=_CANARY))
     refused = [one for one in subject.probe.refusals if BAD_REQUEST <= one.status < _SERVER_ERROR]
-    # What answers below the feed's own addresses may be another server's.
+    # These may be the answers of another server, such as a proxy.
     refused = [answer for answer in refused if answer.status not in {404, 405, 414, 431}]
     return refused or skip("Nothing was refused.")
 

@@ -1,4 +1,4 @@
-"""Checks of the extensions that answer in a form or at an address of their own."""
+"""Checks of the extensions with paths or answers of their own."""
 
 import json
 from datetime import UTC, datetime, timedelta

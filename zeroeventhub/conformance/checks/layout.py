@@ -1,9 +1,7 @@
-"""Checks of discovery: what a feed says of itself, and the token that stands for its layout."""
+"""Checks of discovery: the document, the partition layout, and its token."""
 
 import re
-from collections.abc import Callable, Iterator
-from functools import wraps
-from typing import Any
+from typing import Any, NoReturn
 
 from zeroeventhub.conformance.answer import fail, note, skip
 from zeroeventhub.conformance.check import check
@@ -44,112 +42,103 @@ EXTENSION_REQUESTS = {
 """By extension, the required parameters of a request to its own path, but token and partition."""
 
 
-def _document_check(
-    section: str, sentence: str
-) -> Callable[[Callable[[Subject], Iterator[str]]], None]:
-    """Register what yields sentences about faults of the discovery document as a check."""
-
-    def register_function(find: Callable[[Subject], Iterator[str]]) -> None:
-        @wraps(find)
-        def run(subject: Subject) -> None:
-            for reason in find(subject):
-                fail(reason, subject.discovery())
-
-        check(section, sentence)(run)
-
-    return register_function
+def _fail(subject: Subject, reason: str) -> NoReturn:
+    fail(reason, subject.discovery())
 
 
-@_document_check("3", "A GET of the feed's address answers 200 with JSON.")
-def discovery_document(subject: Subject) -> Iterator[str]:
+@check("3", "A GET of the feed's address answers 200 with JSON.")
+def discovery_document(subject: Subject) -> None:
     answer = subject.discovery()
     if not answer.ok:
-        yield f"Discovery answered with status {answer.status}."
+        _fail(subject, f"Discovery answered with status {answer.status}.")
     missing = {"token", "partitions"} - set(subject.document())
     if missing:
-        yield f"The document has no {' and no '.join(sorted(missing))}."
+        _fail(subject, f"The document has no {' and no '.join(sorted(missing))}.")
     _entries(subject)
 
 
-@_document_check("2.2", "The discovery document is application/json.")
-def discovery_media_type(subject: Subject) -> Iterator[str]:
+@check("2.2", "The discovery document is application/json.")
+def discovery_media_type(subject: Subject) -> None:
     answer = subject.discovery()
     if answer.ok and answer.media_type != "application/json":
-        yield f"It came as {answer.media_type}."
+        _fail(subject, f"It came as {answer.media_type}.")
 
 
-@_document_check("3", "The token is a string of 1 to 256 printable characters.")
-def discovery_token(subject: Subject) -> Iterator[str]:
+@check("3", "The token is a string of 1 to 256 printable characters.")
+def discovery_token(subject: Subject) -> None:
     token = subject.document().get("token")
     if not isinstance(token, str):
-        yield f"The token is {token!r}, which is not a string."
+        _fail(subject, f"The token is {token!r}, which is not a string.")
     elif not _TOKEN.fullmatch(token):
-        yield "The token is not 1 to 256 characters of printable ASCII."
+        _fail(subject, "The token is not 1 to 256 characters of printable ASCII.")
 
 
-@_document_check("3", "exactlyOnce says whether events may come twice.")
-def exactly_once(subject: Subject) -> Iterator[str]:
+@check("3", "exactlyOnce says whether events may come twice.")
+def exactly_once(subject: Subject) -> None:
     document = subject.document()
     if "exactlyOnce" not in document:
         note("exactlyOnce is missing; consumers take it for false.", subject.discovery())
     if not isinstance(document["exactlyOnce"], bool):
-        yield "exactlyOnce is neither true nor false."
+        _fail(subject, "exactlyOnce is neither true nor false.")
 
 
-@_document_check("3", "Partition ids are strings of whole numbers, 0 to 32767, each once.")
-def partition_ids(subject: Subject) -> Iterator[str]:
+@check("3", "Partition ids are strings of whole numbers, 0 to 32767, each once.")
+def partition_ids(subject: Subject) -> None:
     seen = set()
     for entry in _entries(subject):
         partition = entry.get("id")
-        yield from _id_faults("id", partition)
+        _expect_id(subject, "id", partition)
         if partition in seen:
-            yield f"Partition {partition} is listed twice."
+            _fail(subject, f"Partition {partition} is listed twice.")
         seen.add(partition)
 
 
-@_document_check("3", "startsAfterPartition and cursorFromPartitions hold ids: strings.")
-def layout_ids(subject: Subject) -> Iterator[str]:
+@check("3", "startsAfterPartition and cursorFromPartitions hold ids: strings.")
+def layout_ids(subject: Subject) -> None:
     for entry in _entries(subject):
         if not isinstance(entry.get("closed"), bool | None):
-            yield "closed is neither true nor false."
+            _fail(subject, "closed is neither true nor false.")
         if entry.get("startsAfterPartition") is not None:
-            yield from _id_faults("startsAfterPartition", entry["startsAfterPartition"])
+            _expect_id(subject, "startsAfterPartition", entry["startsAfterPartition"])
         ancestors = entry.get("cursorFromPartitions") or []
         if not isinstance(ancestors, list):
-            yield "cursorFromPartitions is not a list."
+            _fail(subject, "cursorFromPartitions is not a list.")
         for ancestor in ancestors:
-            yield from _id_faults("cursorFromPartitions", ancestor)
+            _expect_id(subject, "cursorFromPartitions", ancestor)
 
 
-@_document_check("8.3", "A partition starts after a closed one, and never after itself.")
-def layout_order(subject: Subject) -> Iterator[str]:
+@check("8.3", "A partition starts after a closed one, and never after itself.")
+def layout_order(subject: Subject) -> None:
     known = {str(entry.get("id")): entry for entry in _entries(subject)}
     for name, entry in known.items():
         seen = set()
         child, parent = name, _parent(entry)
         while parent is not None:
             if parent in seen or parent == name:
-                yield f"Partition {name} starts after itself."
+                _fail(subject, f"Partition {name} starts after itself.")
             if parent not in known:
                 break
             if known[parent].get("closed") is not True:
-                yield f"Partition {child} starts after partition {parent}, which is not closed."
+                _fail(
+                    subject,
+                    f"Partition {child} starts after partition {parent}, which is not closed.",
+                )
             seen.add(parent)
             child, parent = parent, _parent(known[parent])
 
 
-@_document_check("3", "extensions, where it is there, is a sorted list of names.")
-def extensions(subject: Subject) -> Iterator[str]:
+@check("3", "extensions, where it is there, is a sorted list of names.")
+def extensions(subject: Subject) -> None:
     listed = subject.document().get("extensions")
     if listed is None:
         return
     if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
-        yield "extensions is not a list of strings."
+        _fail(subject, "extensions is not a list of strings.")
     if listed != sorted(set(listed)):
-        yield "extensions is not sorted, or names one twice."
+        _fail(subject, "extensions is not sorted, or names one twice.")
     for name in (SPLITS, CURSOR_OF_COUNT):
         if name in listed and STOP not in listed:
-            yield f"{name} is listed without stop."
+            _fail(subject, f"{name} is listed without stop.")
 
 
 @check("9.1", "What a feed does not list is answered with 404.")
@@ -233,10 +222,10 @@ def _parent(entry: dict[str, Any]) -> str | None:
     return None if parent is None else str(parent)
 
 
-def _id_faults(member: str, value: Any) -> Iterator[str]:
+def _expect_id(subject: Subject, member: str, value: Any) -> None:
     if not isinstance(value, str):
-        yield f"{member} holds {value!r}, which is not a string."
+        _fail(subject, f"{member} holds {value!r}, which is not a string.")
     elif not _ID.fullmatch(value):
-        yield f"{member} holds {value!r}, which is not a whole number in digits."
+        _fail(subject, f"{member} holds {value!r}, which is not a whole number in digits.")
     elif int(value) > HIGHEST_PARTITION:
-        yield f"{member} holds {value}; the highest is {HIGHEST_PARTITION}."
+        _fail(subject, f"{member} holds {value}; the highest is {HIGHEST_PARTITION}.")

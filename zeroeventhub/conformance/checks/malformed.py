@@ -1,4 +1,4 @@
-"""Checks of requests: parameters that are missing, malformed or repeated, methods and sizes."""
+"""Checks of requests: missing, malformed and repeated parameters, methods and page sizes."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from zeroeventhub.protocol import FIRST
 __all__ = []
 
 NO_CURSOR = "conformance-no-such-cursor"
-"""A cursor that no feed has given."""
+"""Text in the form of a cursor, which no feed has given."""
 
 BAD_CURSOR_STATUSES = (BAD_REQUEST, 410, 414, 431)
 _NOT_ALLOWED = 405
@@ -30,9 +30,15 @@ _BAD_CURSORS = (
 _BAD_NUMBERS = ("x", "-1", "+1", " 1", "1.5", "", "\u0661", "1_0", "0x1", "1e3")
 
 
-def shown(value: str | bytes) -> str:
-    """Return a parameter's value as findings show it."""
+def _shown(value: str | bytes) -> str:
     return f"{value[:_SHOWN]!r}" + ("…" if len(value) > _SHOWN else "")
+
+
+def expect_refusals(subject: Subject, name: str, values: Sequence[str], *statuses: int) -> None:
+    """Expect that requests for a page with these values of a parameter are refused, with 400."""
+    for value in values:
+        answer = subject.send([*subject.parameters(), (name, value)])
+        expect(answer, f"{name}={_shown(value)}", *(statuses or (BAD_REQUEST,)))
 
 
 @check("4", "A request without a partition is answered with 400.")
@@ -45,7 +51,7 @@ def partition_missing(subject: Subject) -> None:
 def partition_malformed(subject: Subject) -> None:
     for number in (*_BAD_NUMBERS, "9" * 40):
         answer = subject.send(subject.parameters(number))
-        expect(answer, f"Partition {shown(number)}", BAD_REQUEST)
+        expect(answer, f"Partition {_shown(number)}", BAD_REQUEST)
 
 
 @check("4", "A partition that the feed does not have is 400.")
@@ -69,7 +75,7 @@ def cursor_missing(subject: Subject) -> None:
 def cursor_malformed(subject: Subject) -> None:
     for cursor in _BAD_CURSORS:
         answer = subject.send(subject.parameters(cursor=cursor))
-        expect(answer, f"The cursor {shown(cursor)}", *BAD_CURSOR_STATUSES)
+        expect(answer, f"The cursor {_shown(cursor)}", *BAD_CURSOR_STATUSES)
 
 
 @check("2.1", "A parameter that is there twice is answered with 400.", v1=True)
@@ -124,9 +130,7 @@ def methods(subject: Subject) -> None:
 
 @check("2.1", "A hint that is no number is answered with 400.", v1=True)
 def pagesizehint_malformed(subject: Subject) -> None:
-    for hint in _BAD_NUMBERS:
-        answer = subject.send([*subject.parameters(), ("pagesizehint", hint)])
-        expect(answer, f"The hint {hint!r}", BAD_REQUEST)
+    expect_refusals(subject, "pagesizehint", _BAD_NUMBERS)
 
 
 def _size(section: str, name: str, sentence: str, hints: Sequence[str], most: int) -> None:

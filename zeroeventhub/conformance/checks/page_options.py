@@ -1,11 +1,15 @@
-"""Checks of the extensions of a request for a page: event-types, caught-up, stop and wait."""
+"""Checks of extensions of requests for pages: event-types, caught-up, stop and wait."""
 
 from collections import Counter
-from itertools import islice, product
+from itertools import islice
 
 from zeroeventhub.conformance.answer import Checkpoint, SentEvent, fail, skip
 from zeroeventhub.conformance.check import check, check_of
-from zeroeventhub.conformance.checks.malformed import BAD_CURSOR_STATUSES, NO_CURSOR, shown
+from zeroeventhub.conformance.checks.malformed import (
+    BAD_CURSOR_STATUSES,
+    NO_CURSOR,
+    expect_refusals,
+)
 from zeroeventhub.conformance.subject import BAD_REQUEST, Subject, Walk, expect
 from zeroeventhub.protocol import CAUGHT_UP, EVENT_TYPES, FIRST, LAST, STOP, WAIT
 
@@ -88,9 +92,8 @@ def event_types_empty(subject: Subject, partition: int, known: Walk) -> None:
 
 @_check_types("A list of too many types, or of what is no type's name, is 400.")
 def event_types_malformed(subject: Subject) -> None:
-    for name, value in product((_ONLY, _SKIP), _BAD_TYPES):
-        answer = subject.send([*subject.parameters(), (name, value)])
-        expect(answer, f"{name}={shown(value)}", BAD_REQUEST)
+    for name in (_ONLY, _SKIP):
+        expect_refusals(subject, name, _BAD_TYPES)
 
 
 def _expect(
@@ -111,7 +114,7 @@ def _types(known: Walk) -> list[str]:
 
 
 def _type(event: SentEvent) -> str | None:
-    """Return the type of a CloudEvent; what other data means is not known here."""
+    """Return the type of a CloudEvent; None for any other event."""
     name = event.cloud_event.get("type")
     return name if isinstance(name, str) else None
 
@@ -193,9 +196,8 @@ def stop_behind(subject: Subject) -> None:
 
 @_check_stop("A stop that the feed has not given is 400.")
 def stop_malformed(subject: Subject) -> None:
-    for stop in (NO_CURSOR, "", "\x00", FIRST, LAST):
-        answer = subject.send([*subject.parameters(), ("stop", stop)])
-        expect(answer, f"stop={stop!r}", *BAD_CURSOR_STATUSES)
+    stops = (NO_CURSOR, "", "\x00", FIRST, LAST)
+    expect_refusals(subject, "stop", stops, *BAD_CURSOR_STATUSES)
 
 
 # Long polls.
@@ -240,6 +242,5 @@ def wait_last(subject: Subject) -> None:
 
 @_check_wait("A wait that is no number is 400.")
 def wait_malformed(subject: Subject) -> None:
-    for wait in ("x", "-1", "1e1", "", ".5", "5.", "1.2.3", "NaN", "\u0661", "1" * 10):
-        answer = subject.send([*subject.parameters(), ("wait", wait)])
-        expect(answer, f"wait={wait!r}", BAD_REQUEST)
+    waits = ("x", "-1", "1e1", "", ".5", "5.", "1.2.3", "NaN", "\u0661", "1" * 10)
+    expect_refusals(subject, "wait", waits)

@@ -1,4 +1,4 @@
-"""Checks of what comes when a consumer follows the cursors, in both versions of the protocol."""
+"""Checks of pages that a consumer gets as it follows the cursors, in both protocol versions."""
 
 import json
 from collections import Counter
@@ -10,7 +10,7 @@ from zeroeventhub.conformance.subject import BAD_REQUEST, MOST_PARTITIONS, Subje
 from zeroeventhub.protocol import FIRST, LAST
 
 _SIZES = {1: 12, 2: 20, 7: 60}
-"""By page size, how many events are read with it."""
+"""The number of events to read, by page size."""
 
 _MOST_CURSORS = 8
 _TRIES = 5
