@@ -10,7 +10,7 @@ _ARROW = ("tests/integration/wire/test_arrow.py",)
 
 PLANTED = (
     Planted(
-        "events behind the last checkpoint are not of the page",
+        "events after the last checkpoint are not of the page",
         "wire/ndjson.py",
         "            PageEvents(found.lines, text,",
         "            PageEvents(found.lines + found.tail, text,",
@@ -53,7 +53,7 @@ PLANTED = (
         (*_CODING, "-k", "no_events"),
     ),
     Planted(
-        "a piece of gzip that is full may have more behind it",
+        "a piece of gzip that is full may have more after it",
         "wire/compression.py",
         "        while chunk or len(piece) == PIECE:",
         "        while chunk:",

@@ -168,7 +168,7 @@ ACCEPTED = {
 
 @pytest.mark.parametrize("sent", ACCEPTED)
 def test_form_is_what_the_client_prefers(url, sent):
-    """Arrow is sent to a client that prefers it, lines to all others; caches learn of both."""
+    """Clients that prefer Arrow get Arrow, and the rest lines; caches distinguish them."""
     for accept in ACCEPTED[sent]:
         found = get(url, accept=accept)
         assert (found.status_code, found.headers["content-type"]) == (200, sent), accept

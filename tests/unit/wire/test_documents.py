@@ -43,7 +43,7 @@ def decoding(name):
 
 
 def decode_key(body):
-    """Decode events of a key behind its third version."""
+    """Decode events of a key after its third version."""
     return decode_key_page(body, 3)
 
 
@@ -73,7 +73,7 @@ def test_discovery_document_is_decoded_as_the_vector_says(vector):
 
 @given(infos)
 def test_discovery_document_survives_the_wire(info):
-    """What a feed says of itself is the same behind the wire."""
+    """A discovery document is the same after the wire."""
     assert decode_info(encode_info(info)) == info
 
 
@@ -90,8 +90,8 @@ def test_discovery_document_survives_the_wire(info):
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_document_is_json_in_what_is_passed_over_as_well(decode, good):
-    """Fields of a newer protocol are passed over, and are JSON in UTF-8 like all others."""
+def test_ignored_fields_of_a_document_are_json(decode, good):
+    """The decoder ignores fields of a newer protocol, which must be JSON in UTF-8 too."""
     assert decode(good + b',"newer":[{"a":1e999}]}')
     for value in HOSTILE:
         with pytest.raises(ProtocolError):
@@ -187,7 +187,7 @@ PART_READ = SegmentPart("file:///a", 9, 1, 2, "a")
     ],
 )
 def test_answer_survives_the_wire(name, answers):
-    """An answer is the same behind the wire, and says nothing of what is not known."""
+    """An answer is the same after the wire, and leaves unknown values out."""
     for sent in answers:
         assert decoding(name)(encode_answer(EXTENSIONS[name], sent)) == sent
         assert b"null" not in encode_answer(EXTENSIONS[name], sent)
