@@ -90,11 +90,8 @@ class Outcome(StrEnum):
 class Finding(Exception):  # noqa: N818 - a check may end with it though nothing is wrong
     """End a check.
 
-    Args:
-        outcome: how the check ends.
-        reason: one sentence.
-        answer: the answer that shows it; of a failure, the last answer if None.
-        fault: a text that the failures of one fault have in common; the reason by default.
+    By default, the answer that shows a failure is the last one, and failures with the same reason
+    have the same fault.
     """
 
     def __init__(
@@ -124,12 +121,7 @@ def skip(reason: str, answer: Answer | None = None) -> NoReturn:
 
 @dataclass(frozen=True)
 class SentEvent:
-    """Hold an event as it was sent.
-
-    Attributes:
-        data: its data, decoded; numbers are exact.
-        headers: its headers (v1 only).
-    """
+    """Hold an event's decoded data, with exact numbers, and its headers (v1 only)."""
 
     data: Any
     headers: dict[str, Any] | None = None
@@ -147,14 +139,7 @@ class SentEvent:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Hold a checkpoint.
-
-    Attributes:
-        cursor: its cursor.
-        count: the number of events before it.
-        caught_up: whether it has the flag caughtUp.
-        stop_reached: whether it has the flag stopReached.
-    """
+    """Hold a checkpoint, its flags, and the count of events before it."""
 
     cursor: str
     count: int
@@ -178,12 +163,7 @@ class PageText:
 
     @classmethod
     def of(cls, body: bytes, partition: int | None = None) -> "PageText":
-        """Read a page.
-
-        Args:
-            body: the answer's bytes.
-            partition: the partition that every line has to name, in v1.
-        """
+        """Read a page; in v1, every line has to name the partition."""
         page = cls()
         if body.startswith(b"\xef\xbb\xbf"):
             page._fault("bom", "the page starts with a byte order mark")

@@ -86,17 +86,7 @@ def register(
     v1: bool = False,
     v2: bool = True,
 ) -> None:
-    """Register a check.
-
-    Args:
-        section: the section of the specification with the rule.
-        name: the check's name.
-        sentence: the rule.
-        run: the function that makes it.
-        extension: the extension that it needs; None for a check of any feed.
-        v1: whether it is made with requests of ZeroEventHub v1, with "v1-" before its name.
-        v2: whether it is made with requests of FeedAPI v2.
-    """
+    """Register a check for FeedAPI v2, for ZeroEventHub v1 (as "v1-" and its name), or for both."""
     if v2:
         _CHECKS[name] = Check(name, section, sentence, run, extension)
     if v1:
@@ -108,12 +98,8 @@ def check(
 ) -> Callable[[Callable[..., None]], None]:
     """Register a function as the check of its name, with hyphens for underscores.
 
-    Args:
-        section: the section of the specification with the rule.
-        sentence: the rule.
-        needs: the number of events that the check needs; the function gets the partition with the
-            most events and its walk as well. None for a check without a partition.
-        options: those of `register`.
+    With `needs`, the function also gets the partition with the most events and its walk, and is
+    skipped if there are fewer events. The options are those of `register`.
     """
 
     def register_function(make: Callable[..., None]) -> None:

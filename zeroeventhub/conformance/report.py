@@ -88,12 +88,7 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def as_junit(url: str, results: Sequence[Result]) -> bytes:
-    """Write the results as a JUnit test suite, with a test case for each check.
-
-    Args:
-        url: the feed's address, without secrets.
-        results: the results.
-    """
+    """Write the results as a JUnit test suite, with a test case for each check."""
     failed = sum(result.outcome is Outcome.FAIL for result in results)
     skipped = sum(result.outcome is Outcome.SKIP for result in results)
     counts = {

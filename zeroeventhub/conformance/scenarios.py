@@ -388,17 +388,7 @@ def _script_v1(
     greeting: Reply = _NOT_V2,
     error: str | None = None,
 ) -> None:
-    """Register a feed of ZeroEventHub v1.
-
-    Args:
-        name: the scenario's name, without "v1-".
-        sentence: what the publisher does.
-        change: changes a page, given its position and the number of the try.
-        right: what a right client does.
-        partitions: the number of partitions.
-        greeting: the answer to a request without parameters.
-        error: the kind of error that the consumer ends with.
-    """
+    """Register a feed of ZeroEventHub v1, whose pages may change by position and try."""
 
     def answer(request: Request, run: Run) -> Reply:
         if request.path:

@@ -97,27 +97,16 @@ class Reply:
 
 @dataclass(frozen=True)
 class Request:
-    """Hold a request to a scenario.
+    """Hold a request to a scenario."""
 
-    Attributes:
-        path: the path after the scenario's own, such as "/events".
-        query: the parameters; of each, the first value.
-        url: the scenario's address, such as "http://127.0.0.1:8080/redirect".
-    """
-
-    path: str
-    query: Mapping[str, str]
-    url: str
+    path: str  # after the scenario's own, such as "/events"
+    query: Mapping[str, str]  # of each parameter the first value
+    url: str  # of the scenario, such as "http://127.0.0.1:8080/redirect"
 
 
 @dataclass
 class Run:
-    """Hold the state of one client's run through a scenario.
-
-    Attributes:
-        asked: the number of requests, by what they ask for.
-        faults: sentences about what the client did wrong.
-    """
+    """Count the requests of one client's run through a scenario, and collect its faults."""
 
     asked: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
@@ -273,11 +262,8 @@ def serve_feed(
 ) -> Responder:
     """Return what answers the requests to a feed of one partition, rightly or wrongly.
 
-    Args:
-        wrong: chooses wrong answers, or is the one after the first page.
-        always: whether that answer comes at every try, instead of the first alone.
-        events: the events of the feed.
-        greeting: the answer to discovery.
+    A wrong answer that is not chosen by a function comes after the first page: at the first try, or
+    always. `greeting` is the answer to discovery.
     """
     given = Reply(wrong) if isinstance(wrong, bytes) else wrong
 

@@ -73,13 +73,7 @@ def redacted(url: str) -> str:
 
 
 def expect(answer: Answer, what: str, *statuses: int) -> Answer:
-    """Return an answer; fail if it has another status than expected.
-
-    Args:
-        answer: the answer.
-        what: the request, as the subject of a sentence.
-        statuses: the expected statuses; 200 by default.
-    """
+    """Return an answer; fail if it has another status than expected, which is 200 by default."""
     if answer.status not in (statuses or (OK,)):
         extra = " and an empty body" if answer.ok and not answer.body else ""
         fail(f"{what} was answered with status {answer.status}{extra}.", answer)
@@ -124,16 +118,9 @@ class Probe:
         method: str = "GET",
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """Send a request, and return the whole answer; repeat the request after 429 and 503.
+        """Send a request below the feed's path, and return the whole answer, or fail.
 
-        Args:
-            suffix: the part of the path after the feed's, such as "/events".
-            parameters: the query, in order; values in bytes are percent-encoded as they are.
-            method: the HTTP method.
-            headers: headers of this request.
-
-        Raises:
-            Finding: the feed did not send a whole answer.
+        The request is repeated after 429 and 503. Values in bytes are percent-encoded as they are.
         """
         for attempt in range(1, TRIES + 1):
             answer = self._send(suffix, parameters, method, headers or {})
@@ -340,13 +327,7 @@ class Subject:
         return page
 
     def get(self, name: str, partition: int | None, **given: str | None) -> Any:
-        """Ask at the address of an extension, and return what its document holds.
-
-        Args:
-            name: the extension's name.
-            partition: the partition to ask for; None where requests have none.
-            given: the other parameters; those that are None are left out.
-        """
+        """Send a request to an extension with these parameters; return its decoded answer."""
         extension, what = EXTENSIONS[name], f"A request for {name}"
         place = self.place(partition) if PARTITION in extension.parameters else []
         parameters = [(key, value) for key, value in given.items() if value is not None]
@@ -392,11 +373,7 @@ class Subject:
                 return
 
     def sample(self, least: int = 0) -> tuple[int, Walk]:
-        """Return the partition with the most events, and its walk.
-
-        Args:
-            least: the events that the check needs; with fewer, it is skipped.
-        """
+        """Return the partition with the most events and its walk; skip if there are too few."""
         known = self.partitions()[:MOST_PARTITIONS]
         best = max(known, key=lambda partition: len(self.walk(partition).events))
         found = self.walk(best)
@@ -435,9 +412,7 @@ class Subject:
     def head(self, partition: int, *, strict: bool = False) -> tuple[str, Answer]:
         """Return a cursor at the head and its empty page; skip if the head is out of reach.
 
-        Args:
-            partition: the partition's id.
-            strict: whether a broken page fails the check; otherwise it is skipped.
+        A broken page skips the check as well, unless `strict`.
         """
         known = self.walk(partition)
         cursor = known.checkpoints[-1].cursor if known.checkpoints else FIRST
