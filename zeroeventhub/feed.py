@@ -39,7 +39,18 @@ __all__ = [
 
 
 class Feed(Protocol):
-    """Publish events in order."""
+    """Publish events in order.
+
+    Example:
+        class Numbers:
+            def info(self):
+                return FeedInfo.of(partitions=1)
+
+            def read(self, partition, cursor, limit):
+                start = int({FIRST: 0, LAST: 100}.get(cursor, cursor))
+                end = min(start + limit, 100)
+                return Page([Event.of(str(number)) for number in range(start, end)], str(end))
+    """
 
     def info(self) -> FeedInfo:
         """Describe the feed as it is now; called for every request."""
@@ -59,7 +70,16 @@ class Feed(Protocol):
 
 
 class AsyncFeed(Protocol):
-    """Publish events in order, from asynchronous code; the methods are those of Feed."""
+    """Publish events in order, from asynchronous code; the methods are those of Feed.
+
+    Example:
+        class Relay:
+            async def info(self):
+                return replace(await client.discover(), extensions=frozenset())
+
+            async def read(self, partition, cursor, limit):
+                return await client.fetch(partition, cursor, limit=limit)
+    """
 
     async def info(self) -> FeedInfo:
         """Describe the feed as it is now; called for every request."""
@@ -69,7 +89,19 @@ class AsyncFeed(Protocol):
 
 
 class ExtendedFeed(Feed, Protocol):
-    """Publish events in order, with the extensions that `info` names."""
+    """Publish events in order, with the extensions that `info` names.
+
+    Example:
+        class Relay:
+            def info(self):
+                return replace(client.discover(), extensions=frozenset({"lag"}))
+
+            def read(self, partition, cursor, limit):
+                return client.fetch(partition, cursor, limit=limit)
+
+            def lag(self, partition, cursor):
+                return client.lag(partition, cursor)
+    """
 
     def read(
         self,
@@ -244,7 +276,19 @@ class ExtendedFeed(Feed, Protocol):
 
 
 class AsyncExtendedFeed(AsyncFeed, Protocol):
-    """Publish events with extensions from asynchronous code; see ExtendedFeed."""
+    """Publish events with extensions from asynchronous code; see ExtendedFeed.
+
+    Example:
+        class Relay:
+            async def info(self):
+                return replace(await client.discover(), extensions=frozenset({"lag"}))
+
+            async def read(self, partition, cursor, limit):
+                return await client.fetch(partition, cursor, limit=limit)
+
+            async def lag(self, partition, cursor):
+                return await client.lag(partition, cursor)
+    """
 
     async def read(
         self,

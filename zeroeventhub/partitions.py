@@ -69,6 +69,11 @@ class Layout:
     Start with `Layout.of`. The same changes lead to equal layouts and tokens in all processes.
     docs/partitions.md says what else a change needs.
 
+    Example:
+        layout = Layout.of(4).split(0, into=2)
+        partition = layout.partition_of("customer-17")
+        feed = TableFeed(orders, data="data", partition="part", partitions=layout)
+
     Attributes:
         partitions: the partitions to read.
         dropped: closed partitions that discovery no longer lists.

@@ -91,6 +91,11 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 class Event(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Hold one event.
 
+    Example:
+        event = Event.of({"order": 17, "state": "paid"})
+        assert event.data["order"] == 17
+        assert event.raw == b'{"order":17,"state":"paid"}'
+
     Attributes:
         raw: the JSON text of the event's data, byte for byte as the publisher sent it.
         headers: the event's headers (v1 only, on request).
@@ -157,6 +162,11 @@ _decode = msgspec.json.Decoder().decode
 class Page:
     """Hold events of one partition up to and including a checkpoint.
 
+    Example:
+        page = client.fetch(0, FIRST)
+        print([event.data for event in page.events])
+        following = client.fetch(0, page.cursor)
+
     Attributes:
         events: the events, in the partition's order.
         cursor: the checkpoint: the cursor from which the next page starts.
@@ -179,6 +189,10 @@ class Page:
 class Lag:
     """Measure how far a reader of a partition is behind.
 
+    Example:
+        behind = client.lag(0, page.cursor)
+        print(behind.events, behind.seconds)
+
     Attributes:
         events: the number of settled events after its cursor; at least that many if not `exact`.
         seconds: the age of the first of them; 0 without events, None if it is unknown.
@@ -193,6 +207,10 @@ class Lag:
 @dataclass(frozen=True)
 class CountedCursor:
     """Hold the cursor a number of events after another one.
+
+    Example:
+        counted = client.cursor_of_count(0, FIRST, 1_000)
+        page = client.fetch(0, FIRST, stop=counted.cursor)
 
     Attributes:
         cursor: the cursor after the last of these events.
@@ -248,6 +266,11 @@ class Segments(msgspec.Struct, frozen=True, rename={"parts": "segments"}):
 class KeyPage:
     """Hold events of one key, in the order of their versions.
 
+    Example:
+        history = client.read_key("17")
+        for version, event in zip(history.versions, history.events):
+            print(version, event.data)
+
     Attributes:
         events: the events.
         versions: the version of each event: its number within the key.
@@ -262,6 +285,10 @@ class KeyPage:
 @dataclass(frozen=True)
 class TypeFilter:
     """Choose events by their type (FeedAPI v2, Events endpoint).
+
+    Example:
+        paid = TypeFilter(frozenset({"order.paid"}))
+        page = client.fetch(0, FIRST, types=paid)
 
     Attributes:
         names: types of events; the case of ASCII letters does not matter.
@@ -337,6 +364,10 @@ _TYPE_NAME = re.compile(r"[ -:<-~]{1,256}")
 class Partition:
     """Describe one partition of a feed (FeedAPI v2, Discovery endpoint).
 
+    Example:
+        partitions = (Partition(0, closed=True), Partition(1, starts_after=0))
+        info = FeedInfo(partitions, token="2")
+
     Attributes:
         id: 0 to 32767.
         closed: whether the partition gets no more events.
@@ -361,6 +392,10 @@ class Partition:
 @dataclass(frozen=True)
 class FeedInfo:
     """Describe a feed (FeedAPI v2, Discovery endpoint).
+
+    Example:
+        info = client.discover()
+        partitions = [partition.id for partition in info.partitions]
 
     Attributes:
         partitions: the partitions to read.

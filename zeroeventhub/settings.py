@@ -19,6 +19,10 @@ class Limits:
     A page that breaks a bound after a checkpoint ends at that checkpoint. Without a checkpoint, a
     bound of time is a transient error, and a bound of size a final one.
 
+    Example:
+        limits = Limits(page_events=1_000, seconds=10)
+        client = Client("https://shop.example/orders", http, limits=limits)
+
     Attributes:
         seconds: the longest time for a whole answer, in addition to a requested `wait`.
         bytes_per_second: the least average rate of a body; 0 for none.
@@ -48,6 +52,10 @@ class Limits:
 @dataclass(frozen=True, kw_only=True)
 class Capacity:
     """Bound what one feed uses of its process and database; each process has its own bounds.
+
+    Example:
+        capacity = Capacity(connections=8, page_events=1_000)
+        routes = feed_routes("/orders", feed, engine, capacity=capacity)
 
     Attributes:
         connections: the most connections of the engine in use at once; with a sync engine, also

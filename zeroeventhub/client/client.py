@@ -36,6 +36,11 @@ __all__ = ["AsyncClient", "Client"]
 class Client(RequestBuilder[httpx.Client]):
     """Read a feed page by page.
 
+    Example:
+        with httpx.Client() as http:
+            client = Client("https://shop.example/orders", http)
+            page = client.fetch(0, FIRST)
+
     Args:
         url: the address of the feed's discovery document.
         http: your httpx client, with your authentication and timeouts; you close it. If it has no
@@ -295,6 +300,11 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
     """Read a feed page by page, asynchronously.
 
     The arguments are those of Client, with an httpx.AsyncClient.
+
+    Example:
+        async with httpx.AsyncClient() as http:
+            client = AsyncClient("https://shop.example/orders", http)
+            page = await client.fetch(0, FIRST)
     """
 
     _http_type = httpx.AsyncClient

@@ -18,6 +18,10 @@ __all__ = ["Config", "Failures"]
 class Failures:
     """What to do with a page whose handler raises.
 
+    Example:
+        failures = Failures(tries=5, then="set-aside", hold_back=True)
+        Consumer(client, store, "billing", failures=failures).run(apply)
+
     Attributes:
         tries: how often to try a page before it counts as failed.
         then: "halt" stops the partition; "set-aside" writes the failing events to the dead

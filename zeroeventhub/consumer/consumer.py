@@ -225,6 +225,11 @@ class Consumer(_Consumer[Client]):
     Pages in memory take at most 2 * concurrency * the client's `limits.page_bytes`, in bytes as the
     feed sent them: for each partition in work, the page that is applied and the next one.
 
+    Example:
+        with httpx.Client() as http:
+            client = Client("https://shop.example/orders", http)
+            Consumer(client, store, "billing").run(apply)
+
     Args:
         client: reads the feed.
         store: keeps the cursors; made with a sync engine.
@@ -312,6 +317,11 @@ class AsyncConsumer(_Consumer[AsyncClient]):
     """Follow a feed and keep the cursors in a database, asynchronously.
 
     The arguments are those of Consumer, with an AsyncClient and a store made with an AsyncEngine.
+
+    Example:
+        async with httpx.AsyncClient() as http:
+            client = AsyncClient("https://shop.example/orders", http)
+            await AsyncConsumer(client, store, "billing").run(apply)
     """
 
     _client_type = AsyncClient

@@ -19,6 +19,13 @@ class Observer:
 
     The methods are called in the thread or task that does the work. They must not raise, and must
     not take long.
+
+    Example:
+        class Counting(Observer):
+            def committed(self, consumer, partition, events):
+                print(f"{consumer} applied {events} events of partition {partition}")
+
+        Consumer(client, store, "billing", observer=Counting()).run(apply)
     """
 
     def fetched(self, consumer: str, partition: int, events: int, seconds: float) -> None:

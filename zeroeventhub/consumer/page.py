@@ -132,6 +132,12 @@ class _Pending:
 class PendingPage(_Pending):
     """A page that was received and not yet committed.
 
+    Example:
+        for page in Consumer(client, store, "billing"):
+            with engine.begin() as connection:
+                page.commit(connection)
+                apply(connection, page)
+
     Attributes:
         partition: the partition it belongs to.
         events: its events, in order.
@@ -199,7 +205,14 @@ class PendingPage(_Pending):
 
 
 class AsyncPendingPage(_Pending):
-    """Hold a page that was received and not yet committed; see PendingPage."""
+    """Hold a page that was received and not yet committed; see PendingPage.
+
+    Example:
+        async for page in AsyncConsumer(client, store, "billing"):
+            async with engine.begin() as connection:
+                await page.commit(connection)
+                await apply(connection, page)
+    """
 
     async def commit(
         self, transaction: AsyncConnection | AsyncSession | psycopg.AsyncConnection[Any]

@@ -33,6 +33,11 @@ __all__ = [
 class ExpectedVersion(Enum):
     """What an append requires of its key, other than a certain version.
 
+    Example:
+        placed = NewEvent("order.placed", {"order": 18})
+        with engine.begin() as connection:
+            log.append_to(connection, "18", [placed], expected_version=ExpectedVersion.NO_EVENTS)
+
     Attributes:
         ANY: nothing; the events get the next versions.
         NO_EVENTS: the key has no events yet; the same as the number 0.
@@ -82,6 +87,11 @@ _AFTER: BindParameter[Any] = bindparam("after")
 
 class KeyedTable:
     """Append events to the keys of your table with an expected version, and read those of a key.
+
+    Example:
+        accounts = KeyedTable(movements, key="account", version="number")
+        with engine.begin() as connection:
+            accounts.append(connection, "ada", [{"amount": 100}], expected_version=0)
 
     Args:
         table: the table, which has a unique constraint or index on key and version.

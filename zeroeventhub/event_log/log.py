@@ -30,6 +30,13 @@ class EventLog:
     async code it is `await connection.run_sync(log.append, events)`, with an AsyncConnection or an
     AsyncSession.
 
+    Example:
+        metadata = MetaData()
+        log = EventLog(metadata, "events", partitions=4)
+        metadata.create_all(engine)
+        with engine.begin() as connection:
+            log.append(connection, [NewEvent("order.paid", {"order": 17}, key="17")])
+
     Args:
         metadata: the MetaData that the table is added to.
         name: the table's name.

@@ -34,6 +34,11 @@ LONGEST_NAME = 200
 class NewEvent:
     """An event to append.
 
+    Example:
+        event = NewEvent("order.paid", {"order": 17}, key="17")
+        with engine.begin() as connection:
+            log.append(connection, [event])
+
     Attributes:
         type: what has happened.
         data: a dict, a list or a string that `json.dumps` accepts, without NaN and infinities.
@@ -207,6 +212,11 @@ def _whole(digits: str) -> tuple[str, float]:
 @dataclass(frozen=True)
 class KeptEvent:
     """An event that was read from a log.
+
+    Example:
+        with engine.connect() as connection:
+            for event in log.read_key(connection, "17"):
+                print(event.version, event.type, event.data)
 
     Attributes:
         key: what it has happened to.

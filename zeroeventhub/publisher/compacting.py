@@ -41,6 +41,13 @@ __all__ = [
 class Compaction:
     """Declare that a feed keeps the last event of each key, and may delete earlier ones.
 
+    Example:
+        compaction = Compaction(tombstone=orders.c.kind == "deleted")
+        feed = TableFeed(
+            orders, key="customer", time="placed", retention=Retention(), compaction=compaction
+        )
+        feed.bind(engine).compact(older_than=timedelta(days=1))
+
     Attributes:
         tombstone: a column or an expression that is true for an event that deletes its key; None
             if no event does.

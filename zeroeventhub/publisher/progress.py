@@ -73,6 +73,11 @@ class Progress(FeedTable):
 
     It has a row for each consumer and partition of a feed.
 
+    Example:
+        feed = TableFeed(orders, data="data", retention=Retention(), progress=Progress())
+        with engine.begin() as connection:
+            feed.install(connection)
+
     Args:
         metadata: the MetaData to add the table to, so that migrations find it; None for a new one.
         schema: the database schema; must be that of the feeds' tables.

@@ -102,6 +102,13 @@ class FeedTable:
 class Retention(FeedTable):
     """Table of the low-water marks of the feeds over tables of the same schema, one row each.
 
+    Example:
+        feed = TableFeed(orders, data="data", time="placed", retention=Retention())
+        with engine.begin() as connection:
+            feed.install(connection)
+        bound = feed.bind(engine)
+        bound.trim(bound.plan_trim(older_than=timedelta(days=30)))
+
     Args:
         metadata: the MetaData to add the table to, so that migrations find it; None for a new one.
         schema: the database schema; must be that of the feeds' tables.

@@ -50,6 +50,10 @@ class Quota:
 
     A reader with a name and without a quota has 1,000 requests in flight at most.
 
+    Example:
+        quota = Quota(in_flight=10, rate=100)
+        routes = feed_routes("/orders", feed, engine, quota=quota)
+
     Attributes:
         in_flight: how many of its requests may be in flight at once; an open stream counts as one.
         waiters: how many of these may wait at the head.
@@ -85,6 +89,11 @@ class Quota:
 @dataclass(frozen=True, kw_only=True)
 class Principal:
     """A reader, and what it may see.
+
+    Example:
+        billing = Principal(name="billing", partitions={0, 1}, types={"order.paid"})
+        authorize = bearer_tokens({os.environ["BILLING_TOKEN"]: billing})
+        routes = feed_routes("/orders", feed, engine, authorize=authorize)
 
     Attributes:
         name: the reader's name in logs, in metrics and for its quota; empty for a feed without
@@ -193,6 +202,11 @@ class FeedAuthorization:
     A middleware for applications of Starlette and FastAPI, and for parts of them:
     `Starlette(routes=…, middleware=[Middleware(FeedAuthorization)])`. Without a hook it refuses
     every request, so that no feed is open to everybody because a hook was forgotten.
+
+    Example:
+        authorize = bearer_tokens({os.environ["BILLING_TOKEN"]: "billing"})
+        middleware = [Middleware(FeedAuthorization, authorize=authorize)]
+        app = Starlette(routes=feed_routes("/orders", feed, engine), middleware=middleware)
 
     Args:
         app: the wrapped application; routes other than feeds ignore the hook.

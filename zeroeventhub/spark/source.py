@@ -242,7 +242,12 @@ class StreamReader(DataSourceStreamReader, AvailableNow):
 
 
 class FeedSource(DataSource):
-    """Read a feed; see `Options` for what can be asked of it."""
+    """Read a feed; see `Options` for what can be asked of it.
+
+    Example:
+        spark.dataSource.register(FeedSource)
+        events = spark.read.format("zeroeventhub").load("https://shop.example/orders")
+    """
 
     @classmethod
     def name(cls) -> str:

@@ -115,6 +115,11 @@ _propagator = TraceContextTextMapPropagator()
 class OpenTelemetry(ConsumerMetrics):
     """Trace and measure consumers with OpenTelemetry.
 
+    Example:
+        telemetry = OpenTelemetry()
+        telemetry.observe_lag(client, store, "billing")
+        Consumer(client, store, "billing", observer=telemetry).run(apply)
+
     Args:
         tracer_provider: makes the spans; None for the global one.
         meter_provider: makes the metrics; None for the global one.

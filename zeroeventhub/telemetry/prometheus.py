@@ -107,6 +107,10 @@ class _Gauges(Collector):
 class Prometheus(ConsumerMetrics):
     """Measure consumers for Prometheus; one observer for all consumers of a process.
 
+    Example:
+        start_http_server(9100)
+        Consumer(client, store, "billing", observer=Prometheus()).run(apply)
+
     Args:
         registry: where the metrics are registered; None for the client library's own registry.
 

@@ -106,6 +106,9 @@ class _PublisherMetrics(Observer):
 class PrometheusPublisher(_PublisherMetrics):
     """Measure feeds for Prometheus; one observer for all feeds of a process.
 
+    Example:
+        routes = feed_routes("/orders", feed, engine, observer=PrometheusPublisher())
+
     Args:
         registry: where the metrics are registered; None for the client library's own registry.
 
@@ -127,6 +130,9 @@ class PrometheusPublisher(_PublisherMetrics):
 
 class OpenTelemetryPublisher(_PublisherMetrics):
     """Measure feeds with OpenTelemetry, and describe answers in the spans of the host.
+
+    Example:
+        routes = feed_routes("/orders", feed, engine, observer=OpenTelemetryPublisher())
 
     Args:
         meter_provider: makes the metrics; None for the global one.

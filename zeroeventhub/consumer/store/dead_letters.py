@@ -44,6 +44,11 @@ _LONGEST = 100_000
 class DeadLetter:
     """Hold an event that was set aside.
 
+    Example:
+        with engine.connect() as connection:
+            for letter in store.dead_letters.letters(connection, "billing"):
+                print(letter.id, letter.key, letter.error)
+
     Attributes:
         id: its number; letters of a key are applied again in the order of theirs.
         consumer: the consumer's name.

@@ -59,6 +59,11 @@ _NEW = bindparam("new", type_=Text)
 class CursorStatus:
     """A consumer's cursor in a partition, and the lease of the process that reads it.
 
+    Example:
+        with engine.connect() as connection:
+            for status in store.standings(connection, "billing"):
+                print(status.partition, status.cursor, status.owner)
+
     Attributes:
         consumer: the consumer's name.
         partition: the partition's id.
@@ -82,6 +87,11 @@ class CursorStatus:
 
 class CursorStore:
     """Store the cursors of consumers in a SQL database, with leases, inbox and dead letters.
+
+    Example:
+        store = CursorStore(engine)
+        with engine.begin() as connection:
+            store.create_tables(connection)
 
     Args:
         engine: the consumer's own database, sync or async.
