@@ -12,6 +12,8 @@ import pytest
 import trustme
 from harness import exchanges
 from harness.databases import mariadb_server, new_database, postgresql_server
+from harness.engines import async_url as as_async
+from harness.engines import connected
 from harness.shop import metadata
 from hypothesis import settings
 from sqlalchemy import Engine, create_engine, event
@@ -24,9 +26,6 @@ settings.register_profile("seeded", deadline=None, derandomize=True, print_blob=
 settings.register_profile("quick", settings.get_profile("seeded"), max_examples=20)
 settings.register_profile("random", deadline=None, print_blob=True)
 settings.load_profile("seeded")
-
-# SQLite queues writers without order; the last in the queue needs patience, in seconds.
-PATIENCE = {"timeout": 60}
 
 EVERY_DATABASE = ["sqlite", "postgresql", "mariadb"]
 """For what is written in SQL that databases understand differently."""
@@ -160,10 +159,6 @@ def any_database_url(request):
     return request.getfixturevalue(f"{request.param}_url")
 
 
-def _engine(url):
-    return create_engine(url, connect_args=PATIENCE if url.startswith("sqlite") else {})
-
-
 @pytest.fixture(scope="module")
 def memory():
     """An engine of an SQLite database in memory, with a table of orders that examples share."""
@@ -173,54 +168,45 @@ def memory():
     engine.dispose()
 
 
-def _async_url(url):
-    return url.replace("sqlite://", "sqlite+aiosqlite://").replace("+pymysql", "+aiomysql")
-
-
 @pytest.fixture
 def engine(database_url):
     """An engine of an empty database, on each database in turn."""
-    engine = _engine(database_url)
-    yield engine
-    engine.dispose()
+    with connected(database_url) as engine:
+        yield engine
 
 
 @pytest.fixture
 def any_engine(any_database_url):
     """An engine of an empty database of any kind."""
-    engine = _engine(any_database_url)
-    yield engine
-    engine.dispose()
+    with connected(any_database_url) as engine:
+        yield engine
 
 
 @pytest.fixture
 def postgresql(postgresql_url):
     """An engine of an empty PostgreSQL database."""
-    engine = create_engine(postgresql_url)
-    yield engine
-    engine.dispose()
+    with connected(postgresql_url) as engine:
+        yield engine
 
 
 @pytest.fixture
 def mariadb(mariadb_url):
     """An engine of an empty MariaDB database."""
-    engine = create_engine(mariadb_url)
-    yield engine
-    engine.dispose()
+    with connected(mariadb_url) as engine:
+        yield engine
 
 
 @pytest.fixture
 def sqlite(sqlite_url):
     """An engine of an empty SQLite database."""
-    engine = _engine(sqlite_url)
-    yield engine
-    engine.dispose()
+    with connected(sqlite_url) as engine:
+        yield engine
 
 
 @pytest.fixture
 def async_url(database_url):
     """The same database's URL for an async engine."""
-    return _async_url(database_url)
+    return as_async(database_url)
 
 
 @pytest.fixture
@@ -240,7 +226,7 @@ async def async_engine(async_url):
 @pytest.fixture
 async def any_async_engine(any_database_url):
     """An async engine of an empty database of any kind."""
-    engine = create_async_engine(_async_url(any_database_url))
+    engine = create_async_engine(as_async(any_database_url))
     yield engine
     await engine.dispose()
 
@@ -250,13 +236,6 @@ def pytest_runtest_protocol(item):
     """Forget what the test before this one asked."""
     exchanges.clear()
     yield
-
-
-@event.listens_for(Engine, "connect")
-def _hurry(connection, _record):
-    """Let SQLite not wait for the disk: no test cuts the power."""
-    if "sqlite" in type(connection).__module__:
-        connection.execute("PRAGMA synchronous = OFF")
 
 
 _engines: WeakSet[Engine] = WeakSet()

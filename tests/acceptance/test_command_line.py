@@ -81,7 +81,7 @@ def test_syncs_that_are_killed_and_share_the_work_land_every_event_once(
 
 def test_sync_ends_on_sigterm(feed, tmp_path):
     """A sync that follows ends by SIGTERM after a page, with exit code 0."""
-    copy = create_engine(f"sqlite:///{tmp_path / 'copy.db'}", connect_args={"timeout": 60})
+    copy = create_engine(f"sqlite:///{tmp_path / 'copy.db'}")
     options = ("--into", copy.url, "--table", "landed", "--consumer", "copy", "--follow", "--json")
     with started("sync", feed, *options) as process:
         until(lambda: len(landed(copy)) == 100, "every event has landed")

@@ -49,7 +49,7 @@ def write(engine, *orders):
 def shop(start, tmp_path):
     """The engine of the README's publisher, with the two orders that its curl shows."""
     serve(start, "publisher")
-    engine = create_engine(f"sqlite:///{tmp_path / 'shop.db'}", connect_args={"timeout": 60})
+    engine = create_engine(f"sqlite:///{tmp_path / 'shop.db'}")
     write(engine, '{"customer":"ada","amount":12}', '{"customer":"bob","amount":7.5}')
     yield engine
     engine.dispose()
@@ -58,7 +58,7 @@ def shop(start, tmp_path):
 @pytest.fixture
 def billing(tmp_path):
     """The engine of the README's consumer."""
-    engine = create_engine(f"sqlite:///{tmp_path / 'billing.db'}", connect_args={"timeout": 60})
+    engine = create_engine(f"sqlite:///{tmp_path / 'billing.db'}")
     yield engine
     engine.dispose()
 

@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from harness.engines import async_url, connected
 from harness.readers import mounted
 from harness.statements import count_of, scalars
 from harness.waiting import DEADLINE, until
@@ -213,7 +214,7 @@ class Inside(Seen):
 class Shop:
     """A feed in memory, and a consumer's database with a store and a table of effects."""
 
-    def __init__(self, engine: sa.Engine, async_url: str | None = None) -> None:
+    def __init__(self, engine: sa.Engine, *, is_async: bool) -> None:
         self.engine = engine
         self.store = CursorStore(engine)
         self.feed = Feed()
@@ -221,11 +222,9 @@ class Shop:
         self.observer = Seen()
         self.async_engine = None
         self._started: list[Running] = []
-        if async_url is not None:
+        if is_async:
             # Each run has an event loop of its own, which connections do not outlive.
-            self.async_engine = create_async_engine(
-                async_url, poolclass=sa.NullPool, connect_args=_patience(async_url)
-            )
+            self.async_engine = create_async_engine(async_url(engine.url), poolclass=sa.NullPool)
         with engine.begin() as connection:
             self.store.create_tables(connection)
             effects.metadata.create_all(connection)
@@ -395,24 +394,17 @@ class Running:
         self.end(seconds)
 
 
-def _patience(url: str) -> dict[str, float]:
-    return {"timeout": 60} if url.startswith("sqlite") else {}
-
-
 @contextmanager
 def opened(url: str, *, is_async: bool = False, partitions: int = 1) -> Iterator[Shop]:
     """Open a shop whose feed is served, over a database."""
-    engine = sa.create_engine(url, connect_args=_patience(url))
-    async_url = url.replace("sqlite://", "sqlite+aiosqlite://").replace("+pymysql", "+aiomysql")
-    shop = Shop(engine, async_url if is_async else None)
-    shop.feed = Feed(partitions)
-    capacity = Capacity(wait_seconds=0.2)
-    with mounted(shop.feed, capacity=capacity) as shop.url:
-        try:
-            yield shop
-        finally:
-            shop.end()
-    engine.dispose()
+    with connected(url) as engine:
+        shop = Shop(engine, is_async=is_async)
+        shop.feed = Feed(partitions)
+        with mounted(shop.feed, capacity=Capacity(wait_seconds=0.2)) as shop.url:
+            try:
+                yield shop
+            finally:
+                shop.end()
 
 
 def filled(shop: Shop, count: int = 20, partitions: int = 4) -> Shop:

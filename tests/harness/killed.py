@@ -7,7 +7,7 @@ from datetime import timedelta
 from sqlalchemy import NullPool, create_engine
 
 from harness.forks import forks
-from harness.kills.points import Points, arguments, kill
+from harness.kills.points import Points, kill
 from harness.log import LOG
 from zeroeventhub import Retention, TableFeed
 from zeroeventhub.archive import Archive, objects
@@ -53,7 +53,7 @@ def until_killed(do, *arguments):
 
 def trimming(url, ordering, below, at):
     """Trim a log in batches of two."""
-    engine = create_engine(url, poolclass=NullPool, connect_args=arguments(url))
+    engine = create_engine(url, poolclass=NullPool)
     feed = source(ordering).bind(engine)
     plan = feed.plan_trim(below=below)
     Points(at, kill).watch(engine)
@@ -81,7 +81,7 @@ def _watched(url, ordering, store, at):
     """Return a feed and its archive, of a process that is killed at a point."""
     points = Points(at, kill)
     archive = opened(store)
-    engine = create_engine(url, poolclass=NullPool, connect_args=arguments(url))
+    engine = create_engine(url, poolclass=NullPool)
     feed = source(ordering, archive).bind(engine)
     points.watch(engine)
     _watch_calls_of(objects, points)

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy import Column, Connection, Engine, Integer, MetaData, Table, event
 from sqlalchemy.exc import DBAPIError
 
+from harness.engines import connected
 from harness.tables import event_table
 from harness.waiting import DEADLINE, until
 from zeroeventhub import FIRST, TableFeed
@@ -153,16 +154,6 @@ def append(connection: Connection, *numbers: int) -> None:
     """Append events in an open transaction."""
     for number in numbers:
         connection.exec_driver_sql(f"INSERT INTO log (n) VALUES ({number})")
-
-
-@contextmanager
-def connected(url: Any, **arguments: Any) -> Iterator[Engine]:
-    """Make an engine of a test's own."""
-    engine = sa.create_engine(url, connect_args=arguments)
-    try:
-        yield engine
-    finally:
-        engine.dispose()
 
 
 @contextmanager

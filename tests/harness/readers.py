@@ -11,6 +11,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from starlette.applications import Starlette
 
+from harness.engines import async_url
 from harness.shop import orders
 from harness.waiting import until
 from harness.web import serving
@@ -86,9 +87,7 @@ def engine_of(kind, engine, **options):
     """Return another engine of the same database, sync or async."""
     if kind == "sync":
         return create_engine(engine.url, **options)
-    url = engine.url.render_as_string(hide_password=False)
-    url = url.replace("sqlite://", "sqlite+aiosqlite://").replace("+pymysql", "+aiomysql")
-    return create_async_engine(url, **options)
+    return create_async_engine(async_url(engine.url), **options)
 
 
 def page_url(url, **parameters):

@@ -46,9 +46,7 @@ class Place:
         self.url = make_url(url)
         self.new_database = new_database
         self.server = server
-        # SQLite queues writers without order.
-        arguments = {"timeout": PATIENCE} if self.url.get_backend_name() == "sqlite" else {}
-        self.engine = create_engine(url, connect_args=arguments)
+        self.engine = create_engine(url)
         event.listen(self.engine, "do_connect", self._lead)
 
     def move(self, url: object) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from zeroeventhub import AsyncClient, AsyncConsumer, Client, Consumer, CursorStore
 from zeroeventhub.errors import ProtocolError, TransientError
 
-__all__ = ["WIRE", "Account", "Findings", "hurry", "naming", "until_done"]
+__all__ = ["WIRE", "Account", "Findings", "naming", "until_done"]
 
 
 @dataclass
@@ -84,8 +84,6 @@ class Account:
     def __init__(self, path: Path) -> None:
         self.engine = sa.create_engine(f"sqlite:///{path}")
         self.async_engine = create_async_engine(f"sqlite+aiosqlite:///{path}")
-        for engine in (self.engine, self.async_engine.sync_engine):
-            sa.event.listen(engine, "connect", hurry)
         with self.engine.begin() as connection:
             CursorStore(self.engine).create_tables(connection)
             effects.metadata.create_all(connection)
@@ -162,11 +160,3 @@ def _rows(name: str, page) -> list[dict[str, object]]:
     return [
         {"consumer": name, "partition": page.partition, "n": each.data["n"]} for each in page.events
     ]
-
-
-def hurry(connection, _record) -> None:
-    """Let SQLite not wait for the disk: what is killed here are connections."""
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA synchronous = OFF")
-    cursor.execute("PRAGMA busy_timeout = 20000")
-    cursor.close()

@@ -21,7 +21,8 @@ from typing import Any
 
 import anyio.lowlevel
 import httpx
-from harness.kills.points import Points, arguments, freeze, kill, terminate
+from harness.engines import async_url
+from harness.kills.points import Points, freeze, kill, terminate
 from harness.kills.script import NAME, Script, number_of, write
 from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.exc import DBAPIError
@@ -74,24 +75,19 @@ def _import_drivers() -> None:
     """Import what an engine imports when it is made, once and not in every life."""
     for url in ("sqlite://", "postgresql+psycopg://", "mariadb+pymysql://"):
         create_engine(url)
-        create_async_engine(_async_url(url))
+        create_async_engine(async_url(url))
     asyncio.run(anyio.lowlevel.checkpoint())
-
-
-def _async_url(url: str) -> str:
-    return url.replace("sqlite:", "sqlite+aiosqlite:").replace("+pymysql", "+aiomysql")
 
 
 @cache
 def _engine(url: str) -> Engine:
     """Make an engine; what it learns in a rehearsal is inherited, without its connections."""
-    return create_engine(url, connect_args=arguments(url))
+    return create_engine(url)
 
 
 @cache
 def _async_engine(url: str) -> AsyncEngine:
-    url = _async_url(url)
-    return create_async_engine(url, connect_args=arguments(url))
+    return create_async_engine(async_url(url))
 
 
 # Costly to make, and safe to inherit.

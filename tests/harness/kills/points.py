@@ -13,19 +13,6 @@ import httpx
 from sqlalchemy import Engine, NullPool, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 
-ARGUMENTS: dict[str, dict[str, Any]] = {
-    # SQLite queues writers without order; the last in the queue needs patience, in seconds.
-    "sqlite": {"timeout": 60},
-    "sqlite+aiosqlite": {"timeout": 60},
-    # To load certificates takes longer than all else, and none are asked for here.
-    "mariadb+pymysql": {"ssl_disabled": True},
-}
-
-
-def arguments(url: str) -> dict[str, Any]:
-    """Return what an engine of a consumer under fire passes to the driver of a database."""
-    return ARGUMENTS.get(url.partition(":")[0], {})
-
 
 class Points:
     """Count the points that a process passes; strike at one of them, and again within each gap."""
@@ -118,9 +105,7 @@ _TERMINATING = threading.Lock()
 
 def terminate(url: str, dice: random.Random) -> None:
     """Let the server end at least one connection to a database, as dice choose."""
-    engine = create_engine(
-        url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=arguments(url)
-    )
+    engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
     sessions, end = _SESSIONS[engine.dialect.name]
     # One after the other: two that strike at once would end each other's connections.
     with _TERMINATING, engine.connect() as connection:

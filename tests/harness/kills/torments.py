@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 
 from harness.faults.account import Findings
 from harness.kills.lives import End, Life, Zygote, zygote
-from harness.kills.points import arguments
 from harness.kills.script import Ledger, Script, ScriptedFeed
 from harness.web import listening, serving
 from sqlalchemy import URL, create_engine, make_url
@@ -87,7 +86,7 @@ def scene(mother: Zygote, url: str, script: Script) -> Iterator[Scene]:
     """Set a scene up."""
     feed = ScriptedFeed(script, ENDLESS)
     # Its connections are ended, too, when those of the consumers are.
-    engine = create_engine(url, connect_args=arguments(url), pool_pre_ping=True)
+    engine = create_engine(url, pool_pre_ping=True)
     application = Starlette(routes=feed_routes("/script", feed))
     try:
         with serving(application) as address:

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import TypeVar
 
-from harness.log import connected
+from harness.engines import connected
 from harness.torture.writers import (
     CREWS,
     FEEDS,
@@ -29,7 +29,7 @@ from harness.torture.writers import (
     published,
 )
 from harness.waiting import until
-from sqlalchemy import Engine, Table, create_engine, event, insert, make_url, text
+from sqlalchemy import Engine, Table, create_engine, event, insert, text
 
 from zeroeventhub import FIRST
 from zeroeventhub.errors import Diverged, FeedFailure, Unavailable
@@ -49,8 +49,7 @@ _Answer = TypeVar("_Answer")
 
 def reading_engine(url: str, dice: random.Random) -> Engine:
     """Make an engine whose readers dawdle between any two statements of a read."""
-    sqlite = make_url(url).get_backend_name() == "sqlite"
-    engine = create_engine(url, connect_args={"timeout": 60} if sqlite else {})
+    engine = create_engine(url)
 
     @event.listens_for(engine, "after_cursor_execute")
     def dawdle(*_: object) -> None:

@@ -540,7 +540,7 @@ def _engine(url: str, dice: random.Random) -> Engine:
     arguments = {
         "postgresql": {"application_name": WRITERS, "options": "-c deadlock_timeout=50ms"},
         "mariadb": {"local_infile": True, "init_command": "SET innodb_lock_wait_timeout = 5"},
-        "sqlite": {"timeout": PATIENCE, "isolation_level": None},
+        "sqlite": {"isolation_level": None},
     }[sa.make_url(url).get_backend_name()]
     engine = sa.create_engine(url, connect_args=arguments, pool_size=40, max_overflow=20)
     if engine.dialect.name == "sqlite":
@@ -548,9 +548,5 @@ def _engine(url: str, dice: random.Random) -> Engine:
         @event.listens_for(engine, "begin")
         def begin(connection: Connection) -> None:
             connection.exec_driver_sql(dice.choice(("BEGIN", "BEGIN IMMEDIATE")))
-
-        @event.listens_for(engine, "connect")
-        def hurry(connection, _record) -> None:
-            connection.execute("PRAGMA synchronous = OFF")
 
     return engine

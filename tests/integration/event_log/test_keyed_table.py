@@ -242,8 +242,7 @@ def test_table_without_a_unique_index_is_refused(parts, options):
 @contextmanager
 def at_once(engine, count):
     """Yield what runs appends in threads, each with its number, an engine and tries."""
-    arguments = {"timeout": 60} if engine.dialect.name == "sqlite" else {}
-    own = sa.create_engine(engine.url, pool_size=count, connect_args=arguments)
+    own = sa.create_engine(engine.url, pool_size=count)
 
     def run(append_once):
         def again(number):
