@@ -1,20 +1,17 @@
 """A log: a published table of events that bear numbers, with all that happens to such a table."""
 
-import threading
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
-from itertools import count
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy import Column, Connection, Engine, Integer, MetaData, Table, event
+from sqlalchemy import Column, Connection, Engine, Integer, MetaData, Table
 from sqlalchemy.exc import DBAPIError
 
 from harness.engines import connected
 from harness.tables import event_table
-from harness.waiting import DEADLINE, until
+from harness.waiting import meanwhile, until
 from zeroeventhub import FIRST, TableFeed
 from zeroeventhub.errors import Unavailable
 
@@ -133,23 +130,6 @@ class Log:
         assert (early, late) == expected
 
 
-@contextmanager
-def behind(engine: Engine, number: int, act: Callable[[], None]) -> Iterator[list[bool]]:
-    """Act behind one of the next statements, counted from 0; yield what is empty until then."""
-    statements, done = count(), []
-
-    def execute(*_: object) -> None:
-        if next(statements) == number:
-            done.append(True)
-            act()
-
-    event.listen(engine, "after_cursor_execute", execute)
-    try:
-        yield done
-    finally:
-        event.remove(engine, "after_cursor_execute", execute)
-
-
 def append(connection: Connection, *numbers: int) -> None:
     """Append events in an open transaction."""
     for number in numbers:
@@ -181,20 +161,14 @@ def stranger(log: Log) -> Iterator[tuple[str, Engine]]:
 @contextmanager
 def polling(feed: Any) -> Iterator[None]:
     """Read a feed from its start over and over, beside what is done meanwhile."""
-    ended, reads = threading.Event(), []
+    reads = []
 
     def read() -> None:
-        while not ended.is_set():
-            with suppress(Unavailable):
-                reads.append(feed.read(0, FIRST, 1000))
+        with suppress(Unavailable):
+            reads.append(feed.read(0, FIRST, 1000))
 
-    with ThreadPoolExecutor(1) as pool:
-        reading = pool.submit(read)
-        try:
-            yield
-        finally:
-            ended.set()
-        reading.result(timeout=DEADLINE)
+    with meanwhile(read):
+        yield
     assert reads
 
 

@@ -11,11 +11,9 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,7 @@ from starlette.applications import Starlette
 from harness.faults.account import Findings, naming
 from harness.shop import metadata, orders, place
 from harness.spark import environment, prepare, spark_session
-from harness.waiting import until
+from harness.waiting import meanwhile, until
 from harness.web import serving
 from zeroeventhub import TableFeed, feed_routes
 
@@ -39,12 +37,13 @@ PATIENCE = 120
 
 
 class Stream:
-    """Hold a stream's folder, and how often its publisher was asked."""
+    """Hold a stream's folder, how often its publisher was asked, and what that has published."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.url = ""
         self.asked = 0
+        self.written = 0
 
     def batches(self, name: str) -> int:
         """Count the batches that have a file in a folder of the stream's."""
@@ -167,26 +166,16 @@ def _publishing(engine: Engine, stream: Stream) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _writing(engine: Engine, stream: Stream) -> Iterator[None]:
+def _writing(engine: Engine, stream: Stream) -> AbstractContextManager[None]:
     """Write orders meanwhile, and keep some batches ahead."""
-    stopping = threading.Event()
 
     def write() -> None:
-        first = 0
-        while not stopping.wait(0.05):
-            if first < (stream.committed + AHEAD) * LIMIT:
-                with engine.begin() as connection:
-                    place(connection, 12, first=first, partitions=PARTITIONS)
-                first += 12
+        if stream.written < (stream.committed + AHEAD) * LIMIT:
+            with engine.begin() as connection:
+                place(connection, 12, first=stream.written, partitions=PARTITIONS)
+            stream.written += 12
 
-    with ThreadPoolExecutor(1) as pool:
-        writing = pool.submit(write)
-        try:
-            yield
-        finally:
-            stopping.set()
-            writing.result(PATIENCE)
+    return meanwhile(write, pause=0.05)
 
 
 def _by_partition(rows: Any) -> dict[int, list[int]]:

@@ -1,6 +1,9 @@
 """Statements, as text or made by SQLAlchemy, in transactions of their own."""
 
-from sqlalchemy import func, insert, select, text
+from contextlib import contextmanager
+from itertools import count
+
+from sqlalchemy import event, func, insert, select, text
 
 
 def execute(engine, *statements):
@@ -30,3 +33,29 @@ def count_of(engine, table):
 
 def _parsed(statement):
     return text(statement) if isinstance(statement, str) else statement
+
+
+def behind(engine, number, act):
+    """Act behind one of the next statements, counted from 0; yield what is empty until then."""
+    return _at(engine, "after_cursor_execute", "", number, act)
+
+
+def before_query(engine, number, act):
+    """Act before one of the next queries, counted from 0; yield what is empty until then."""
+    return _at(engine, "before_cursor_execute", "SELECT", number, act)
+
+
+@contextmanager
+def _at(engine, moment, beginning, number, act):
+    statements, done = count(), []
+
+    def execute(_connection, _cursor, statement, *_):
+        if statement.startswith(beginning) and next(statements) == number:
+            done.append(True)
+            act()
+
+    event.listen(engine, moment, execute)
+    try:
+        yield done
+    finally:
+        event.remove(engine, moment, execute)

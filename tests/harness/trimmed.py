@@ -1,11 +1,8 @@
 """Feeds that are trimmed: what tests of retention, trimming, progress and archives ask of them."""
 
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from itertools import count
 
 import pytest
-from sqlalchemy import event
 
 from harness.shop import metadata, orders
 from harness.statements import add
@@ -64,20 +61,3 @@ def ten_days(engine):
     ]
     add(engine, orders, rows)
     return engine
-
-
-@contextmanager
-def before_query(engine, step, act):
-    """Act before one of the next queries, counted from 0; yield what is empty until then."""
-    queries, done = count(), []
-
-    def execute(_connection, _cursor, statement, *_):
-        if statement.startswith("SELECT") and next(queries) == step:
-            done.append(step)
-            act()
-
-    event.listen(engine, "before_cursor_execute", execute)
-    try:
-        yield done
-    finally:
-        event.remove(engine, "before_cursor_execute", execute)

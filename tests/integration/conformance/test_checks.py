@@ -1,7 +1,5 @@
 """The checks of the conformance kit: they find planted faults, and pass right feeds."""
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
@@ -11,6 +9,7 @@ from harness.mutant_publishers import MUTANTS, publisher
 from harness.readers import mounted
 from harness.shop import metadata, orders
 from harness.statements import add
+from harness.waiting import meanwhile
 from harness.web import serving
 from sqlalchemy import MetaData
 from starlette.applications import Starlette
@@ -135,21 +134,9 @@ def test_our_publisher_conforms_without_events(sqlite):
 def test_publisher_that_is_written_to_conforms(sqlite):
     """Events that come in while a feed is checked make nothing fail."""
     metadata.create_all(sqlite)
-    done = threading.Event()
-
-    def write():
-        for first in count(0, 4):
-            if done.wait(0.01):
-                return
-            place(sqlite, 4, first)
-
-    with ThreadPoolExecutor(1) as pool:
-        writing = pool.submit(write)
-        try:
-            results = check_table(sqlite)
-        finally:
-            done.set()
-        writing.result(timeout=30)
+    numbers = count(0, 4)
+    with meanwhile(lambda: place(sqlite, 4, next(numbers)), pause=0.01):
+        results = check_table(sqlite)
     assert outcomes(results, "fail") == {}
 
 

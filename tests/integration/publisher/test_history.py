@@ -11,8 +11,8 @@ from harness.databases import new_database, restore
 from harness.log import connected
 from harness.shop import metadata, orders
 from harness.soak_histories import KINDS, Histories
-from harness.statements import add, execute
-from harness.trimmed import before_query, numbers
+from harness.statements import add, before_query, execute
+from harness.trimmed import numbers
 
 from zeroeventhub import FIRST, LAST, TableFeed
 from zeroeventhub.errors import Diverged, Gone

@@ -9,8 +9,8 @@ from harness.log import connected
 from harness.ordering_table import ALL
 from harness.published import published
 from harness.shop import metadata, orders
-from harness.statements import execute
-from harness.trimmed import before_query, numbers, of_another_event, of_each, position_of, trim
+from harness.statements import before_query, execute
+from harness.trimmed import numbers, of_another_event, of_each, position_of, trim
 from sqlalchemy import insert
 
 from zeroeventhub import FIRST, LAST, TableFeed, TypeFilter

@@ -27,7 +27,8 @@ from harness.log import Log, connected
 from harness.ordering_table import ALL, SEQUENCED_SQLITE, SINGLE_WRITER
 from harness.published import install
 from harness.shop import orders
-from harness.trimmed import before_query, numbers, trim
+from harness.statements import before_query
+from harness.trimmed import numbers, trim
 from sqlalchemy import insert
 
 from zeroeventhub import FIRST, LAST

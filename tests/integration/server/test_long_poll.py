@@ -2,7 +2,6 @@
 
 import gc
 import json
-import threading
 import time
 import traceback
 from concurrent.futures import wait
@@ -27,7 +26,7 @@ from harness.readers import (
 from harness.shop import fill, orders, place, write
 from harness.stalled import answer, ask, asking
 from harness.statements import add
-from harness.waiting import until
+from harness.waiting import meanwhile, until
 from sqlalchemy import event, text
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
@@ -62,26 +61,18 @@ def test_event_that_is_committed_ends_the_wait(engine, watcher, pool):
     assert [one.waited < WAIT / 2 for one in watcher.answers if one.route == "events"] == [True] * 2
 
 
-def test_wait_ends_in_time(empty_shop, pool):
+def test_wait_ends_in_time(empty_shop):
     """A reader waits as long as it says and no longer than it may, however busy the feed is."""
-    ended = threading.Event()
-
-    def go_on_writing():
-        while not ended.wait(0.002):
-            write(empty_shop)
-
-    with mounted(FEED, empty_shop, capacity=Capacity(wait_seconds=0.5)) as url:
-        writing = pool.submit(go_on_writing)
-        try:
-            for wait, least, most in (("0.2", 0.2, 4), ("60", 0.5, 5)):
-                began = time.monotonic()
-                page = get(url, cursor="1-0", wait=wait, **{"event-types": "paid"})
-                assert least <= time.monotonic() - began < most
-                assert numbers(page) == []
-                assert json.loads(page.text)["caughtUp"]
-        finally:
-            ended.set()
-            writing.result()
+    with (
+        mounted(FEED, empty_shop, capacity=Capacity(wait_seconds=0.5)) as url,
+        meanwhile(lambda: write(empty_shop), pause=0.002),
+    ):
+        for wait, least in (("0.2", 0.2), ("60", 0.5)):
+            began = time.monotonic()
+            page = get(url, cursor="1-0", wait=wait, **{"event-types": "paid"})
+            assert least <= time.monotonic() - began < PATIENCE
+            assert numbers(page) == []
+            assert json.loads(page.text)["caughtUp"]
 
 
 @pytest.mark.slow

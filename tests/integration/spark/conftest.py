@@ -1,8 +1,6 @@
 """Fixtures of Spark, and of the shops that it reads."""
 
 import os
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from itertools import count
 
@@ -12,6 +10,7 @@ from harness.readers import mounted
 from harness.shop import metadata, orders, place
 from harness.spark import spark_session
 from harness.statements import add
+from harness.waiting import meanwhile
 from obstore.store import S3Store
 
 from zeroeventhub import TableFeed
@@ -130,23 +129,15 @@ def sealed(any_engine, archive):
 def writing():
     """A context in which two writers append events of some partitions, two at a time."""
 
-    @contextmanager
     def writing(engine, partitions, first):
-        ended, numbers = threading.Event(), count(first)
+        numbers = count(first)
 
         def write():
-            while not ended.wait(0.01):
-                pair = (next(numbers), next(numbers))
-                rows = [{"part": partitions[n % len(partitions)], "data": {"n": n}} for n in pair]
-                add(engine, orders, rows)
+            pair = (next(numbers), next(numbers))
+            rows = [{"part": partitions[n % len(partitions)], "data": {"n": n}} for n in pair]
+            add(engine, orders, rows)
 
-        with ThreadPoolExecutor(2) as pool:
-            writers = [pool.submit(write) for _ in range(2)]
-            try:
-                yield
-            finally:
-                ended.set()
-        assert [writer.result() for writer in writers] == [None, None]
+        return meanwhile(write, pause=0.01, threads=2)
 
     return writing
 

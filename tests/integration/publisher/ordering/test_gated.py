@@ -3,7 +3,7 @@
 from uuid import uuid4
 
 import pytest
-from harness.log import LOG, append, behind
+from harness.log import LOG, append
 from harness.ordering_table import (
     GATED,
     SEQUENCED,
@@ -13,6 +13,7 @@ from harness.ordering_table import (
     shows,
 )
 from harness.published import install
+from harness.statements import behind
 from sqlalchemy import inspect
 from sqlalchemy.exc import IntegrityError
 

@@ -5,7 +5,7 @@ from contextlib import closing, nullcontext
 from itertools import count
 
 import pytest
-from harness.log import LOG, Preparing, append, behind, prepared, stranger
+from harness.log import LOG, Preparing, append, prepared, stranger
 from harness.ordering_table import (
     GATED,
     OBSERVED,
@@ -19,6 +19,7 @@ from harness.ordering_table import (
     refusal,
     shows,
 )
+from harness.statements import behind
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from zeroeventhub import FIRST
