@@ -1,6 +1,6 @@
 """What a feed costs the service that it is mounted in, when its readers are many and slow.
 
-    python benchmarks/guest.py [DATABASE …] [--readers 1000] [--waits 5000] [--rounds 3]
+    python -m benchmarks.guest [DATABASE …] [--readers 1000] [--waits 5000] [--rounds 3]
 
 One uvicorn process serves endpoints of the host's and a feed. Another process holds requests whose
 answers are not read, and requests that wait at the head. A third measures the host's endpoints
@@ -21,27 +21,18 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
 import uvicorn
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Engine,
-    Integer,
-    MetaData,
-    Table,
-    Text,
-    create_engine,
-    insert,
-    text,
-)
+from sqlalchemy import Engine, create_engine, insert, text
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from benchmarks.cpu import resident
+from benchmarks.events import feed_table
+from benchmarks.measuring import quantile
 from zeroeventhub import FIRST, LAST, TableFeed, feed_routes
 
 EVENT_BYTES = 2_000
@@ -51,13 +42,7 @@ BATCH = 100
 SETTLING = 7.0
 """Seconds until all readers have a page on its way or were told to come again, and all wait."""
 
-events = Table(
-    "guest_benchmark",
-    MetaData(),
-    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
-    Column("data", Text, nullable=False),
-    sqlite_autoincrement=True,
-)
+events = feed_table("guest_benchmark", "text")
 
 
 def serve(database: str, port: int) -> None:
@@ -161,17 +146,6 @@ def measure(url: str, path: str, seconds: float) -> tuple[list[float], int]:
     return taken, errors
 
 
-def quantile(taken: list[float], share: float) -> float:
-    """Return what so large a share is not above."""
-    return sorted(taken)[min(len(taken) - 1, int(len(taken) * share))]
-
-
-def resident(process: subprocess.Popen[str]) -> float:
-    """Return how many mebibytes a process has in memory."""
-    status = Path(f"/proc/{process.pid}/status").read_text()
-    return int(status.split("VmRSS:")[1].split()[0]) / 1024
-
-
 def fill(engine: Engine) -> None:
     """Make the table anew, with pages that are larger than what a system takes unread."""
     events.drop(engine, checkfirst=True)
@@ -182,9 +156,9 @@ def fill(engine: Engine) -> None:
 
 @contextmanager
 def running(*words: str) -> Iterator[subprocess.Popen[str]]:
-    """Run this file in a process of its own."""
-    process = subprocess.Popen(  # noqa: S603 - this file
-        [sys.executable, __file__, *words],
+    """Run this module in a process of its own."""
+    process = subprocess.Popen(  # noqa: S603 - this module
+        [sys.executable, "-m", "benchmarks.guest", *words],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -246,36 +220,33 @@ def compare(database: str, options: argparse.Namespace) -> None:
     table: dict[tuple[str, str], list[tuple[float, float]]] = {}
     facts: dict[str, list[float]] = {}
     errors = 0
+
+    def ask(path: str, state: str, seconds: float) -> int:
+        taken, wrong = measure(url, path, seconds)
+        table.setdefault((path, state), []).append((quantile(taken, 0.5), quantile(taken, 0.99)))
+        return wrong
+
+    def note(state: str) -> int:
+        facts.setdefault(f"MiB, {state}", []).append(resident(server.pid))
+        return sum(ask(path, state, options.seconds) for path in ("/async", "/sync"))
+
     for _ in range(options.rounds):
         with running("serve", database, str(port)) as server:
             started(url)
             head(url)
 
-            def note(state: str, server: subprocess.Popen[str] = server) -> int:
-                failed = 0
-                for path in ("/async", "/sync"):
-                    taken, wrong = measure(url, path, options.seconds)
-                    found = quantile(taken, 0.5), quantile(taken, 0.99)
-                    table.setdefault((path, state), []).append(found)
-                    failed += wrong
-                facts.setdefault(f"MiB, {state}", []).append(resident(server))
-                return failed
-
             errors += note("idle")
-            before = resident(server)
+            before = resident(server.pid)
             with running("hold", url, "0", str(options.waits)) as holder:
                 said(holder)
                 tell(holder, head(url))
                 said(holder)
                 time.sleep(SETTLING)
-                waits = (resident(server) - before) * 1024 / max(1, options.waits)
+                waits = (resident(server.pid) - before) * 1024 / max(1, options.waits)
                 facts.setdefault("KiB a wait", []).append(waits)
             with running("hold", url, str(options.readers), str(options.waits)) as holder:
                 said(holder)
-                taken, wrong = measure(url, "/async", SETTLING)
-                errors += wrong
-                found = quantile(taken, 0.5), quantile(taken, 0.99)
-                table.setdefault(("/async", "readers come"), []).append(found)
+                errors += ask("/async", "readers come", SETTLING)
                 errors += note("unread")
                 tell(holder, head(url))
                 said(holder)
@@ -283,10 +254,7 @@ def compare(database: str, options: argparse.Namespace) -> None:
                 errors += note("unread and waiting")
                 with engine.begin() as connection:
                     connection.execute(insert(events), {"data": "news"})
-                taken, wrong = measure(url, "/async", 1)
-                errors += wrong
-                found = quantile(taken, 0.5), quantile(taken, 0.99)
-                table.setdefault(("/async", "the second of an event"), []).append(found)
+                errors += ask("/async", "the second of an event", 1)
                 tell(holder, "")
                 print(f"  answers to those who waited: {said(holder)}")  # noqa: T201 - the output
     engine.dispose()

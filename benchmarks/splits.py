@@ -1,6 +1,6 @@
 """What it costs to cut a long table into pieces, and how equal those are.
 
-    python benchmarks/splits.py URL [--rows 10000000] [--rounds 5]
+    python -m benchmarks.splits URL [--rows 10000000] [--rounds 5]
 
 The table has four partitions and holes: one row in ten is missing, so is a whole tenth, and numbers
 have jumped by a billion. Partition 0 has 1 % of the first half and 90 % of the second.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from harness.databases import (
     POSTGRESQL_VARIABLE,
@@ -19,6 +20,7 @@ from sqlalchemy import Engine, create_engine, make_url, text
 from benchmarks.acting import Actor, acting
 from benchmarks.cpu import Meter, of_postgresql, of_process
 from benchmarks.events import feed_table, fill
+from benchmarks.measuring import Run
 from benchmarks.peer import peer_python
 from benchmarks.servers import postgresql_on_network
 
@@ -140,6 +142,29 @@ class Stage:
             yield publisher, meters
 
     @contextmanager
+    def draining(
+        self, table: str, **options: Any
+    ) -> Iterator[tuple[Actor, Actor, dict[str, Meter]]]:
+        """Start a publisher of a table and a reader; yield them, and what measures the publisher.
+
+        Args:
+            table: filled before.
+            options: of the publisher.
+        """
+        with self.publisher(table, **options) as (publisher, meters):
+            task = {"port": publisher.ready["port"], "path": events_path(table)}
+            with acting("drain", task) as reader:
+                yield publisher, reader, meters
+
+    def drained(self, table: str, **options: Any) -> Run:
+        """Drain a feed from its first event to its last."""
+        with self.draining(table, **options) as (_, reader, meters):
+            reader.act({"cursor": "_last", "events": 1})
+            run = reader.run(meters, {"cursor": "_first", "events": self.events})
+        assert run.events == self.events  # noqa: S101 - else it would be no measure
+        return run
+
+    @contextmanager
     def peer(self, table: str) -> Iterator[tuple[Actor, dict[str, Meter]]]:
         """Start the Python peer's publisher; yield it, and what measures it and its database."""
         task = {"database": self.plain_url, "table": table}
@@ -168,9 +193,9 @@ def address(publisher: Actor, table: str) -> str:
     return f"http://127.0.0.1:{publisher.ready['port']}/{table}"
 
 
-def events_path(table: str, *, page: int = PAGE) -> str:
+def events_path(table: str) -> str:
     """Return where pages of a table's feed are, with CURSOR in the place of their cursor."""
-    return f"/{table}/events?token=1&partition=0&cursor=CURSOR&pagesizehint={page}"
+    return f"/{table}/events?token=1&partition=0&cursor=CURSOR&pagesizehint={PAGE}"
 
 
 PEER_PATH = f"/feed/v1?n=1&cursor0=CURSOR&pagesizehint={PAGE}"

@@ -4,20 +4,9 @@ import statistics
 import time
 from collections.abc import Sequence
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    Engine,
-    Integer,
-    MetaData,
-    Table,
-    Text,
-    create_engine,
-    func,
-    select,
-)
+from sqlalchemy import Connection, Engine, create_engine, func, select
 
+from benchmarks.events import feed_table
 from zeroeventhub import LAST, TableFeed
 from zeroeventhub.errors import Unavailable
 from zeroeventhub.publisher.bound_feed import BoundFeed
@@ -38,13 +27,7 @@ VARIANTS = {
     "sqlite": (NONE, READER, "single-writer", "sequenced"),
 }
 
-events = Table(
-    "ordering_benchmark",
-    MetaData(),
-    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
-    Column("data", Text, nullable=False),
-    sqlite_autoincrement=True,
-)
+events = feed_table("ordering_benchmark", "text")
 
 
 def open_engine(url: str) -> Engine:
@@ -73,6 +56,13 @@ def install(engine: Engine, ordering: str) -> BoundFeed:
     with engine.begin() as connection:
         source.install(connection)
     return source.bind(engine)
+
+
+def finish(engine: Engine) -> None:
+    """Leave nothing in the database."""
+    new_feed(engine, NONE)
+    events.drop(engine)
+    engine.dispose()
 
 
 class Trust:
@@ -109,7 +99,7 @@ class Trusting(TableFeed):
 def settled(feed: BoundFeed) -> int:
     """Read the horizon; -1 while it is not known."""
     try:
-        return int(feed.read(0, LAST, 1).cursor.removeprefix("1-"))
+        return int(feed.read(0, LAST, 1).cursor.split("-")[1])
     except Unavailable:
         return -1
 

@@ -1,6 +1,6 @@
 """What reading the horizon costs, beside more and more open writers.
 
-    python benchmarks/ordering/horizon.py URL [--rounds 200]
+    python -m benchmarks.ordering.horizon URL [--rounds 200]
 
 Each writer has written one row and keeps its transaction open.
 """
@@ -10,8 +10,19 @@ import statistics
 import time
 from contextlib import ExitStack
 
-from bench import NONE, PAYLOAD, READER, VARIANTS, events, new_feed, open_engine, settled
 from sqlalchemy import insert
+
+from benchmarks.ordering.bench import (
+    NONE,
+    PAYLOAD,
+    READER,
+    VARIANTS,
+    events,
+    finish,
+    new_feed,
+    open_engine,
+    settled,
+)
 
 WRITERS = (0, 10, 100)
 
@@ -45,9 +56,7 @@ def main() -> None:
                     times.append(1000 * (time.perf_counter() - began))
             cells.append(f"{statistics.median(times):.2f}")
         lines.append(f"| {ordering} | " + " | ".join(cells) + " |")
-    new_feed(engine, NONE)
-    events.drop(engine)
-    engine.dispose()
+    finish(engine)
     print("\n".join(lines))  # noqa: T201 - the result
 
 

@@ -1,6 +1,6 @@
 """What a page costs at the start, in the middle and at the head of a long table.
 
-    python benchmarks/ordering/pages.py URL [--rows 10000000] [--rounds 15]
+    python -m benchmarks.ordering.pages URL [--rows 10000000] [--rounds 15]
 
 The three places take turns; a page has 1,000 events, and is read through the feed itself. Each
 ordering is installed over the same rows.
@@ -10,19 +10,21 @@ import argparse
 import statistics
 import time
 
-from bench import (
+from sqlalchemy import Engine, func, insert, select, text
+
+from benchmarks.ordering.bench import (
     NONE,
     PAYLOAD,
     READER,
     VARIANTS,
     events,
+    finish,
     install,
     new_feed,
     open_engine,
     settled,
     spread,
 )
-from sqlalchemy import Engine, func, insert, select, text
 
 PAGE = 1000
 
@@ -75,9 +77,7 @@ def main() -> None:
         lines.append(
             f"| {ordering} | {start:.2f} | {spread(ratios['middle'])} | {spread(ratios['head'])} |"
         )
-    new_feed(engine, NONE)
-    events.drop(engine)
-    engine.dispose()
+    finish(engine)
     print("\n".join(lines))  # noqa: T201 - the result
 
 

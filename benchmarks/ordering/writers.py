@@ -1,6 +1,6 @@
 """What an ordering costs writers, and how long an event takes from its commit to a reader.
 
-    python benchmarks/ordering/writers.py URL [--writers 8] [--think 0] [--rounds 5]
+    python -m benchmarks.ordering.writers URL [--writers 8] [--think 0] [--rounds 5]
 
 Every round runs each variant once, so that their ratios are of one machine in one mood. Writers are
 processes that commit one row at a time, as fast as they can or after thinking. A reader pages
@@ -13,19 +13,20 @@ import statistics
 import time
 from typing import Any
 
-from bench import (
+from sqlalchemy import Engine, insert
+
+from benchmarks.ordering.bench import (
     NONE,
     PAYLOAD,
     VARIANTS,
     events,
+    finish,
     new_feed,
     open_engine,
     quantiles,
     spread,
     wait_until_readable,
 )
-from sqlalchemy import Engine, insert
-
 from zeroeventhub import LAST
 from zeroeventhub.errors import Unavailable
 
@@ -86,9 +87,7 @@ def run(url: str, variant: str, writers: int, think: float) -> tuple[float, list
     total = sum(counts.get() for _ in processes)
     for process in processes:
         process.join()
-    new_feed(engine, NONE)
-    events.drop(engine)
-    engine.dispose()
+    finish(engine)
     return total / SECONDS, delays
 
 

@@ -1,7 +1,6 @@
 """A feed's history in its archive: what sealing takes, what it saves, and how it is read."""
 
 from functools import partial
-from pathlib import Path
 from shutil import rmtree
 
 from sqlalchemy import text
@@ -9,8 +8,7 @@ from sqlalchemy import text
 from benchmarks.acting import acting
 from benchmarks.measuring import Run, Way, figures, rounds, spread
 from benchmarks.result import Goal, Result, Row
-from benchmarks.stage import Stage, events_path
-from benchmarks.suites.drain import drained
+from benchmarks.stage import Stage
 
 HOT = "from the table"
 CACHED = "from the archive, cached on the disk"
@@ -35,12 +33,12 @@ def archive(stage: Stage) -> Result:
     with acting("seal", _task(stage, sealed)) as sealer:
         of_archive = sealer.act({"archive": str(place)})["bytes"] / stage.events
     ways: dict[str, Way] = {
-        HOT: partial(drained, stage, table),
-        CACHED: partial(from_archive, stage, sealed, place, cache),
-        FETCHED: partial(from_archive, stage, sealed, place, None),
+        HOT: partial(stage.drained, table),
+        CACHED: partial(stage.drained, sealed, archive=str(place), cache=str(cache)),
+        FETCHED: partial(stage.drained, sealed, archive=str(place)),
         SEALING: partial(sealing, stage, table),
     }
-    from_archive(stage, sealed, place, cache)
+    ways[CACHED]()
     runs = rounds(ways, stage.count, stage.tell)
     rmtree(place)
     del stage.filled[sealed]
@@ -58,19 +56,6 @@ def archive(stage: Stage) -> Result:
             Goal("sealing, events a second", SEALING, "events/s", 100_000),
         ],
     )
-
-
-def from_archive(stage: Stage, table: str, place: Path, cache: Path | None) -> Run:
-    """Drain a feed whose events are in its archive."""
-    kept = None if cache is None else str(cache)
-    with (
-        stage.publisher(table, archive=str(place), cache=kept) as (publisher, meters),
-        acting("drain", {"port": publisher.ready["port"], "path": events_path(table)}) as reader,
-    ):
-        reader.act({"cursor": "_last", "events": 1})
-        run = reader.run(meters, {"cursor": "_first", "events": stage.events})
-    assert run.events == stage.events  # noqa: S101 - else it would be no measure
-    return run
 
 
 def sealing(stage: Stage, table: str) -> Run:

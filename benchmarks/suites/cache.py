@@ -2,11 +2,10 @@
 
 from functools import partial
 
-from benchmarks.acting import acting
 from benchmarks.measuring import Run, Way, figures, rounds
 from benchmarks.result import Goal, Result, Row
-from benchmarks.stage import PAGE, Stage, events_path
-from benchmarks.suites.drain import copied, drained
+from benchmarks.stage import PAGE, Stage
+from benchmarks.suites.drain import copied
 
 CEILING = "COPY of jsonb"
 AGAIN = "full pages, asked for again"
@@ -25,7 +24,7 @@ def cache(stage: Stage) -> Result:
     table = stage.table("events_jsonb", "jsonb", stage.events)
     ways: dict[str, Way] = {
         CEILING: partial(copied, stage, table),
-        "full pages, the first time": partial(drained, stage, table),
+        "full pages, the first time": partial(stage.drained, table),
         AGAIN: partial(again, stage, table, tags=False),
         UNCHANGED: partial(again, stage, table, tags=True),
     }
@@ -47,10 +46,7 @@ def cache(stage: Stage) -> Result:
 
 def again(stage: Stage, table: str, *, tags: bool) -> Run:
     """Ask for the same pages again and again."""
-    with (
-        stage.publisher(table) as (publisher, meters),
-        acting("drain", {"port": publisher.ready["port"], "path": events_path(table)}) as reader,
-    ):
+    with stage.draining(table) as (_, reader, meters):
         count = min(PAGES + 1, stage.events // PAGE)
         walked = reader.act({"cursor": "_first", "events": count * PAGE})
         # The start is no place that stays: who reads from it is never told that it knows the page.

@@ -4,10 +4,9 @@ from functools import partial
 
 import httpx
 
-from benchmarks.acting import acting
 from benchmarks.measuring import Run, Way, rounds, spread
 from benchmarks.result import Goal, Result, Row
-from benchmarks.stage import PAGE, Stage, address, events_path
+from benchmarks.stage import PAGE, Stage, address
 from zeroeventhub import FIRST, Client
 
 SHORT_ROWS = 100_000
@@ -53,10 +52,7 @@ def depth(stage: Stage) -> Result:
 
 def paged(stage: Stage, table: str, share: float) -> Run:
     """Read pages from a place that has so large a share of the events before it."""
-    with (
-        stage.publisher(table) as (publisher, _),
-        acting("drain", {"port": publisher.ready["port"], "path": events_path(table)}) as reader,
-    ):
+    with stage.draining(table) as (publisher, reader, _):
         cursor = FIRST
         with httpx.Client(timeout=60) as http:
             if share:

@@ -5,7 +5,7 @@ from functools import partial
 from benchmarks.acting import acting
 from benchmarks.measuring import Run, Way, figures, rounds
 from benchmarks.result import Goal, Result, Row
-from benchmarks.stage import PEER_PATH, Stage, events_path
+from benchmarks.stage import PEER_PATH, Stage
 
 CEILING = "COPY of jsonb"
 OURS = "publisher, jsonb"
@@ -39,9 +39,9 @@ def drain(stage: Stage) -> Result:
     ways: dict[str, Way] = {CEILING: partial(copied, stage, tables["jsonb"])}
     ways["COPY of JSON kept as text"] = partial(copied, stage, tables["json"])
     for name, form in _WAYS.items():
-        ways[name] = partial(drained, stage, tables[form], form, plain=name == PLAIN)
+        ways[name] = partial(stage.drained, tables[form], form=form, plain=name == PLAIN)
     ways[SMALL_CEILING] = partial(copied, stage, few)
-    ways[SMALL] = partial(drained, stage, few)
+    ways[SMALL] = partial(stage.drained, few)
     ways[PEER] = partial(drained_from_peer, stage, tables["jsonb"])
     runs = rounds(ways, stage.count, stage.tell)
     rows = []
@@ -80,18 +80,6 @@ def copied(stage: Stage, table: str) -> Run:
     """Copy a table to nobody."""
     with acting("copying", {"database": stage.plain_url, "table": table}) as copying:
         return copying.run({"database": stage.backends})
-
-
-def drained(stage: Stage, table: str, form: str = "jsonb", *, plain: bool = False) -> Run:
-    """Drain a feed from its first event to its last."""
-    with (
-        stage.publisher(table, form=form, plain=plain) as (publisher, meters),
-        acting("drain", {"port": publisher.ready["port"], "path": events_path(table)}) as reader,
-    ):
-        reader.act({"cursor": "_last", "events": 1})
-        run = reader.run(meters, {"cursor": "_first", "events": stage.events})
-    assert run.events == stage.events  # noqa: S101 - else it would be no measure
-    return run
 
 
 def drained_from_peer(stage: Stage, table: str) -> Run:

@@ -5,10 +5,9 @@ from functools import partial
 
 import httpx
 
-from benchmarks.acting import acting
 from benchmarks.measuring import Figure, Run, Way, figures, quantile, rounds, spread
 from benchmarks.result import Goal, Result, Row
-from benchmarks.stage import PAGE, Stage, address, events_path
+from benchmarks.stage import PAGE, Stage, address
 from zeroeventhub import Client
 
 NUMBERS = (1, 8, 64)
@@ -65,10 +64,7 @@ def _pages(runs: Sequence[Run], number: int) -> dict[str, Figure]:
 
 def drained(stage: Stage, table: str, number: int) -> Run:
     """Drain a feed in so many pieces."""
-    with (
-        stage.publisher(table) as (publisher, meters),
-        acting("drain", {"port": publisher.ready["port"], "path": events_path(table)}) as readers,
-    ):
+    with stage.draining(table) as (publisher, readers, meters):
         with httpx.Client() as http:
             cursors = Client(address(publisher, table), http).splits(0, number)
         share = stage.events // (len(cursors) - 1)

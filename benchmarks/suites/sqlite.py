@@ -5,7 +5,7 @@ from functools import partial
 from benchmarks.acting import acting
 from benchmarks.measuring import Run, Way, figures, rounds
 from benchmarks.result import Goal, Result, Row
-from benchmarks.stage import PAGE, Stage, events_path
+from benchmarks.stage import PAGE, Stage
 
 CEILING = "bare cursor, fetchmany"
 OURS = "publisher, bytes drained"
@@ -32,7 +32,7 @@ def _compared(stage: Stage, url: str, name: str, text: str) -> Result:
     table = stage.table(f"events_{name.lower()}", "json", stage.events, url=url)
     ways: dict[str, Way] = {
         CEILING: partial(fetched, url, table),
-        OURS: partial(drained, stage, url, table),
+        OURS: partial(stage.drained, table, form="json", url=url),
     }
     runs = rounds(ways, stage.count, stage.tell)
     of = {"of the cursor": runs[CEILING]}
@@ -45,15 +45,3 @@ def fetched(url: str, table: str) -> Run:
     """Fetch all rows."""
     with acting("fetch", {"database": url, "table": table, "limit": PAGE}) as fetching:
         return fetching.run({})
-
-
-def drained(stage: Stage, url: str, table: str) -> Run:
-    """Drain the feed."""
-    with (
-        stage.publisher(table, form="json", url=url) as (publisher, meters),
-        acting("drain", {"port": publisher.ready["port"], "path": events_path(table)}) as reader,
-    ):
-        reader.act({"cursor": "_last", "events": 1})
-        run = reader.run(meters, {"cursor": "_first", "events": stage.events})
-    assert run.events == stage.events  # noqa: S101 - else it would be no measure
-    return run
