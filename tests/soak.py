@@ -29,7 +29,7 @@ from harness.databases import mariadb_server, new_database, postgresql_server
 from harness.faults.account import Account, Findings
 from harness.faults.every_cut import Case, Framing, async_fetch, random_faults, sync_fetch
 from harness.faults.killed_publisher import killed_while_sending
-from harness.kills.torments import TORMENTS, Torment, tormented
+from harness.kills.torments import TORMENTS, tormented
 from harness.nginx_paths import Deployment
 from harness.random_requests import fuzz
 from harness.simulation.world import simulate
@@ -116,10 +116,8 @@ def simulation(soak: Soak) -> Iterator[str]:
         seeds = soak.seeds(1_000_000)
         chunks = [seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)]
         with ProcessPoolExecutor() as pool:
-            failures = [
-                each for part in pool.map(simulate, chunks) for each in part.failures.items()
-            ]
-        wrong = [f"seed {seed}: {what}" for seed, what in failures]
+            parts = [failures for *_, failures in pool.map(simulate, chunks)]
+        wrong = [f"seed {seed}: {what}" for part in parts for seed, what in part.items()]
         return Findings(Counter(worlds=len(seeds)), wrong)
 
     yield soak.row(("R8", "simulated worlds", ""), find, "worlds", 1_000_000)
@@ -188,37 +186,22 @@ def histories(soak: Soak) -> Iterator[str]:
             )
 
 
-def kills(soak: Soak) -> Iterator[str]:
-    """Kill consumers."""
-    return _torments(soak, "R3")
-
-
-def connections(soak: Soak) -> Iterator[str]:
-    """Cut consumers off from their databases."""
-    return _torments(soak, "R5")
-
-
-def leases(soak: Soak) -> Iterator[str]:
-    """Freeze consumers, and let several be at work."""
-    return _torments(soak, "R7")
-
-
-def _torments(soak: Soak, code: str) -> Iterator[str]:
+def torments(soak: Soak, code: str) -> Iterator[str]:
+    """Do to consumers what a row of the report says."""
     for torment in TORMENTS:
         there = [name for name in torment.databases if name in soak.databases]
         if torment.row == code and there:
             full = -(-torment.size // len(there))
             # Each database's consumers wait most of the time, and have processes of their own.
+            options = {"size": soak.size(full), "seed": soak.seed, "tell": soak.tell}
             with ThreadPoolExecutor(len(there)) as pool:
-                rows = [pool.submit(_torment, soak, torment, name, full) for name in there]
+                rows = []
+                for name in there:
+                    find = partial(tormented, torment, name, soak.databases[name], **options)
+                    key = (torment.row, torment.name, name)
+                    rows.append(pool.submit(soak.row, key, find, "done", full))
                 for row in as_completed(rows):
                     yield row.result()
-
-
-def _torment(soak: Soak, torment: Torment, name: str, full: int) -> str:
-    options = {"size": soak.size(full), "seed": soak.seed, "tell": soak.tell}
-    find = partial(tormented, torment, name, soak.databases[name], **options)
-    return soak.row((torment.row, torment.name, name), find, "done", full)
 
 
 def orderings(soak: Soak) -> Iterator[str]:
@@ -261,12 +244,17 @@ def spark(soak: Soak) -> Iterator[str]:
             yield soak.row(("R16", "drivers killed", "postgresql"), find, "kills", 20)
 
 
-PARTS = {
-    part.__name__: part
-    for part in (
-        *(simulation, wire, publishers, histories, kills, connections, leases),
-        *(orderings, requests, spark),
-    )
+PARTS: dict[str, Callable[[Soak], Iterator[str]]] = {
+    "simulation": simulation,
+    "wire": wire,
+    "publishers": publishers,
+    "histories": histories,
+    "kills": partial(torments, code="R3"),
+    "connections": partial(torments, code="R5"),
+    "leases": partial(torments, code="R7"),
+    "orderings": orderings,
+    "requests": requests,
+    "spark": spark,
 }
 
 

@@ -4,8 +4,6 @@ import sqlalchemy as sa
 
 from zeroeventhub import FIRST, EventLog, NewEvent
 
-__all__ = ["append", "batch", "ids", "made", "published", "rows"]
-
 DATA = ["ë", None, 0.5]
 
 

@@ -13,17 +13,6 @@ from harness.readers import client_of
 from harness.web import answering
 from zeroeventhub import FIRST, AsyncClient
 
-__all__ = [
-    "INFO",
-    "PAGE",
-    "answer",
-    "async_call",
-    "discovery",
-    "problem",
-    "raw_feed",
-    "sync_call",
-]
-
 PAGE = b'{"data":{"n":1}}\n{"cursor":"a"}\n{"data":{"n":2}}\n{"data":{"n":3}}\n{"cursor":"b"}\n'
 
 

@@ -22,27 +22,6 @@ from zeroeventhub.consumer.steps import (
 from zeroeventhub.errors import Fenced, StoreUnavailable, TokenChanged, ZeroEventHubError
 from zeroeventhub.protocol import CAUGHT_UP, WAIT
 
-__all__ = [
-    "AWAY",
-    "BROKEN",
-    "CHANGED",
-    "FAMILY",
-    "ONE",
-    "POLL",
-    "SAYS",
-    "TWO",
-    "WAITS",
-    "Lost",
-    "World",
-    "delivered",
-    "follow",
-    "kinds",
-    "leased",
-    "of_kind",
-    "read",
-    "world_of",
-]
-
 POLL = 7.0
 CHANGED = TokenChanged("The partitions have changed.")
 ONE = [Partition(0)]

@@ -18,20 +18,11 @@ from zeroeventhub.wire import ARROW_TYPE
 
 __all__ = ["MUTANTS", "publisher"]
 
-EVERYTHING = frozenset(
-    {
-        protocol.CAUGHT_UP,
-        protocol.CURSOR_OF_COUNT,
-        protocol.CURSOR_OF_TIME,
-        protocol.EVENT_TYPES,
-        protocol.KEY_HISTORY,
-        protocol.LAG,
-        protocol.SEGMENTS,
-        protocol.SPLITS,
-        protocol.STOP,
-        protocol.WAIT,
-    }
-)
+EVERYTHING = frozenset(protocol.EXTENSIONS) - {
+    protocol.ARROW,
+    protocol.COMPACTED,
+    protocol.PROGRESS,
+}
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 TYPES = ("order.placed", "order.paid", "order.sent")
 

@@ -7,15 +7,13 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from harness.databases import PROGRAMS, give_up, has_engine
 from harness.waiting import until
-
-__all__ = ["Deployment", "Nginx", "deployed", "example", "nginx", "reserved_port", "shipped"]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -40,61 +38,50 @@ http {{
 """
 
 
-class Nginx:
-    """Start, reload and kill an nginx that this machine has, or a container's."""
-
-    def __init__(self, folder: Path, port: int) -> None:
-        self._log = folder / "error.log"
-        self._folder = folder
-        self._port = port
-
-    def start(self) -> None:
-        """Start it, and wait until it listens."""
-        program = shutil.which("nginx", path=PROGRAMS)
-        command = ["-p", f"{self._folder}", "-c", f"{self._folder}/nginx.conf"]
-        command += ["-e", f"{self._log}", "-g", "daemon off;"]
-        if program is not None:
-            # Its workers are killed with it: alone, they would go on.
-            silent = subprocess.DEVNULL
-            process = subprocess.Popen(
-                [program, *command], start_new_session=True, stdout=silent, stderr=silent
-            )
-            self.reload = lambda: process.send_signal(signal.SIGHUP)
-            self.kill = lambda: os.killpg(process.pid, signal.SIGKILL) or process.wait(PATIENCE)
-        elif has_engine():
-            self._contain(command)
-        else:
-            give_up("no nginx is to be had: apt-get install nginx-light, or start Docker")
-        until(self._listens, "nginx listens", PATIENCE)
-
-    def _contain(self, command: list[str]) -> None:
-        from testcontainers.core.container import DockerContainer
-
-        container = DockerContainer(IMAGE, network_mode="host", user=os.geteuid())
-        container = container.with_volume_mapping(str(self._folder), str(self._folder), mode="rw")
-        container = container.with_command(["nginx", *command]).start()
-        self.reload = lambda: container.get_wrapped_container().kill("SIGHUP")
-        self.kill = lambda: container.get_wrapped_container().kill("SIGKILL") or container.stop()
-
-    def _listens(self) -> bool:
-        with socket.socket() as client:
-            return client.connect_ex(("127.0.0.1", self._port)) == 0
-
-
 @contextmanager
-def nginx(configuration: str, port: int) -> Iterator[Nginx]:
+def nginx(configuration: str, port: int) -> Iterator[None]:
     """Run an nginx on a reserved port; its http block says `reuseport` where it listens."""
-    with tempfile.TemporaryDirectory(prefix="zeh-") as name:
+    with tempfile.TemporaryDirectory(prefix="zeh-") as name, ExitStack() as stack:
         folder = Path(name)
         user = "user root;" if os.geteuid() == 0 else ""
         (folder / "nginx.conf").write_text(MAIN.format(folder=folder, user=user))
         (folder / "test.conf").write_text(configuration)
-        server = Nginx(folder, port)
-        server.start()
-        try:
-            yield server
-        finally:
-            server.kill()
+        command = ["-p", name, "-c", f"{name}/nginx.conf", "-e", f"{name}/error.log"]
+        command += ["-g", "daemon off;"]
+        if program := shutil.which("nginx", path=PROGRAMS):
+            stack.enter_context(_process([program, *command]))
+        elif has_engine():
+            stack.enter_context(_container(["nginx", *command], name))
+        else:
+            give_up("no nginx is to be had: apt-get install nginx-light, or start Docker")
+        until(lambda: _listens(port), "nginx listens", PATIENCE)
+        yield
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+@contextmanager
+def _process(command: list[str]) -> Iterator[None]:
+    silent = subprocess.DEVNULL
+    process = subprocess.Popen(command, start_new_session=True, stdout=silent, stderr=silent)
+    try:
+        yield
+    finally:
+        # Its workers are killed with it: alone, they would go on.
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(PATIENCE)
+
+
+@contextmanager
+def _container(command: list[str], folder: str) -> Iterator[None]:
+    from testcontainers.core.container import DockerContainer
+
+    container = DockerContainer(IMAGE, network_mode="host", user=os.geteuid())
+    with container.with_volume_mapping(folder, folder, mode="rw").with_command(command):
+        yield
 
 
 def example(name: str, changes: Mapping[str, str]) -> str:

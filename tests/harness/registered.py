@@ -10,8 +10,6 @@ from zeroeventhub import TableFeed
 from zeroeventhub.publisher.progress import Progress
 from zeroeventhub.publisher.retention import Retention
 
-__all__ = ["age", "fill", "heard", "served", "source"]
-
 
 def source(**options):
     """Return a feed over orders in two partitions whose consumers may say how far they are."""

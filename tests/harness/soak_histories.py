@@ -31,8 +31,6 @@ from harness.statements import scalars
 from zeroeventhub import Client
 from zeroeventhub.errors import Gone, TransientError
 
-__all__ = ["KINDS", "Histories", "Kind"]
-
 VOUCHED = 0.1
 """Seconds within which a publisher that lives on looks again whether history is the same."""
 

@@ -27,8 +27,6 @@ from harness.waiting import meanwhile, until
 from harness.web import serving
 from zeroeventhub import TableFeed, feed_routes
 
-__all__ = ["killed_streams"]
-
 PARTITIONS = 2
 LIMIT = 20  # events of a batch
 AHEAD = 3  # batches that the writer keeps ahead of the stream

@@ -8,8 +8,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from zeroeventhub.spark import FeedSource
 
-__all__ = ["Streaming", "numbers", "planned", "read", "rows_of", "source"]
-
 
 def source(url, /, **options):
     """Return the source of a feed."""

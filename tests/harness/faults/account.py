@@ -14,8 +14,6 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from zeroeventhub import AsyncClient, AsyncConsumer, Client, Consumer, CursorStore
 from zeroeventhub.errors import ProtocolError, TransientError
 
-__all__ = ["WIRE", "Account", "Findings", "naming", "until_done"]
-
 
 @dataclass
 class Findings:

@@ -32,9 +32,6 @@ from zeroeventhub.errors import CutPage, ProtocolError, Unreachable, ZeroEventHu
 from zeroeventhub.protocol import CAUGHT_UP, FeedInfo
 from zeroeventhub.wire.documents import encode_info
 
-__all__ = ["Case", "Framing", "History", "Origin", "async_fetch", "random_faults", "sync_fetch"]
-
-
 CHUNK = 23  # bytes of a chunk: few, so that lines and characters are spread over several
 PATIENCE = 10  # seconds that the client waits for bytes; here they come or do not
 TEXTS = (

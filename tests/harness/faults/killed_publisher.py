@@ -24,8 +24,6 @@ from starlette.applications import Starlette
 
 from zeroeventhub import Client, TableFeed, feed_routes
 
-__all__ = ["PARSERS", "killed_while_sending"]
-
 PARSERS = ("h11", *(["httptools"] if find_spec("httptools") else []))
 """What uvicorn reads and writes HTTP with, where it is installed."""
 

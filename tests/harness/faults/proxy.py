@@ -13,8 +13,6 @@ from urllib.parse import urlsplit
 
 from harness.web import listening
 
-__all__ = ["Fault", "Plan", "Sending", "draw", "proxying"]
-
 
 class Fault(StrEnum):
     """Name what breaks.

@@ -4,7 +4,6 @@ import random
 import traceback
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 from harness.simulation.clock import Chaos, Clock, Violation
 from harness.simulation.feed import Feed, Ledger
@@ -201,27 +200,18 @@ class World:
             self.say(f"*** {kind} {subject}")
 
 
-@dataclass
-class Tally:
-    """Hold what happened in many worlds."""
-
-    events: int = 0
-    faults: Counter = field(default_factory=Counter)
-    failures: dict[int, str] = field(default_factory=dict)
-
-
 def simulate(seeds):
-    """Let the worlds of some seeds happen, one after the other."""
-    tally = Tally()
+    """Let the worlds of some seeds happen; return how many events and faults, and what failed."""
+    events, faults, failures = 0, Counter(), {}
     for seed in seeds:
         world = World(seed)
         try:
             world.run()
         except Exception as error:  # noqa: BLE001 - whatever it is, the seed finds it again
-            tally.failures[seed] = f"{type(error).__name__}: {error}"
-        tally.events += world.ledger.total
-        tally.faults += world.chaos.injected
-    return tally
+            failures[seed] = f"{type(error).__name__}: {error}"
+        events += world.ledger.total
+        faults += world.chaos.injected
+    return events, faults, failures
 
 
 def retrace(seed):

@@ -136,6 +136,3 @@ def test_timeouts_are_longer_than_any_wait():
     for name in ("nginx.conf", "nginx-mtls.conf"):
         (seconds,) = re.findall(r"proxy_read_timeout (\d+)s;", example(name, {}))
         assert int(seconds) >= 2 * max(Capacity().wait_seconds, HEARTBEAT)
-
-
-# What is down.
