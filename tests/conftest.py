@@ -38,16 +38,11 @@ ANY_DATABASE = [
 """For what is the same on every database: one in `make test`, the rest in `make test-all`."""
 
 
-TOGETHER = {"tests/integration/spark/": "Java", "tests/acceptance/test_readme.py": "port 8000"}
-"""Where tests are that one process runs, and what they share."""
-
-
 class _Scheduling(LoadScopeScheduling):
-    """Hand out tests one by one, but for those that share something."""
+    """Hand out tests one by one, but for those of Spark, which share a Java."""
 
     def _split_scope(self, nodeid):
-        shared = (name for place, name in TOGETHER.items() if nodeid.startswith(place))
-        return next(shared, nodeid)
+        return "Java" if nodeid.startswith("tests/integration/spark/") else nodeid
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -110,7 +105,16 @@ def _patience():
     with pytest.MonkeyPatch.context() as patch:
         for name in ("get", "head", "post", "put", "request", "stream"):
             patch.setattr(httpx, name, partial(getattr(httpx, name), timeout=30))
+        for client in (httpx.Client, httpx.AsyncClient):
+            patch.setattr(client, "__init__", _with_patience(client.__init__))
         yield
+
+
+def _with_patience(make):
+    def init(client, **options):
+        make(client, **{"timeout": 30, **options})
+
+    return init
 
 
 @pytest.fixture(scope="session")

@@ -86,6 +86,6 @@ def test_sync_ends_on_sigterm(feed, tmp_path):
     with started("sync", feed, *options) as process:
         until(lambda: len(landed(copy)) == 100, "every event has landed")
         process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=15)
+        output, _ = process.communicate(timeout=60)
         assert (process.returncode, json.loads(output)["landed"]) == (0, 100)
     copy.dispose()

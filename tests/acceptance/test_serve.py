@@ -57,4 +57,4 @@ def test_serve_announces_a_curl_line_that_works(shop):
             'zeroeventhub_publisher_horizon_age_seconds{feed="feed"} 0.0',
         }
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=15) in {0, -signal.SIGTERM}
+        assert process.wait(timeout=60) in {0, -signal.SIGTERM}

@@ -172,7 +172,7 @@ class Watcher(Observer):
 
     def until_waiting(self, count):
         """Wait until so many requests wait at the head."""
-        until(lambda: self.counts[-1] == count, f"{count} requests wait at the head", 10)
+        until(lambda: self.counts[-1] == count, f"{count} requests wait at the head")
 
 
 class Numbers:

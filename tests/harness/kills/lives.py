@@ -42,7 +42,7 @@ from zeroeventhub.consumer import steps
 from zeroeventhub.databases.error_codes import is_transient
 from zeroeventhub.errors import Fenced
 
-PATIENCE = 30  # seconds after which a life that does not end is given up, also where it starves
+PATIENCE = 60  # seconds after which a life that does not end is given up, also where it starves
 LONGEST_PAUSE = 0.004
 """Seconds between two looks at a life, at most: most lives are over within some tens of these."""
 

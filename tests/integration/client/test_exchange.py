@@ -93,7 +93,7 @@ def test_refusal_is_read_up_to_64_kibibytes(any_call):
         any_call(url)
 
 
-SHORT = {"limits": Limits(seconds=0.3, bytes_per_second=0)}
+SHORT = {"limits": Limits(seconds=0.8, bytes_per_second=0)}
 PATIENT = {"timeout": None}
 SOON = 8.0  # seconds; generous to slow machines, and far from what these feeds would take
 
@@ -149,9 +149,9 @@ def test_whole_answer_has_a_deadline(call, script, error):
     threads = threading.active_count()
     with dripping(pages(lambda: script)) as url:
         start = time.monotonic()
-        with pytest.raises(error, match=r"longer than 0\.3 seconds"):
+        with pytest.raises(error, match=r"longer than 0\.8 seconds"):
             call(url, session=PATIENT, feed=SHORT)
-        assert 0.25 < time.monotonic() - start < SOON
+        assert 0.75 < time.monotonic() - start < SOON
     assert threading.active_count() == threads
 
 
@@ -168,7 +168,7 @@ def test_slow_page_counts_up_to_its_checkpoint(any_call):
 
 def test_other_answers_have_a_deadline_as_well(any_call):
     """A feed that answers discovery byte by byte is given up."""
-    with dripping(lambda _: slow_body()) as url, pytest.raises(Unreachable, match=r"than 0\.3 sec"):
+    with dripping(lambda _: slow_body()) as url, pytest.raises(Unreachable, match=r"than 0\.8 sec"):
         any_call(url, session=PATIENT, feed=SHORT)
 
 
@@ -188,7 +188,7 @@ def test_body_has_a_least_rate(any_call, script):
 def test_body_that_keeps_the_rate_is_read(any_call):
     """What a body has brought so far earns it time, up to the deadline."""
     script = [(answer(), 0.0), *drip(b" " * 50_000, 0.12, step=5_000), (PAGE, 0.0)]
-    limits = Limits(bytes_per_second=10_000, grace=0.3)
+    limits = Limits(bytes_per_second=10_000, grace=0.6)
     with dripping(pages(lambda: script)) as url:
         assert any_call(url, session=PATIENT, feed={"limits": limits}).cursor == "b"
 
@@ -207,8 +207,8 @@ def test_wait_comes_on_top_of_the_deadline(any_call):
 @pytest.mark.slow
 def test_timeout_of_the_callers_own_client_holds(any_call):
     """The timeout of the caller's httpx client holds, beside what the feed was asked to wait."""
-    session = {"timeout": httpx.Timeout(5, read=0.2)}
-    with dripping(pages(lambda: [(b"", 0.6), (answer(PAGE), 0.0)])) as url:
+    session = {"timeout": httpx.Timeout(30, read=0.5)}
+    with dripping(pages(lambda: [(b"", 1.5), (answer(PAGE), 0.0)])) as url:
         with pytest.raises(Unreachable, match=r"timed out|ReadTimeout"):
             any_call(url, wait=0.1, session=session)
         assert any_call(url, wait=5, session=session).cursor == "b"

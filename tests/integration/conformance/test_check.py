@@ -61,18 +61,18 @@ def test_garbage_is_reported_and_breaks_nothing():
 @pytest.mark.slow
 def test_slow_publisher_is_not_waited_for(monkeypatch):
     """When the time for all checks is over, what is left is skipped, and nothing fails for it."""
-    monkeypatch.setattr("zeroeventhub.conformance.check.LONGEST", 1.0)
+    monkeypatch.setattr("zeroeventhub.conformance.check.LONGEST", 2.0)
     application = publisher()
 
     async def slowly(scope, receive, send):
         if scope["type"] == "http":
-            await anyio.sleep(0.15 if scope["path"] == "/feed" else 1.5)
+            await anyio.sleep(0.15 if scope["path"] == "/feed" else 2.5)
         await application(scope, receive, send)
 
     began = time.monotonic()
     with serving(slowly) as url:
         results = check(f"{url}/feed")
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 20
     assert outcomes(results, "fail") == {}
     assert results["discovery-document"].outcome == "pass"
     assert "time" in results["splits"].reason

@@ -251,7 +251,7 @@ def test_page_that_is_on_its_way_is_given_up_by_a_task(async_shop):
     running = shop.start()
     until(lambda: shop.feed.asked, "the only task waits for its first page")
     try:
-        running.stop(3)  # before the client gives the feed up by itself
+        running.stop(15)  # before the client gives the feed up by itself
     finally:
         answer.set()
     assert (shop.landed(), shop.leases()) == ([], 0)

@@ -29,7 +29,7 @@ def test_locked_sqlite_is_transient(sqlite_url):
 @pytest.mark.slow
 def test_deadline_is_for_each_statement(sqlite):
     """Statements that are each in time may take longer together, by the clock that SQLite lacks."""
-    feed = published(sqlite, Capacity(statement_seconds=1.0))
+    feed = published(sqlite, Capacity(statement_seconds=2.0))
     write(sqlite, 3_000)
     feed.info()
     waits = []
@@ -37,7 +37,7 @@ def test_deadline_is_for_each_statement(sqlite):
     @event.listens_for(sqlite, "before_cursor_execute")
     def wait(connection, cursor, statement, *_):
         if ".data" in statement:
-            waits.append(time.sleep(0.4))
+            waits.append(time.sleep(0.8))
 
     assert len(feed.read(0, FIRST, 3_000).events) == 3_000
     assert len(waits) >= 3

@@ -202,4 +202,4 @@ def test_nothing_is_missed_beside_writers(shop, feed):
     with shop.connect() as connection:
         last = select(orders.c.customer, func.max(orders.c.id)).group_by(orders.c.customer)
         expected = dict([*map(tuple, connection.execute(last))])
-    until(lambda: look() == expected, "the reader knows the last event of each key", 10)
+    until(lambda: look() == expected, "the reader knows the last event of each key")

@@ -409,17 +409,17 @@ def test_reader_that_asks_too_often_is_told_when_to_come_again(shop):
 
 def test_rate_lets_in_as_many_as_it_says():
     """After its burst a reader is let in once for each interval; what was refused costs nothing."""
-    with mounted(Numbers(), authorize=of_name, quota=Quota(rate=2, burst=3)) as url:
+    with mounted(Numbers(), authorize=of_name, quota=Quota(rate=1, burst=3)) as url:
         began = time.monotonic()
         assert statuses(url, 3) == [200] * 3
         refused = 0
         while get(url).status_code == 429:
             refused += 1
-            assert time.monotonic() - began < 8
+            assert time.monotonic() - began < PATIENCE
             time.sleep(0.02)
         assert refused > 3
         # One interval has passed since the burst, and not one that every refusal has put off.
-        assert 0.5 <= time.monotonic() - began < 8
+        assert time.monotonic() - began >= 1
         assert get(url).status_code == 429
 
 
@@ -507,4 +507,4 @@ def test_stream_is_under_way_until_it_is_closed(shop):
 
         for _ in range(2):
             open_stream(url, refused_meanwhile, headers=HEADERS)
-            until(lambda: httpx.get(url, headers=HEADERS).status_code == 200, "it is let in", 5)
+            until(lambda: httpx.get(url, headers=HEADERS).status_code == 200, "it is let in")

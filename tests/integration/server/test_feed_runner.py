@@ -9,6 +9,7 @@ import httpx
 from harness.readers import (
     ONE,
     PATIENCE,
+    READER,
     Known,
     get,
     mounted,
@@ -55,7 +56,7 @@ def test_discovery_does_not_stand_in_line(shop, pool):
         page = pool.submit(get, url)
         try:
             assert held.wait(PATIENCE)
-            assert httpx.get(url, timeout=2).status_code == 200
+            assert httpx.get(url, timeout=PATIENCE / 2).status_code == 200
             assert not page.done()
         finally:
             proceed.set()
@@ -64,14 +65,20 @@ def test_discovery_does_not_stand_in_line(shop, pool):
 
 def test_one_read_answers_all_who_stand_in_line_with_one_question(pool):
     """A page is read for all who ask for it before it is begun, and not for those who ask later."""
-    feed = Known(1)
-    with mounted(feed, capacity=ONE) as url:
+    feed, come = Known(1), []
+
+    async def authorize(request):
+        come.append(request)
+        return READER
+
+    with mounted(feed, capacity=ONE, authorize=authorize) as url:
         with feed.held():
             first = pool.submit(get, url)
             until(lambda: feed.inside == 1, "the first page is being read")
             feed.count = 2
             sent = [pool.submit(get, url) for _ in range(7)]
-            time.sleep(0.3)  # for those that could come in beside the first
+            until(lambda: len(come) == 8, "all have come")
+            time.sleep(0.1)  # for those that could come in beside the first
             assert feed.reads == [FIRST]
         assert numbers(first.result()) == [0]
         assert [numbers(one.result()) for one in sent] == [[0, 1]] * 7

@@ -216,7 +216,7 @@ def test_pages_dropped_for_their_time_leave_their_room(book):
     with mounted(book, capacity=Capacity(kept_bytes=2 * BOOK_PAGE, kept_seconds=0.3)) as url:
         for _ in range(3):
             book.asked.clear()
-            until(lambda: read(url, 1, 4) or {1, 4} <= {*book.asked}, "both are read again", 5)
+            until(lambda: read(url, 1, 4) or {1, 4} <= {*book.asked}, "both are read again")
 
         def are_kept():
             read(url, 1, 4)
@@ -224,7 +224,7 @@ def test_pages_dropped_for_their_time_leave_their_room(book):
             read(url, 1, 4)
             return book.asked == []
 
-        until(are_kept, "both are kept", 5)
+        until(are_kept, "both are kept")
 
 
 def test_kept_page_is_sent_for_its_time_and_vouched_for_meanwhile(book, monkeypatch):
@@ -263,7 +263,7 @@ def test_pages_of_a_lost_history_are_not_sent(book):
         read(url, 2, 4, 2, 4)
         assert book.asked == [2, 4]
         is_lost = True
-        until(lambda: read(url, 2) or book.asked == [2, 4, 2], "the page is read again", 5)
+        until(lambda: read(url, 2) or book.asked == [2, 4, 2], "the page is read again")
         is_lost = False
         read(url, 4)
     assert book.asked == [2, 4, 2, 4]
@@ -321,7 +321,7 @@ def test_reader_of_some_types_is_not_given_what_others_asked_for(book):
 
 def until_asked(book, number):
     """Wait until a page has been read."""
-    until(lambda: number in book.asked, f"page {number} is read", 5)
+    until(lambda: number in book.asked, f"page {number} is read")
 
 
 def test_next_page_is_read_for_a_reader_that_reads_on(book):

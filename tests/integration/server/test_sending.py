@@ -152,15 +152,22 @@ def test_readers_that_take_nothing_leave_room_to_others():
 
 def test_line_is_left_by_turns(pool):
     """A reader of few requests stands behind no more than one of each reader of many."""
-    feed = Known(99)
-    with mounted(feed, authorize=of_name, capacity=ONE) as url:
+    feed, come = Known(99), []
+
+    async def authorize(request):
+        come.append(request)
+        return await of_name(request)
+
+    with mounted(feed, authorize=authorize, capacity=ONE) as url:
         with feed.held():
             first = pool.submit(get, url, name="greedy")
             until(lambda: feed.inside == 1, "the connection is in use")
             greedy = [pool.submit(get, url, name="greedy", cursor=number) for number in range(6)]
-            time.sleep(0.3)  # for all of them to stand in line
+            until(lambda: len(come) == 7, "all of them have come")
+            time.sleep(0.1)  # for the last of them to stand in line
             modest = pool.submit(get, url, name="modest", cursor=50)
-            time.sleep(0.3)
+            until(lambda: len(come) == 8, "the other has come")
+            time.sleep(0.1)
         assert {one.result().status_code for one in (first, modest, *greedy)} == {200}
     assert feed.reads.index("50") <= 2
 
@@ -187,7 +194,7 @@ def test_answer_that_is_not_taken_is_given_up(caplog):
     feed = Large(16 * MEBIBYTE)
     with mounted(feed, capacity=Capacity(sending_seconds=0.4)) as url:
         with ask(page_url(url), room=4096) as reader:
-            until(lambda: "An answer was given up" in caplog.text, "the answer is given up", 10)
+            until(lambda: "An answer was given up" in caplog.text, "the answer is given up")
             received = everything(reader)
         head, _, body = received.partition(b"\r\n\r\n")
         length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
@@ -198,7 +205,7 @@ def test_answer_that_is_not_taken_is_given_up(caplog):
 @pytest.mark.slow
 def test_slow_reader_that_takes_something_is_served():
     """A reader may take long for a page, as long as it goes on taking pieces of it."""
-    size, patience = 12 * MEBIBYTE, 0.5
+    size, patience = 12 * MEBIBYTE, 1.5
     feed, began = Large(size), time.monotonic()
     with (
         mounted(feed, capacity=Capacity(sending_seconds=patience)) as url,
@@ -293,7 +300,7 @@ async def test_place_in_line_is_never_lost_nor_given_twice():
     assert feed.most == 1
 
 
-SOON = 10.0  # seconds in which a server has to be gone
+SOON = 15.0  # seconds in which a server has to be gone
 
 
 @pytest.fixture
@@ -363,8 +370,9 @@ def test_other_servers_say_it_themselves(monkeypatch, watcher, pool):
         monkeypatch.setattr(sending.PROCESS, "ending", False)  # and set back behind it
         end_waits()
         assert {answer(connection)[0] for connection in waiting} == {200}
-        assert time.monotonic() - began < SOON / 2
+        assert time.monotonic() - began < SOON - 1
         assert stream.result(SOON).endswith(b":\n\n")
+        began = time.monotonic()
         assert get(url, wait=SOON).status_code == 200
-        assert time.monotonic() - began < SOON
+        assert time.monotonic() - began < SOON - 1
     assert watcher.counts[-1] == 0

@@ -11,7 +11,7 @@ import pytest
 from harness.readers import PATIENCE, READER, TOKEN, get, mounted, open_stream
 from harness.shop import fill, orders, write
 from harness.statements import add
-from harness.waiting import until
+from harness.waiting import DEADLINE, until
 from starlette.exceptions import HTTPException
 
 from zeroeventhub import FIRST, Event, FeedInfo, Principal, TableFeed
@@ -130,7 +130,7 @@ def test_silence_is_broken_by_comments(empty_shop, monkeypatch):
     began = time.monotonic()
     with streaming(FEED, empty_shop) as url:
         received = open_stream(url, lambda so_far: so_far.count(b":\n\n") >= 3)
-        assert 0.2 <= time.monotonic() - began < 5
+        assert time.monotonic() - began >= 0.2
         assert len(parse(received)[0]) == 1
         received = open_stream(url, lambda so_far: so_far.count(b":\n\n") >= 2, cursor="_last")
         assert parse(received)[0] == []
@@ -252,7 +252,7 @@ def test_open_stream_ends_with_the_rights_of_its_reader(
         until(lambda: directory.asked >= 3 or received.done(), "it is asked again who reads")
         assert not received.done()
         directory.answer = change
-        assert received.result(5).count(b"data: ") == 10
+        assert received.result(DEADLINE).count(b"data: ") == 10
     assert TOKEN not in caplog.text
 
 
@@ -271,5 +271,5 @@ def test_busy_stream_asks_again_from_time_to_time(empty_shop, pool, monkeypatch)
         until(lambda: asked(3), "it is asked again who reads")
         assert directory.asked <= (time.monotonic() - began) / 0.3 + 2
         directory.answer = None
-        until(lambda: asked(1_000_000), "it ends", 5)
+        until(lambda: asked(1_000_000), "it ends")
         assert b'"n": 0}' in received.result()

@@ -24,6 +24,7 @@ from harness.stores import (
     outcome,
     progress,
 )
+from harness.waiting import DEADLINE
 from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub import FIRST, LAST, Event
@@ -109,7 +110,7 @@ def test_one_of_two_commits_stands(store):
     is_server = store.engine.dialect.name != "sqlite"
     store = at(store, "REPEATABLE READ" if is_server else "SERIALIZABLE")
     load(store, 0)
-    barrier = threading.Barrier(2, timeout=10)
+    barrier = threading.Barrier(2, timeout=DEADLINE)
 
     def commit(new):
         with store.engine.begin() as connection:
