@@ -1,7 +1,6 @@
 """A feed over other people's models, and its tables in their migrations."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
+from harness.command_line import address_of
 from harness.readers import mounted
 from harness.shop import metadata, orders, place
 from harness.waiting import until
@@ -108,13 +108,12 @@ def test_consumer_in_a_lifespan_leaves_signals_to_its_server(sqlite, tmp_path):
         ) as process,
     ):
         try:
-            said = next(line for line in process.stderr if "running on" in line)
-            address = re.search(r"http://[0-9.:]+", said)[0]
+            address = address_of(process)
             until(
                 lambda: httpx.get(f"{address}/invoices").json() == {"invoices": 3},
                 "all orders are invoiced",
             )
             process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=10) in {0, -signal.SIGTERM}
+            assert process.wait(timeout=60) in {0, -signal.SIGTERM}
         finally:
             process.kill()

@@ -1,25 +1,24 @@
 """Archives in folders, in memory and on a server that speaks S3."""
 
-import socket
-import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import httpx
 from obstore.store import MemoryStore, S3Store
 from sqlalchemy import insert
 
+from harness.command_line import logged
 from harness.shop import metadata, orders
-from harness.waiting import until
 from zeroeventhub import Retention, TableFeed
 from zeroeventhub.archive import Archive
 from zeroeventhub.archive.objects import Objects
 from zeroeventhub.settings import Capacity
 
-PATIENCE = 60  # seconds in which a server starts
 PARTITIONS = 3
 KINDS = ["placed", "Paid", None, "sent", ""]
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -30,26 +29,10 @@ EVENTS = [(number % PARTITIONS, number, number % 5) for number in range(36)]
 @contextmanager
 def s3_server() -> Iterator[str]:
     """Yield the URL of a server that speaks S3 and refuses to overwrite what must not be."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     # A process of its own: it is not part of what is tested.
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        until(lambda: _answers(url, server), "the server that speaks S3 answers", PATIENCE)
-        yield url
-    finally:
-        server.terminate()
-        server.wait(PATIENCE)
-
-
-def _answers(url: str, server: subprocess.Popen[bytes]) -> bool:
-    assert server.poll() is None, "the server that speaks S3 has ended"
-    try:
-        return httpx.get(url).status_code < 500
-    except httpx.TransportError:
-        return False
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+    with TemporaryDirectory() as folder, logged(command, Path(folder) / "log") as server:
+        yield server.url
 
 
 def s3_store(url: str) -> S3Store:

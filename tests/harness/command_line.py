@@ -1,15 +1,23 @@
 """The command line, in this process and in processes of its own."""
 
 import logging
+import os
+import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 from click.testing import CliRunner, Result
 
+from harness.waiting import DEADLINE, until
+
 PROGRAM = [sys.executable, "-m", "zeroeventhub"]
-DEADLINE = 60  # seconds that a process may take
+ADDRESS = re.compile(r"[Rr]unning on (http://[0-9.:]+)")
 
 
 def invoke(*arguments: object, answer: str | None = None) -> Result:
@@ -37,6 +45,47 @@ def run(*arguments: object, **options: object) -> subprocess.CompletedProcess[st
         check=False,
         **options,
     )
+
+
+def address_of(process: subprocess.Popen[str]) -> str:
+    """Read what a server says until it says where it listens."""
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if found := ADDRESS.search(line):
+            return found[1]
+    raise AssertionError(f"It does not listen:\n{''.join(said)}")
+
+
+@dataclass
+class Server:
+    """A server that runs in a process of its own."""
+
+    url: str
+    process: subprocess.Popen
+    log: Path
+
+    def end(self) -> float:
+        """Tell it to end; return how many seconds it took."""
+        began = time.monotonic()
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(DEADLINE)
+        return time.monotonic() - began
+
+
+@contextmanager
+def logged(command: list[object], log: Path, **environment: str) -> Iterator[Server]:
+    """Run a server that says in its log where it listens; it is killed in the end."""
+    with log.open("w") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, env=os.environ | environment)
+    try:
+        until(lambda: ADDRESS.search(log.read_text()) or process.poll() is not None, "it listens")
+        found = ADDRESS.search(log.read_text())
+        assert found, log.read_text()
+        yield Server(found[1], process, log)
+    finally:
+        process.kill()
+        process.wait(DEADLINE)
 
 
 @contextmanager
