@@ -186,25 +186,18 @@ def any_engine(any_database_url):
         yield engine
 
 
-@pytest.fixture
-def postgresql(postgresql_url):
-    """An engine of an empty PostgreSQL database."""
-    with connected(postgresql_url) as engine:
-        yield engine
+def _engine_of(database):
+    """Make a fixture: an engine of an empty database of one kind."""
+
+    @pytest.fixture(name=database)
+    def engine(request):
+        with connected(request.getfixturevalue(f"{database}_url")) as engine:
+            yield engine
+
+    return engine
 
 
-@pytest.fixture
-def mariadb(mariadb_url):
-    """An engine of an empty MariaDB database."""
-    with connected(mariadb_url) as engine:
-        yield engine
-
-
-@pytest.fixture
-def sqlite(sqlite_url):
-    """An engine of an empty SQLite database."""
-    with connected(sqlite_url) as engine:
-        yield engine
+sqlite, postgresql, mariadb = map(_engine_of, EVERY_DATABASE)
 
 
 @pytest.fixture

@@ -332,7 +332,7 @@ def _running(server) -> Iterator[Cluster]:
         server.cleanup()
 
 
-def restore(source: str, target: str) -> None:
+def restore(source: URL | str, target: URL | str) -> None:
     """Dump one database into another, which is empty."""
     kind = make_url(source).get_backend_name()
     {"postgresql": _postgresql, "mariadb": _mariadb, "sqlite": _sqlite}[kind](

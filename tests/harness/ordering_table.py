@@ -54,6 +54,11 @@ def for_each(*cases, later=()):
     )
 
 
+def of_any(now, *cases):
+    """Run a test for some orderings in `make test`, and for others in `make test-all`."""
+    return for_each(*dict.fromkeys((*now, *cases)), later={*cases}.difference(now))
+
+
 def shows(row, *cases, later=()):
     """Say which cells of the document a test shows, and run it for each of them."""
     SHOWN.update((row, case) for case in cases)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 import httpx
-from sqlalchemy import create_engine, event, make_url, text
+from sqlalchemy import create_engine, event, make_url
 
 from harness.databases import PATIENCE, Cluster, cluster, restore
 from harness.faults.account import Account, Findings, naming
@@ -27,7 +27,7 @@ from harness.ordering_table import (
     Case,
 )
 from harness.readers import mounted
-from harness.statements import scalars
+from harness.statements import execute, scalars
 from zeroeventhub import Client
 from zeroeventhub.errors import Gone, TransientError
 
@@ -50,12 +50,6 @@ class Place:
     def move(self, url: object) -> None:
         self.url = make_url(url)
         self.engine.dispose()
-
-    def run(self, *statements: str) -> None:
-        with self.engine.connect() as connection:
-            for statement in statements:
-                connection.execute(text(statement))
-                connection.commit()
 
     def _lead(self, dialect, _record, _arguments, parameters) -> None:
         _, found = dialect.create_connect_args(self.url)
@@ -98,7 +92,7 @@ def dump(place: Place) -> Iterator[Callable[[], None]]:
     with place.new_database() as url:
 
         def strike() -> None:
-            restore(_shown(place.url), url)
+            restore(place.url, url)
             place.move(url)
 
         yield strike
@@ -108,7 +102,7 @@ def dump(place: Place) -> Iterator[Callable[[], None]]:
 def backup(place: Place) -> Iterator[Callable[[], None]]:
     """Restore a dump that was made before."""
     with place.new_database() as url:
-        restore(_shown(place.url), url)
+        restore(place.url, url)
         yield lambda: place.move(url)
 
 
@@ -122,11 +116,7 @@ EMPTY = {
 @contextmanager
 def emptied_table(place: Place) -> Iterator[Callable[[], None]]:
     """Empty the table, and let its numbers begin again."""
-    yield lambda: place.run(*EMPTY[place.url.get_backend_name()])
-
-
-def _shown(url) -> str:
-    return url.render_as_string(hide_password=False)
+    yield lambda: execute(place.engine, *EMPTY[place.url.get_backend_name()])
 
 
 @dataclass(frozen=True)
@@ -280,10 +270,12 @@ class Histories:
     @classmethod
     @contextmanager
     def open(cls, databases: Mapping[str, Database]) -> Iterator[Self]:
-        with tempfile.TemporaryDirectory() as name, cluster() as server:
-            account = Account(Path(name) / "consumer.db")
+        with (
+            tempfile.TemporaryDirectory() as name,
+            cluster() as server,
+            Account.open(Path(name) / "consumer.db") as account,
+        ):
             yield cls(databases, server, account, name)
-            account.dispose()
 
     def cases(self, kind: Kind) -> list[Case]:
         """Say what a disaster may befall here."""

@@ -2,8 +2,6 @@
 
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
 from harness.shop import metadata, orders
 from harness.statements import add
 from zeroeventhub import FIRST
@@ -17,19 +15,6 @@ def position_of(cursor):
 def of_another_event(cursor):
     """Return a cursor at the same position, behind an event that says something else."""
     return cursor[:-1] + ("0" if cursor[-1] != "0" else "1")
-
-
-def of_each(*cases):
-    """Run a test for orderings, each on its database."""
-    names = [f"{case.ordering}-{case.database}" for case in cases]
-    return pytest.mark.parametrize("case", cases, ids=names)
-
-
-def of_any(now, *cases):
-    """Run a test for some orderings in `make test`, and for others in `make test-all`."""
-    rest = [pytest.param(case, marks=pytest.mark.test_all) for case in cases if case not in now]
-    names = [f"{case.ordering}-{case.database}" for case in dict.fromkeys((*now, *cases))]
-    return pytest.mark.parametrize("case", [*now, *rest], ids=names)
 
 
 def trim(feed, below, **options):

@@ -92,11 +92,7 @@ class Account:
         """Keep an account, and close it in the end."""
         account = cls(path)
         yield account
-        account.dispose()
-
-    def dispose(self) -> None:
-        """Close the sync engine's connections; those of the async one are its reader's."""
-        self.engine.dispose()
+        account.engine.dispose()  # the connections of the async one are its reader's
 
     def read_in_turn(
         self, client: Client, name: str, *, pages: int | None = None, **options

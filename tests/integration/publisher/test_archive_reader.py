@@ -13,11 +13,11 @@ import httpx
 import pytest
 from harness.archives import BEGAN, EVENTS, PARTITIONS, opened, place, source, store_for
 from harness.log import Log, connected
-from harness.ordering_table import ALL, OBSERVED, OBSERVED_MARIADB
+from harness.ordering_table import ALL, OBSERVED, OBSERVED_MARIADB, of_any
 from harness.readers import mounted
 from harness.shop import metadata, orders
 from harness.statements import count_of, execute
-from harness.trimmed import numbers, of_any, position_of, trim
+from harness.trimmed import numbers, position_of, trim
 from harness.waiting import until
 from hypothesis import given, settings
 from hypothesis import strategies as st

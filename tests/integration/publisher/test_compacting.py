@@ -5,11 +5,18 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 from harness.log import Log
-from harness.ordering_table import OBSERVED, OBSERVED_MARIADB, SEQUENCED, SEQUENCING, SINGLE_WRITER
+from harness.ordering_table import (
+    OBSERVED,
+    OBSERVED_MARIADB,
+    SEQUENCED,
+    SEQUENCING,
+    SINGLE_WRITER,
+    of_any,
+)
 from harness.published import published
 from harness.shop import orders
 from harness.statements import add, scalars
-from harness.trimmed import of_any, position_of
+from harness.trimmed import position_of
 from harness.waiting import until
 from hypothesis import given, settings
 from hypothesis import strategies as st

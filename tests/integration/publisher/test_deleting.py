@@ -3,11 +3,11 @@
 import threading
 
 import pytest
-from harness.ordering_table import ALL, OBSERVED, OBSERVED_MARIADB, SEQUENCING
+from harness.ordering_table import ALL, OBSERVED, OBSERVED_MARIADB, SEQUENCING, for_each
 from harness.published import published
 from harness.shop import orders, place, write
 from harness.statements import count_of
-from harness.trimmed import numbers, of_each, trim
+from harness.trimmed import numbers, trim
 from sqlalchemy import event, func, select
 
 from zeroeventhub import TableFeed
@@ -49,7 +49,7 @@ def test_feed_that_is_trimmed_by_two_at_once_goes_on(any_feed):
     assert numbers(any_feed) == []
 
 
-@of_each(*SEQUENCING)
+@for_each(*SEQUENCING)
 def test_batch_of_events_that_are_gone_already_is_not_the_last(log, case):
     """Positions outlive their events, and are trimmed as well, however many lie side by side."""
     log.assert_news(*range(30))
@@ -59,7 +59,7 @@ def test_batch_of_events_that_are_gone_already_is_not_the_last(log, case):
     assert log.everything() == [*range(25, 30)]
 
 
-@of_each(*SEQUENCING)
+@for_each(*SEQUENCING)
 def test_positions_beside_the_events_go_with_them(log, case):
     """With the ordering sequenced positions are trimmed too, and a key that came back stays."""
     log.assert_news(0, 1, 2, 3)
@@ -82,7 +82,7 @@ def impatient(monkeypatch):
 
 
 @pytest.mark.usefixtures("impatient")
-@of_each(OBSERVED, OBSERVED_MARIADB)
+@for_each(OBSERVED, OBSERVED_MARIADB)
 def test_rows_that_others_have_locked_are_waited_for(log, case):
     """A locked old event stops trimming for a while; the connection has its patience again."""
     log.assert_news(*range(6))
@@ -102,7 +102,7 @@ def test_rows_that_others_have_locked_are_waited_for(log, case):
     assert log.count(patience) == before
 
 
-@of_each(*(case for case in ALL if case.database != "sqlite"))
+@for_each(*(case for case in ALL if case.database != "sqlite"))
 def test_no_writer_waits_for_a_batch(log, case):
     """While a batch is being deleted writers write to the table, and need not wait."""
     log.assert_news(*range(6))

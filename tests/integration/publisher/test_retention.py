@@ -6,11 +6,11 @@ from functools import partial
 
 import pytest
 from harness.log import connected
-from harness.ordering_table import ALL
+from harness.ordering_table import ALL, for_each
 from harness.published import published
 from harness.shop import metadata, orders
 from harness.statements import before_query, execute
-from harness.trimmed import numbers, of_another_event, of_each, position_of, trim
+from harness.trimmed import numbers, of_another_event, position_of, trim
 from sqlalchemy import insert
 
 from zeroeventhub import FIRST, LAST, TableFeed, TypeFilter
@@ -235,7 +235,7 @@ def test_feed_without_its_row_is_refused(engine):
     assert feed.read(0, FIRST, 10).events == []
 
 
-@of_each(*ALL)
+@for_each(*ALL)
 def test_every_ordering_goes_on_after_the_mark(log, case):
     """With every ordering all may be trimmed; new events are seen by those who are at the end."""
     feed = log.feed

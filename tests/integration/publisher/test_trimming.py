@@ -6,10 +6,10 @@ import pytest
 from harness.killed import source as killed_source
 from harness.killed import trimming, until_killed
 from harness.log import LOG, Log, append, stranger
-from harness.ordering_table import ALL, OBSERVED, SEQUENCING, SINGLE_WRITER
+from harness.ordering_table import ALL, OBSERVED, SEQUENCING, SINGLE_WRITER, for_each, of_any
 from harness.shop import orders
 from harness.statements import execute
-from harness.trimmed import numbers, of_any, of_each, position_of, trim
+from harness.trimmed import numbers, position_of, trim
 from sqlalchemy import MetaData, insert
 
 from zeroeventhub import EventLog, ExpectedVersion, NewEvent, TableFeed
@@ -130,7 +130,7 @@ def test_events_with_versions_are_not_trimmed(engine, ordering):
     assert bound.plan_trim(below=12).events == 0
 
 
-@of_each(*(case for case in ALL if case not in SEQUENCING and case.database != "sqlite"))
+@for_each(*(case for case in ALL if case not in SEQUENCING and case.database != "sqlite"))
 def test_never_above_the_horizon(log, case):
     """What is committed after a transaction that still writes is not settled, and stays."""
     log.assert_news(0, 1)
@@ -151,7 +151,7 @@ RIGHTS = {
 }
 
 
-@of_each(OBSERVED, *(case for case in SEQUENCING if case.database == "postgresql"))
+@for_each(OBSERVED, *(case for case in SEQUENCING if case.database == "postgresql"))
 def test_rights_that_trimming_needs(log, case):
     """Trimming needs to read and delete events and change the mark; reading, to read the mark."""
     log.assert_news(*range(4))
