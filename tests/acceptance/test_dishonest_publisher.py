@@ -94,7 +94,7 @@ def test_tail_is_harmless_on_a_terminal_alone():
     assert json.loads(shown) == json.loads(piped)
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("ends", [True, False], ids=["ends", "circle"])
 def test_chain_of_partitions_is_checked_in_its_length(ends):
     """A feed that names all partitions there can be, each after the one before, is read or refused

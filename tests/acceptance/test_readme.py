@@ -152,7 +152,6 @@ def test_every_command_is_in_the_readme():
 
 
 @pytest.mark.test_all
-@pytest.mark.timeout(300)  # Java starts slowly where many do
 @pytest.mark.usefixtures("shop")
 def test_spark_of_the_readme_reads_every_order_once(follow, tmp_path):
     """Spark's files hold every order of the shop, once."""

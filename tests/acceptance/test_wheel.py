@@ -61,7 +61,6 @@ def run(python, *arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)  # it waits for a package registry
 def test_wheel_opens_every_door(tmp_path):
     """In an empty environment, the wheel publishes, consumes, and is a source of Spark."""
     pip = ["-m", "pip", "--disable-pip-version-check", "install", "--quiet"]

@@ -158,8 +158,8 @@ def test_whole_answer_has_a_deadline(call, script, error):
 @pytest.mark.slow
 def test_slow_page_counts_up_to_its_checkpoint(any_call):
     """What stands before a checkpoint counts when the deadline is over."""
-    # A second is enough for a busy machine to receive what was sent at once.
-    feed = {"limits": Limits(seconds=1, bytes_per_second=0)}
+    # Enough for a busy machine to receive what was sent at once.
+    feed = {"limits": Limits(seconds=3, bytes_per_second=0)}
     silent = [(CHUNKED + b"20\r\n" + SETTLED + b"\r\n", 20.0)]
     with dripping(pages(lambda: silent)) as url:
         page = any_call(url, session=PATIENT, feed=feed)
@@ -176,19 +176,19 @@ def test_other_answers_have_a_deadline_as_well(any_call):
 @pytest.mark.parametrize("script", [slow_body(), [(answer() + b" ", 20.0)]], ids=["slow", "silent"])
 def test_body_has_a_least_rate(any_call, script):
     """A body that comes too slowly is given up after a grace, long before the deadline."""
-    limits = Limits(bytes_per_second=10_000, grace=0.3)
+    limits = Limits(bytes_per_second=10_000, grace=0.8)
     with dripping(pages(lambda: script)) as url:
         start = time.monotonic()
         with pytest.raises(CutPage, match="fewer than 10000 bytes a second"):
             any_call(url, session=PATIENT, feed={"limits": limits})
-        assert 0.25 < time.monotonic() - start < SOON
+        assert 0.75 < time.monotonic() - start < SOON
 
 
 @pytest.mark.slow
 def test_body_that_keeps_the_rate_is_read(any_call):
     """What a body has brought so far earns it time, up to the deadline."""
     script = [(answer(), 0.0), *drip(b" " * 50_000, 0.12, step=5_000), (PAGE, 0.0)]
-    limits = Limits(bytes_per_second=10_000, grace=0.6)
+    limits = Limits(bytes_per_second=10_000, grace=0.8)
     with dripping(pages(lambda: script)) as url:
         assert any_call(url, session=PATIENT, feed={"limits": limits}).cursor == "b"
 
@@ -196,11 +196,11 @@ def test_body_that_keeps_the_rate_is_read(any_call):
 @pytest.mark.slow
 def test_wait_comes_on_top_of_the_deadline(any_call):
     """A feed that was asked to wait may take so much longer, for headers and for the body."""
-    script = [(b"", 0.4), (answer(), 0.4), (PAGE, 0.0)]
-    feed = {"limits": Limits(seconds=0.3, bytes_per_second=1e5, grace=0.1)}
+    script = [(b"", 1.0), (answer(), 1.0), (PAGE, 0.0)]
+    feed = {"limits": Limits(seconds=0.8, bytes_per_second=1e5, grace=0.5)}
     with dripping(pages(lambda: script)) as url:
         assert any_call(url, wait=10, session=PATIENT, feed=feed).cursor == "b"
-        with pytest.raises((CutPage, Unreachable), match=r"longer than 0\.3 seconds"):
+        with pytest.raises((CutPage, Unreachable), match=r"longer than 0\.8 seconds"):
             any_call(url, session=PATIENT, feed=feed)
 
 

@@ -116,7 +116,7 @@ def test_requests_of_one_client_are_limited(shop):
         with pytest.raises(TransientError):
             client.fetch(0, FIRST)
         write(shop)
-        answers = [answer.result(SOON) for answer in waiting]
+        answers = [answer.result(PATIENCE) for answer in waiting]
         assert all(answer.status_code == 200 and b'"data"' in answer.content for answer in answers)
         client.fetch(0, FIRST)
 

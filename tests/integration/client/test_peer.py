@@ -11,8 +11,6 @@ from zeroeventhub import FIRST, TableFeed
 
 __all__ = ["peer_python"]
 
-pytestmark = pytest.mark.timeout(600)  # the first run installs the peer
-
 
 def test_client_of_the_peer_drains_our_feed(peer_python, any_engine):
     """The peer's client reads every event of our feed once, with its headers."""

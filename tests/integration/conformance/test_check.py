@@ -12,8 +12,6 @@ from harness.web import answering, serving
 
 __all__ = ["peer_python"]
 
-pytestmark = pytest.mark.timeout(600)  # the first run installs the peer
-
 
 def test_one_broken_connection_is_one_finding():
     """Of all checks that meet the same fault one fails, and the rest say which one."""

@@ -16,10 +16,9 @@ from zeroeventhub.errors import BadCursor
 from zeroeventhub.publisher import page_query
 from zeroeventhub.publisher.partition_hash import hash_on_connect, partition_expression, register
 
-pytestmark = [
-    pytest.mark.timeout(600),
-    pytest.mark.filterwarnings("ignore:Skipped unsupported reflection of expression-based index"),
-]
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Skipped unsupported reflection of expression-based index"
+)
 
 MOST = 8  # with how many parameters a statement is looked at, of hundreds that pieces have
 ROWS = 20_000  # how many events show at once a query that reads too many

@@ -291,7 +291,6 @@ def begun(log, place):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)  # tens of processes, one killed after the other
 @pytest.mark.parametrize(
     "killing",
     [
@@ -329,7 +328,6 @@ def test_killed_at_points_of_sealing_and_trimming(killing):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)  # tens of processes, one killed after the other
 @pytest.mark.parametrize(
     "killing",
     [

@@ -140,10 +140,3 @@ def writing():
         return meanwhile(write, pause=0.01, threads=2)
 
     return writing
-
-
-def pytest_collection_modifyitems(items):
-    """Bear with the first test of a session, which starts its Java."""
-    for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.timeout(300))

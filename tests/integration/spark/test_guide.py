@@ -49,7 +49,7 @@ def test_pieces_of_the_guide_run_as_they_stand(spark, sqlite, tmp_path, capsys):
     assert sorted((who, float(amount)) for who, amount in applied) == sorted(INVOICES)
 
 
-pytestmark = [pytest.mark.test_all, pytest.mark.timeout(300)]  # Java starts slowly
+pytestmark = pytest.mark.test_all
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "spark" / "flights.py"
 

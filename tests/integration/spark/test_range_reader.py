@@ -106,7 +106,6 @@ def test_feed_is_asked_again_as_often_as_options_say(is_behind):
 
 
 @pytest.mark.test_all
-@pytest.mark.timeout(600)  # the first run installs the peer
 def test_published_peer_is_read_once(peer_python):
     """A feed of ZeroEventHub v1 is read with its headers, however small the pages are."""
     process = run_peer(peer_python, "server.py")

@@ -217,7 +217,6 @@ def test_driver_pauses_where_nothing_has_come():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("examples", [6, pytest.param(30, marks=pytest.mark.test_all)])
 def test_stream_of_a_layout_that_changes(monkeypatch, examples):
     """Every event is in one committed batch, and those of a key in order, whatever happens."""
