@@ -70,7 +70,6 @@ class Soak:
         return range(self.seed, self.seed + self.size(full))
 
     def tell(self, progress: str) -> None:
-        """Say how far it is."""
         self.console.print(progress, highlight=False)
 
     def row(

@@ -7,7 +7,6 @@ import signal
 import sqlite3
 import subprocess
 import tempfile
-import time
 import uuid
 import warnings
 from collections.abc import Iterator
@@ -117,19 +116,13 @@ def mariadb_server() -> Iterator[str]:
             url = URL.create(
                 "mariadb+pymysql", "root", database="mysql", query={"unix_socket": socket}
             )
-            _wait_for(Path(socket), process)
+            listens = Path(socket).exists
+            until(lambda: listens() or process.poll() is not None, "mariadbd listens", PATIENCE)
+            assert listens(), f"mariadbd ended with {process.returncode} before it listened"
             yield url.render_as_string(hide_password=False)
         finally:
             process.terminate()
             process.wait(60)
-
-
-def _wait_for(socket: Path, server: subprocess.Popen) -> None:
-    """Wait until a server that has just been started listens; what it then hears, it answers."""
-    while not socket.exists():
-        if server.poll() is not None:
-            raise RuntimeError(f"mariadbd ended with {server.returncode} before it listened.")
-        time.sleep(0.05)
 
 
 def has_engine() -> bool:

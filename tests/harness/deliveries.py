@@ -120,7 +120,6 @@ class Feed:
         return sum(map(len, self.logs.values()))
 
     def read(self, partition: int, cursor: str, limit: int) -> Page:
-        """Read the positions behind a cursor."""
         self.asked.append((partition, cursor))
         if errors := self.trouble.get((partition, cursor)):
             raise errors.pop(0)
@@ -220,7 +219,7 @@ class Shop:
         self.feed = Feed()
         self.url = ""
         self.observer = Seen()
-        self.async_engine = None
+        self.is_async = is_async
         self._started: list[Running] = []
         if is_async:
             # Each run has an event loop of its own, which connections do not outlive.
@@ -228,14 +227,6 @@ class Shop:
         with engine.begin() as connection:
             self.store.create_tables(connection)
             effects.metadata.create_all(connection)
-
-    @property
-    def is_async(self) -> bool:
-        return self.async_engine is not None
-
-    @property
-    def several_write(self) -> bool:
-        return self.engine.dialect.name != "sqlite"
 
     def consumer(self, client, **options: Any) -> Consumer | AsyncConsumer:
         """Make a consumer that ends at the head, and halts at the first error."""

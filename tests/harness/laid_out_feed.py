@@ -26,7 +26,6 @@ class ReadFeed:
         self.rows.append((key, self.layout.partition_of(key)))
 
     def published(self, key):
-        """The events of a key."""
         return [number for number, (of, _) in enumerate(self.rows, 1) if of == key]
 
     def shown(self, partition, after=0):
@@ -44,7 +43,6 @@ class ReadFeed:
         return FeedInfo(info.partitions[::-1], info.token, extensions=self.extensions)
 
     def read(self, partition, cursor, limit, *, stop=None):
-        """Read the events that follow a cursor."""
         if cursor == LAST:
             return Page([], str(len(self.rows)), caught_up=CAUGHT_UP in self.extensions)
         after = 0 if cursor == FIRST else int(cursor)

@@ -17,7 +17,6 @@ class Reversed(sa.TypeDecorator):
     cache_ok = True
 
     def process_bind_param(self, value, dialect):
-        """Turn the text round."""
         return None if value is None else value[::-1]
 
     process_result_value = process_bind_param
@@ -30,7 +29,6 @@ class Lowered(sa.TypeDecorator):
     cache_ok = True
 
     def bind_expression(self, bindvalue):
-        """Let the database work on it."""
         return sa.func.lower(bindvalue)
 
 

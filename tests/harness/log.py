@@ -92,7 +92,6 @@ class Log:
                 connection.exec_driver_sql(statement)
 
     def count(self, query: str) -> int:
-        """Ask for a number."""
         with self.engine.connect() as connection:
             return connection.exec_driver_sql(query).scalar()
 
@@ -193,7 +192,6 @@ class Preparing:
             self._connection.exec_driver_sql(line)
 
     def prepare(self) -> None:
-        """Prepare it, and lose the connection."""
         if not self._connection.closed:
             for line in self._after:
                 self._connection.exec_driver_sql(line)
@@ -201,7 +199,6 @@ class Preparing:
             self._connection.close()
 
     def commit(self) -> None:
-        """Commit it, from elsewhere."""
         self._decided = decide(self._engine, self._decision % "COMMIT")
 
     def close(self) -> None:

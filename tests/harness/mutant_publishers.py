@@ -148,7 +148,6 @@ class Exchange:
 
     @property
     def is_page(self):
-        """Whether a page was asked for."""
         return self.path.endswith("/events") and "cursor=" in self.query
 
 

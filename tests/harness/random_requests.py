@@ -183,7 +183,6 @@ class Fuzzer:
         self.answers: Counter[tuple[str, int]] = Counter()
 
     async def run(self, count: int) -> None:
-        """Make so many requests."""
         for _ in range(count):
             await self.ask()
 

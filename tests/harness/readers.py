@@ -163,15 +163,12 @@ class Watcher(Observer):
         self.answers = []
 
     def waiting(self, feed, requests):
-        """Note how many wait now."""
         self.counts.append(requests)
 
     def answered(self, answered):
-        """Note an answer."""
         self.answers.append(answered)
 
     def until_waiting(self, count):
-        """Wait until so many requests wait at the head."""
         until(lambda: self.counts[-1] == count, f"{count} requests wait at the head")
 
 

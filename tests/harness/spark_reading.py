@@ -46,7 +46,6 @@ class Streaming:
         self.reader = found.streamReader(found.schema())
 
     def begin(self):
-        """Return where the stream begins."""
         return json.loads(json.dumps(self.reader.initialOffset()))
 
     def end(self, start, limit=None):
@@ -59,5 +58,4 @@ class Streaming:
         return [rows_of(self.reader, [task]) for task in self.reader.partitions(start, end)]
 
     def numbers(self, start, end):
-        """Return the numbers of a batch's events."""
         return [number for rows in self.tasks(start, end) for number in numbers(rows)]

@@ -44,7 +44,6 @@ class Findings:
             self.complaints.append(f"{name}: {dict(+wrong)} {beside or ''}")
 
     def add(self, other: "Findings") -> None:
-        """Add what somebody else has found."""
         self.counts += other.counts
         self.complaints += other.complaints
 

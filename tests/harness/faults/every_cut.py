@@ -58,7 +58,6 @@ class History:
 
     @classmethod
     def drawn(cls, dice: random.Random, *, first: int) -> "History":
-        """Draw a history."""
         count = dice.randrange(1, 31)
         share = dice.choice((0.1, 0.3, 1.0))
         checkpoints = [number for number in range(1, count) if dice.random() < share]
@@ -127,7 +126,6 @@ class Origin:
 
     @contextmanager
     def serving(self) -> Iterator[str]:
-        """Serve the feed; yield its URL."""
         with listening(self._serve) as url:
             yield f"{url}/feed"
 

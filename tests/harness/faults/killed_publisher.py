@@ -43,7 +43,6 @@ class FatalSocket(socket.socket):
         self.left = strike
 
     def accept(self) -> tuple["_Connection", object]:
-        """Accept a connection."""
         connection, address = super().accept()
         return _Connection(connection.detach(), self), address
 

@@ -20,7 +20,6 @@ from harness.torture.writers import (
     WRITERS,
     Crew,
     Mix,
-    Written,
     create_tables,
     elsewhere,
     events,
@@ -74,7 +73,6 @@ class Tally:
         self._missing: defaultdict[int, set[int]] = defaultdict(set)
 
     def see(self, key: int, n: int) -> None:
-        """Take an event into account."""
         self.events += 1
         last = self._last.get(key, 0)
         if n == last + 1:
@@ -315,18 +313,12 @@ class Verdict:
     counts: Counter[str] = field(default_factory=Counter)
     complaints: list[str] = field(default_factory=list)
 
-    def hear_writer(self, written: Written) -> None:
-        """Take in what a writer has written."""
-        self.kinds += written.kinds
-        self.complaints += [written.failure] if written.failure else []
-
     def hear_feed(self, feed: WatchedFeed) -> None:
         """Take in what was seen of a feed object."""
         for what, seen in {"horizon back": feed.went_back, "silent": feed.fell_silent}.items():
             self._count(f"a feed of {feed.table}", what, len(seen), seen)
 
     def hear_reader(self, reader: Reader, truth: dict[int, int]) -> None:
-        """Take in what a reader has seen."""
         tally, examples = reader.tally, reader.tally.examples
         self._count(reader.name, "lost", tally.lost(), examples)
         self._count(reader.name, "twice", tally.twice, examples)
@@ -437,7 +429,8 @@ def _writing(engine: Engine, mix: Mix, seed: str, verdict: Verdict) -> Iterator[
         written = [one for crew in crews for one in crew.end()]
         _clear(engine)
     for one in written:
-        verdict.hear_writer(one)
+        verdict.kinds += one.kinds
+        verdict.complaints += [one.failure] if one.failure else []
 
 
 @contextmanager

@@ -218,7 +218,6 @@ class Writer:
         self.connection.invalidate()
 
     def pause(self, seconds: float) -> None:
-        """Think for up to so many seconds."""
         time.sleep(self.dice.random() * seconds)
 
     def keys(self, count: int, feed: Table = events) -> list[int]:
@@ -243,7 +242,6 @@ class Writer:
         self.connection.execute(insert(feed).values(self.rows(count, key)))
 
     def select_into(self, rows: list[dict[str, int]]) -> None:
-        """Write events of a key by INSERT … SELECT."""
         first = rows[0]
         chosen = select(
             sa.literal(first["part"]), sa.literal(first["key"]), first["n"] - 1 + numbers.c.n

@@ -8,6 +8,7 @@ import time
 import httpx
 import pytest
 from harness.deliveries import NAME, Feed, event, filled, numbers, opened, write, write_page
+from harness.nginx_paths import reserved_port
 from harness.readers import client_of, mounted
 from harness.shop import metadata, orders
 from harness.statements import add
@@ -150,14 +151,14 @@ def test_server_that_goes_and_comes_back_is_waited_for(sqlite_url):
     feed = Feed(2)
     feed.place(4)
     application = Starlette(routes=feed_routes("/orders", feed))
-    with opened(sqlite_url) as shop:
-        with serving(application) as url:
+    with opened(sqlite_url) as shop, reserved_port() as port:
+        with serving(application, port) as url:
             shop.url = f"{url}/orders"
             running = shop.start()
             shop.until_landed(4)
         until(lambda: shop.observer["waited"], "the feed is missed")
         feed.place(2, first=4)
-        with serving(Starlette(routes=application.routes), int(url.rpartition(":")[2])):
+        with serving(Starlette(routes=application.routes), port):
             shop.until_landed(6)
             running.stop()
         assert sorted(shop.landed()) == list(range(6))
