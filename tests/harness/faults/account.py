@@ -123,17 +123,13 @@ class Account:
         finally:
             await self.async_engine.dispose()
 
-    def arrived(self, name: str) -> list[tuple[int, int]]:
-        """Return partition and number of each event that took effect, in their order."""
-        query = sa.select(effects.c.partition, effects.c.n).where(effects.c.consumer == name)
-        with self.engine.connect() as connection:
-            return [tuple(row) for row in connection.execute(query.order_by(effects.c.arrival))]
-
     def seen(self, name: str) -> dict[int, list[int]]:
         """Return the numbers of events that took effect, by partition, in their order."""
+        query = sa.select(effects.c.partition, effects.c.n).where(effects.c.consumer == name)
         found = defaultdict(list)
-        for partition, number in self.arrived(name):
-            found[partition].append(number)
+        with self.engine.connect() as connection:
+            for partition, number in connection.execute(query.order_by(effects.c.arrival)):
+                found[partition].append(number)
         return dict(found)
 
 

@@ -112,7 +112,7 @@ def live(life: Life) -> dict[str, int]:
     points = Points(
         life.strike_at,
         strikes[life.strike],
-        fetched=life.fetched,
+        counting=not life.fetched,
         gap=life.gap,
         most=life.most,
         dice=dice,

@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
 
@@ -14,45 +15,36 @@ from sqlalchemy import Engine, NullPool, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 
 
+@dataclass
 class Points:
     """Count the points that a process passes; strike at one of them, and again within each gap."""
 
-    def __init__(
-        self,
-        at: int | None,
-        strike: Callable[[], object],
-        *,
-        fetched: bool = False,
-        gap: int = 0,
-        most: int = 1,
-        dice: random.Random | None = None,
-    ) -> None:
-        self.strikes = 0
-        self._passed = 0
-        self._next = at
-        self._strike = strike
-        self._counting = not fetched
-        self._gap = gap
-        self._most = most
-        self._dice = dice or random.Random(0)
-        self._lock = threading.Lock()
+    at: int | None
+    strike: Callable[[], object]
+    counting: bool = True
+    gap: int = 0
+    most: int = 1
+    dice: random.Random = field(default_factory=lambda: random.Random(0))
+    strikes: int = 0
+    passed: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def touch(self, *_: Any, **__: Any) -> None:
-        with self._lock:
-            if not self._counting:
+        with self.lock:
+            if not self.counting:
                 return
-            self._passed += 1
-            struck = self._next is not None and self._passed >= self._next
+            self.passed += 1
+            struck = self.at is not None and self.passed >= self.at
             if struck:
                 self.strikes += 1
-                going_on = self._gap and self.strikes < self._most
-                self._next = self._passed + self._dice.randint(1, self._gap) if going_on else None
+                going_on = self.gap and self.strikes < self.most
+                self.at = self.passed + self.dice.randint(1, self.gap) if going_on else None
         if struck:
-            self._strike()
+            self.strike()
 
     def watch(self, engine: Engine) -> None:
         """Take the moments before and after every statement and every end of a transaction."""
-        if self._next is None:
+        if self.at is None:
             return
         for moment in ("before_cursor_execute", "after_cursor_execute", "connect"):
             event.listen(engine, moment, self.touch)
@@ -75,7 +67,7 @@ class Points:
         http.event_hooks = {"request": [touch], "response": [hear]}
 
     def _hear(self, response: httpx.Response) -> None:
-        self._counting = self._counting or response.url.path.endswith("/events")
+        self.counting = self.counting or response.url.path.endswith("/events")
         self.touch()
 
     def _around(self, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -29,15 +29,15 @@ from zeroeventhub import Failures, feed_routes
 ENDLESS = 10**6  # more events than any consumer here can read
 
 
+@dataclass
 class Scene:
     """Hold a feed, its consumer's database, and the process that forks the consumers."""
 
-    def __init__(self, mother: Zygote, ledger: Ledger, feed: ScriptedFeed, address: str) -> None:
-        self.mother = mother
-        self.ledger = ledger
-        self.feed = feed
-        self.address = address
-        self.found = Findings()
+    mother: Zygote
+    ledger: Ledger
+    feed: ScriptedFeed
+    address: str
+    found: Findings = field(default_factory=Findings)
 
     def life(self, way: str, **named: Any) -> Life:
         database = self.ledger.engine.url.render_as_string(hide_password=False)
@@ -58,18 +58,12 @@ class Scene:
     def look_at_end(self, life: Life) -> None:
         """Look whether all that the feed has is there, once."""
         self.look(life, "at the end")
-        if not self.is_at_end():
-            self.complain(f"came to {self.counts()} of {self.feed.end}")
+        counts = self.counts()
+        if counts != dict.fromkeys(range(self.feed.script.partitions), self.feed.end):
+            self.complain(f"came to {counts} of {self.feed.end}")
 
     def counts(self) -> dict[int, int]:
         return self.ledger.state()[0]
-
-    def is_at_end(self) -> bool:
-        return self.counts() == dict.fromkeys(range(self.feed.script.partitions), self.feed.end)
-
-    def end_soon(self, events: int) -> None:
-        """Let the feed end so many events after the furthest cursor."""
-        self.feed.end = max([0, *self.counts().values()]) + events
 
     def hear(self, end: End) -> End:
         """Take note of how a consumer ended that was to end well."""
@@ -141,35 +135,27 @@ LATEST = 10  # seconds that a database takes for a COMMIT, at most
 PORTS = {"postgresql": 5432, "mariadb": 3306, "mysql": 3306}
 
 
-class CommitProxy:
-    """Forward what consumer and database say, and cut the line around a share of the COMMITs."""
+@contextmanager
+def cutting_commits(
+    url: str, dice: random.Random, share: float
+) -> Iterator[tuple[str, Counter[str]]]:
+    """Cut the line to a database around a share of the COMMITs; yield its URL, and what happens."""
+    upstream, fates = make_url(url), Counter[str]()
 
-    def __init__(self, url: str, seed: str, share: float) -> None:
-        self._upstream = make_url(url)
-        self._dice = random.Random(seed)
-        self._share = share
-        self.fates: Counter[str] = Counter()
+    def fate_of(data: bytes) -> str | None:
+        if b"COMMIT" not in data or dice.random() >= share:
+            return None
+        fate = dice.choice(["request lost", "reply lost"])
+        fates[fate] += 1
+        return fate
 
-    @contextmanager
-    def listening(self) -> Iterator[str]:
-        """Listen in a thread; yield the URL of the database through this proxy."""
-        with listening(self._forward) as through:
-            yield self._through(urlsplit(through).port)
-
-    def _through(self, port: int) -> str:
-        url = self._upstream.difference_update_query(["host", "port", "unix_socket"])
-        url = url.set(host="127.0.0.1", port=port)
-        if url.get_backend_name() == "postgresql":
-            url = url.update_query_dict({"sslmode": "disable", "gssencmode": "disable"})
-        return url.render_as_string(hide_password=False)
-
-    def _forward(self, ours: socket.socket) -> None:
-        with _connected(self._upstream) as theirs:
+    def forward(ours: socket.socket) -> None:
+        with _connected(upstream) as theirs:
             other = {ours: theirs, theirs: ours}
             while True:
                 for speaker in select.select([*other], [], [])[0]:
                     data = speaker.recv(65536)
-                    fate = self._fate() if speaker is ours and b"COMMIT" in data else None
+                    fate = fate_of(data) if speaker is ours else None
                     if not data or fate == "request lost":
                         return
                     other[speaker].sendall(data)
@@ -177,12 +163,12 @@ class CommitProxy:
                         select.select([theirs], [], [], LATEST)
                         return
 
-    def _fate(self) -> str | None:
-        if self._dice.random() >= self._share:
-            return None
-        fate = self._dice.choice(["request lost", "reply lost"])
-        self.fates[fate] += 1
-        return fate
+    with listening(forward) as address:
+        through = upstream.difference_update_query(["host", "port", "unix_socket"])
+        through = through.set(host="127.0.0.1", port=urlsplit(address).port)
+        if through.get_backend_name() == "postgresql":
+            through = through.update_query_dict({"sslmode": "disable", "gssencmode": "disable"})
+        yield through.render_as_string(hide_password=False), fates
 
 
 def _connected(url: URL) -> socket.socket:
@@ -221,7 +207,7 @@ def kill(here: Scene, kind: Kind, dice: random.Random, *, brief: bool) -> None:
         here.ledger.expire()
         if here.found.complaints:
             return
-    here.end_soon(LEFT)
+    here.feed.end = max([0, *here.counts().values()]) + LEFT
     here.hear(here.mother.run(life))
     here.look_at_end(life)
     if here.feed.end <= LEFT:
@@ -245,11 +231,10 @@ def lose_commits(here: Scene, kind: Kind, dice: random.Random, *, brief: bool) -
     """Cut the line around COMMITs, before or after which dice choose."""
     here.begin(30 if brief else 300)
     life = kind.life(here, hurried=True)
-    proxy = CommitProxy(life.database, str(dice.random()), SHARE)
-    with proxy.listening() as url:
+    with cutting_commits(life.database, random.Random(str(dice.random())), SHARE) as (url, fates):
         here.hear(here.mother.run(replace(life, database=url)))
     here.look_at_end(life)
-    here.found.counts += proxy.fates
+    here.found.counts += fates
 
 
 def freeze(here: Scene, kind: Kind, dice: random.Random, *, brief: bool) -> None:

@@ -58,85 +58,85 @@ def reading_engine(url: str, dice: random.Random) -> Engine:
     return engine
 
 
+@dataclass
 class Tally:
     """Count the events of a reader, in memory for its keys and not for its events.
 
     The next number of a key is always its last plus one.
     """
 
-    def __init__(self) -> None:
-        self.events = 0
-        self.twice = 0
-        self.inverted = 0
-        self.examples: list[str] = []
-        self._last: dict[int, int] = {}
-        self._missing: defaultdict[int, set[int]] = defaultdict(set)
+    events: int = 0
+    twice: int = 0
+    inverted: int = 0
+    examples: list[str] = field(default_factory=list)
+    last: dict[int, int] = field(default_factory=dict)
+    missing: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
 
     def see(self, key: int, n: int) -> None:
         self.events += 1
-        last = self._last.get(key, 0)
+        last = self.last.get(key, 0)
         if n == last + 1:
-            self._last[key] = n
+            self.last[key] = n
             return
         if len(self.examples) < EXAMPLES:
             self.examples.append(f"event {n} of key {key} came behind event {last}")
         if n > last:
-            self._missing[key].update(range(last + 1, n))
-            self._last[key] = n
-        elif n in self._missing[key]:
-            self._missing[key].remove(n)
+            self.missing[key].update(range(last + 1, n))
+            self.last[key] = n
+        elif n in self.missing[key]:
+            self.missing[key].remove(n)
             self.inverted += 1
         else:
             self.twice += 1
 
     def lost(self) -> int:
         """Count the events that were passed over and have not come since."""
-        return sum(map(len, self._missing.values()))
+        return sum(map(len, self.missing.values()))
 
     def ahead(self, truth: Mapping[int, int]) -> int:
         """Count the committed events after the last one seen of their key."""
-        return sum(max(0, n - self._last.get(key, 0)) for key, n in truth.items())
+        return sum(max(0, n - self.last.get(key, 0)) for key, n in truth.items())
 
     def invented(self, truth: Mapping[int, int]) -> int:
         """Count the events that were shown and have never been committed."""
-        return sum(max(0, last - truth.get(key, 0)) for key, last in self._last.items())
+        return sum(max(0, last - truth.get(key, 0)) for key, last in self.last.items())
 
 
+@dataclass(eq=False)
 class WatchedFeed:
     """Read a feed that several readers use, and note when it says less than before."""
 
-    def __init__(self, table: Table, feed: BoundFeed, *, steady: bool = True) -> None:
-        self.table = table
-        self._feed = feed
-        self._steady = steady
-        self._lock = Lock()
-        self._horizon = 0
-        self._answered = False
-        self.went_back: list[str] = []
-        self.fell_silent: list[str] = []
+    table: Table
+    feed: BoundFeed
+    steady: bool = True
+    horizon: int = 0
+    has_answered: bool = False
+    went_back: list[str] = field(default_factory=list)
+    fell_silent: list[str] = field(default_factory=list)
+    lock: Lock = field(default_factory=Lock)
 
     def read(self, partition: int, cursor: str, limit: int) -> Page | None:
         """Read a page; None while the feed, which has just started, knows no horizon."""
-        return self._ask(lambda: self._feed.read(partition, cursor, limit))
+        return self._ask(lambda: self.feed.read(partition, cursor, limit))
 
     def look(self) -> None:
         """Ask for the horizon, which must not lie below one that was known before."""
-        before = self._horizon
-        if (horizon := self._ask(self._feed.head)) is None:
+        before = self.horizon
+        if (horizon := self._ask(self.feed.head)) is None:
             return
-        with self._lock:
-            if self._steady and horizon < before:
+        with self.lock:
+            if self.steady and horizon < before:
                 self.went_back.append(f"{before} to {horizon}")
-            self._horizon = max(self._horizon, horizon)
+            self.horizon = max(self.horizon, horizon)
 
     def _ask(self, question: Callable[[], _Answer]) -> _Answer | None:
         try:
             answer = question()
         except (FeedFailure, Unavailable) as error:
-            if self._answered or isinstance(error, FeedFailure):
+            if self.has_answered or isinstance(error, FeedFailure):
                 self.fell_silent.append(repr(error.__cause__ or error))
             return None
-        self._answered = True
+        self.has_answered = True
         return answer
 
 
