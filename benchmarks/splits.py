@@ -6,7 +6,6 @@ The table has four partitions and holes: one row in ten is missing, so is a whol
 have jumped by a billion. Partition 0 has 1 % of the first half and 90 % of the second.
 """
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -30,6 +29,7 @@ from sqlalchemy import (
     text,
 )
 
+from benchmarks.ordering.bench import arguments
 from zeroeventhub.publisher.keyset import NearRows
 from zeroeventhub.publisher.ordering import Events, Source
 from zeroeventhub.publisher.splits import SplitQuery
@@ -105,13 +105,9 @@ def worst(connection: Connection, positions: list[int]) -> float:
 
 def main() -> None:
     """Fill the table, and print a table of times by the number of pieces."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("url")
-    parser.add_argument("--rows", type=int, default=10_000_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    arguments = parser.parse_args()
-    engine = create_engine(arguments.url, isolation_level="AUTOCOMMIT")
-    fill(engine, arguments.rows)
+    given = arguments(__doc__, rows=10_000_000, rounds=5)
+    engine = create_engine(given.url, isolation_level="AUTOCOMMIT")
+    fill(engine, given.rows)
     query = SplitQuery(NearRows(Source.of(Events(events, (events.c.id,), events.c.part))))
     statements: list[int] = []
 
@@ -122,7 +118,7 @@ def main() -> None:
     with engine.connect() as connection:
         until = connection.scalar(select(func.max(events.c.id))) or 0
         whole, rows = timed(
-            lambda: connection.scalar(select(func.count()).select_from(events)), arguments.rounds
+            lambda: connection.scalar(select(func.count()).select_from(events)), given.rounds
         )
         lines.append(f"| count(*) of {rows:,} rows | {1000 * whole:,.0f} | | | |")
         for count in COUNTS:
@@ -132,12 +128,10 @@ def main() -> None:
                 lambda count=count: query.positions(  # type: ignore[misc]
                     connection, 0, count=count, after=0, until=until
                 ),
-                arguments.rounds,
+                given.rounds,
             )
             event.remove(engine, "before_cursor_execute", note)
-            lookups, number = (
-                each // arguments.rounds for each in (sum(statements), len(statements))
-            )
+            lookups, number = (each // given.rounds for each in (sum(statements), len(statements)))
             share = worst(connection, positions)
             lines.append(
                 f"| {len(positions) - 1} of {count} | {1000 * seconds:,.0f} | {lookups:,} | "

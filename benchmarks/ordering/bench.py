@@ -1,5 +1,6 @@
 """What the benchmarks of the orderings share: a table, its variants, and how far one may read."""
 
+import argparse
 import statistics
 import time
 from collections.abc import Sequence
@@ -28,6 +29,20 @@ VARIANTS = {
 }
 
 events = feed_table("ordering_benchmark", "text")
+
+
+def arguments(description: str | None, **numbers: float) -> argparse.Namespace:
+    """Read the URL of a database from the command line, and options with these defaults."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("url")
+    for name, number in numbers.items():
+        parser.add_argument(f"--{name}", type=type(number), default=number)
+    return parser.parse_args()
+
+
+def orderings(engine: Engine) -> list[str]:
+    """Return the orderings that a database has."""
+    return [name for name in VARIANTS[engine.dialect.name] if name not in {NONE, READER}]
 
 
 def open_engine(url: str) -> Engine:

@@ -5,7 +5,6 @@
 Each writer has written one row and keeps its transaction open.
 """
 
-import argparse
 import statistics
 import time
 from contextlib import ExitStack
@@ -13,14 +12,13 @@ from contextlib import ExitStack
 from sqlalchemy import insert
 
 from benchmarks.ordering.bench import (
-    NONE,
     PAYLOAD,
-    READER,
-    VARIANTS,
+    arguments,
     events,
     finish,
     new_feed,
     open_engine,
+    orderings,
     settled,
 )
 
@@ -29,28 +27,23 @@ WRITERS = (0, 10, 100)
 
 def main() -> None:
     """Print the median time of a horizon, in milliseconds, by ordering and number of writers."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("url")
-    parser.add_argument("--rounds", type=int, default=200)
-    arguments = parser.parse_args()
-    engine = open_engine(arguments.url)
+    given = arguments(__doc__, rounds=200)
+    engine = open_engine(given.url)
     lines = ["| ordering | " + " | ".join(f"{number} open writers" for number in WRITERS) + " |"]
     lines.append("|---|" + "---|" * len(WRITERS))
-    for ordering in VARIANTS[engine.dialect.name]:
-        if ordering in {NONE, READER}:
-            continue
+    for ordering in orderings(engine):
         cells = []
         for number in WRITERS:
             feed = new_feed(engine, ordering)
             settled(feed)
             with ExitStack() as stack:
                 for _ in range(number):
-                    writer = open_engine(arguments.url)
+                    writer = open_engine(given.url)
                     stack.callback(writer.dispose)
                     connection = stack.enter_context(writer.connect())
                     connection.execute(insert(events).values(data=PAYLOAD))
                 times = []
-                for _ in range(arguments.rounds):
+                for _ in range(given.rounds):
                     began = time.perf_counter()
                     settled(feed)
                     times.append(1000 * (time.perf_counter() - began))

@@ -6,7 +6,6 @@ The three places take turns; a page has 1,000 events, and is read through the fe
 ordering is installed over the same rows.
 """
 
-import argparse
 import statistics
 import time
 
@@ -15,13 +14,13 @@ from sqlalchemy import Engine, func, insert, select, text
 from benchmarks.ordering.bench import (
     NONE,
     PAYLOAD,
-    READER,
-    VARIANTS,
+    arguments,
     events,
     finish,
     install,
     new_feed,
     open_engine,
+    orderings,
     settled,
     spread,
 )
@@ -46,27 +45,21 @@ def fill(engine: Engine, rows: int) -> None:
 
 def main() -> None:
     """Fill the table, and print a table of ratios to a page at the start."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("url")
-    parser.add_argument("--rows", type=int, default=10_000_000)
-    parser.add_argument("--rounds", type=int, default=15)
-    arguments = parser.parse_args()
-    engine = open_engine(arguments.url)
+    given = arguments(__doc__, rows=10_000_000, rounds=15)
+    engine = open_engine(given.url)
     new_feed(engine, NONE)
-    fill(engine, arguments.rows)
+    fill(engine, given.rows)
     with engine.connect() as connection:
         last = connection.scalar(select(func.max(events.c.id)))
     lines = ["| ordering | start, ms | middle / start | head / start |", "|---|---|---|---|"]
-    for ordering in VARIANTS[engine.dialect.name]:
-        if ordering in {NONE, READER}:
-            continue
+    for ordering in orderings(engine):
         feed = install(engine, ordering)
-        end = arguments.rows if ordering == "sequenced" else last
+        end = given.rows if ordering == "sequenced" else last
         while settled(feed) < end:
             pass
         places = {"start": 0, "middle": end // 2, "head": end - PAGE}
         times: dict[str, list[float]] = {place: [] for place in places}
-        for _ in range(arguments.rounds):
+        for _ in range(given.rounds):
             for place, position in places.items():
                 began = time.perf_counter()
                 page = feed.read(0, f"1-{position}", PAGE)
