@@ -135,7 +135,7 @@ def session(engine, question="SELECT name || '=' || setting FROM pg_settings ORD
 
 def test_look_does_not_wait_for_long(host, postgresql_url):
     """An altered sequence keeps a look waiting for no longer than a statement may take."""
-    feed, altering = bound(host, "observed", statement_seconds=0.5), create_engine(postgresql_url)
+    feed, altering = bound(host, "observed", statement_seconds=2), create_engine(postgresql_url)
     assert feed.head() == 3
     with altering.connect() as connection:
         connection.execute(text("ALTER SEQUENCE orders_id_seq MAXVALUE 1000000"))

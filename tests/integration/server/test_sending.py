@@ -120,7 +120,7 @@ def test_answers_on_their_way_are_bounded():
     """Readers that do not read fill the room there is, each time, and others get 503 meanwhile."""
     feed = Large(6 * MEBIBYTE)
     room = {"sending_bytes": 20 * MEBIBYTE, "page_bytes": 6 * MEBIBYTE, "sending_seconds": 60}
-    capacity = Capacity(connections=1, patience=0.3, **room)
+    capacity = Capacity(connections=1, patience=1, **room)
     with mounted(feed, capacity=capacity) as url:
         for _ in range(2):
             until(lambda: get(url).status_code == 200, "there is room")
@@ -140,7 +140,7 @@ def test_readers_that_take_nothing_leave_room_to_others():
     """However many answers some readers do not take, there is room for those of another."""
     feed = Large(6 * MEBIBYTE)
     room = {"sending_bytes": 64 * MEBIBYTE, "page_bytes": 6 * MEBIBYTE, "sending_seconds": 60}
-    capacity = Capacity(patience=0.3, **room)
+    capacity = Capacity(patience=1, **room)
     with mounted(feed, authorize=of_name, capacity=capacity) as url, ExitStack() as stack:
         for name in ("greedy", "greedier"):
             for number in range(12):
@@ -192,7 +192,7 @@ def test_answer_that_is_not_taken_is_given_up(caplog):
     """A reader that takes nothing loses its connection, and never has a page that looks whole."""
     caplog.set_level("INFO", "zeroeventhub.server")
     feed = Large(16 * MEBIBYTE)
-    with mounted(feed, capacity=Capacity(sending_seconds=0.4)) as url:
+    with mounted(feed, capacity=Capacity(sending_seconds=1.5)) as url:
         with ask(page_url(url), room=4096) as reader:
             until(lambda: "An answer was given up" in caplog.text, "the answer is given up")
             received = everything(reader)
@@ -224,7 +224,7 @@ def test_slow_reader_that_takes_something_is_served():
 def test_page_is_whole_however_large_it_is():
     """A page is sent in pieces that make it whole, also if it is larger than all the room."""
     piece = 64 * 1024
-    small = Capacity(sending_bytes=MEBIBYTE, page_bytes=MEBIBYTE, patience=0.3)
+    small = Capacity(sending_bytes=MEBIBYTE, page_bytes=MEBIBYTE, patience=PATIENCE)
     for size in (1, piece - 100, 5 * piece, 3 * MEBIBYTE):
         with mounted(Large(size), capacity=small) as url:
             whole, again = get(url), get(url)

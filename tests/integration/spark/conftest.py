@@ -69,7 +69,7 @@ def stream(spark, tmp_path):
         read = read.option("maxOffsetsPerTrigger", limit).option("minPartitions", 3)
         writing = into(read.load(url).writeStream.trigger(availableNow=True))
         query = writing.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-        assert query.awaitTermination(60), "The query does not end."
+        assert query.awaitTermination(300), "The query does not end."
         return query
 
     return stream
