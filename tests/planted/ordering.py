@@ -19,15 +19,13 @@ PLANTED = (
     Planted(
         "the last number is read before those who write",
         "publisher/ordering/postgresql_observed.py",
-        """        number = last_number(sequence, connection)
+        """        number = self._last_number(connection, seconds)
         if (decided := self._tracker.decided(began, number)) is not None:
             return decided
-        name = {"table": quoted_name(connection, self._events.table)}
-        writers = frozenset(connection.scalars(_WRITERS, name).all())
+        writers = connection.scalars(_WRITERS, self._table_name(connection)).all()
 """,
-        """        name = {"table": quoted_name(connection, self._events.table)}
-        writers = frozenset(connection.scalars(_WRITERS, name).all())
-        number = last_number(sequence, connection)
+        """        writers = connection.scalars(_WRITERS, self._table_name(connection)).all()
+        number = self._last_number(connection, seconds)
         if (decided := self._tracker.decided(began, number)) is not None:
             return decided
 """,
@@ -65,21 +63,19 @@ PLANTED = (
         "what one server has drawn says nothing of another",
         "publisher/ordering/writer_tracker.py",
         "self._server, self._server_since = server, next(self._ticks)\n"
-        "                self._forget()",
+        "                self._settled, self._open = None, {}",
         "self._server, self._server_since = server, next(self._ticks)",
         _ROUNDS,
     ),
     Planted(
-        "the marks of a gate are read behind the last number",
+        "the marks of a gate are read after the last number",
         "publisher/ordering/postgresql_gated.py",
-        """        number = last_number(sequence, connection)
-        name = {"table": quoted_name(connection, self._table)}
+        """        number = self._last_number(connection, seconds)
         # In this order: a writer that arrives in between draws only numbers above this one.
-        marks = connection.scalars(_MARKS, name).all()
+        marks = connection.scalars(_MARKS, self._table_name(connection)).all()
 """,
-        """        name = {"table": quoted_name(connection, self._table)}
-        marks = connection.scalars(_MARKS, name).all()
-        number = last_number(sequence, connection)
+        """        marks = connection.scalars(_MARKS, self._table_name(connection)).all()
+        number = self._last_number(connection, seconds)
 """,
         _GATED,
     ),

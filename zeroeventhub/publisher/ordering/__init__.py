@@ -7,8 +7,6 @@ after a reader has passed a higher one. An ordering finds the *horizon*, the hig
 position at and below which nothing can still become visible. A feed reads up to it.
 """
 
-from collections.abc import Callable
-
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.ordering import (
     mysql_observed,
@@ -42,11 +40,11 @@ __all__ = [
     "ordering_for",
 ]
 
-_OF_MYSQL: dict[str, Callable[[Events], Ordering]] = {
+_OF_MYSQL: dict[str, type[Ordering]] = {
     "observed": mysql_observed.Observed,
     "sequenced": mysql_sequenced.Sequenced,
 }
-BY_DATABASE: dict[str, dict[str, Callable[[Events], Ordering]]] = {
+BY_DATABASE: dict[str, dict[str, type[Ordering]]] = {
     "postgresql": {
         "observed": postgresql_observed.Observed,
         "gated": postgresql_gated.Gated,

@@ -11,13 +11,15 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.ordering.port import Blocker, Events, Horizon, Ordering, Source
+from zeroeventhub.publisher.ordering import port
+from zeroeventhub.publisher.ordering.port import Blocker, Events, Horizon, Ordering
 from zeroeventhub.publisher.ordering.side_tables import check_key
 from zeroeventhub.publisher.ordering.writer_tracker import PREPARED, WriterTracker, server_name
 
@@ -108,23 +110,18 @@ _BLOCKERS = {
 
 
 class Observed(Ordering):
-    """Order a table of MariaDB or MySQL by its AUTO_INCREMENT column.
-
-    Args:
-        events: the table.
-    """
+    """Order a table of MariaDB or MySQL by its AUTO_INCREMENT column."""
 
     def __init__(self, events: Events) -> None:
-        self.source = Source.of(events)
-        self._events = events
+        super().__init__(events)
         self._tracker = WriterTracker()
 
     def check(self, connection: Connection) -> None:
         """Refuse a server that does not show its writers, and a column it does not number."""
         events, mariadb = self._events, is_mariadb(connection)
         check_server(connection, OLDEST)
-        check_engine(connection, events)
         check_key(connection, events)
+        check_engine(connection, events)
         with granted("SELECT ON performance_schema.*"):
             shown = connection.scalar(text(_SHOWS_WRITERS[mariadb]))
         if not shown:
@@ -148,19 +145,14 @@ class Observed(Ordering):
                 "the other nodes: choose the ordering sequenced."
             )
         self._read_prepared(connection)
-        lowest = connection.scalar(select(func.min(events.position)))
-        if lowest is not None and lowest < 1:
-            raise ConfigurationError(
-                f"{events.position} holds {lowest}; the positions of a feed start at 1."
-            )
+        events.check_lowest(connection)
 
     def horizon(self, connection: Connection) -> Horizon:
         """Observe the writers once, and return the highest number known to be decided."""
         began = self._tracker.begin(server_name(connection, _SERVER))
         number = self._last_number(connection)
-        holders = connection.execute(
-            text(_WRITERS[is_mariadb(connection)]), self._named(connection)
-        ).all()
+        query = text(_WRITERS[is_mariadb(connection)])
+        holders = connection.execute(query, self._named(connection)).all()
         # In this order: a writer that becomes prepared after the first query is in the second.
         prepared = self._read_prepared(connection)
         writers = frozenset(
@@ -170,27 +162,23 @@ class Observed(Ordering):
 
     def blockers(self, connection: Connection) -> list[Blocker]:
         """Name the writers of the table, and every prepared transaction."""
-        rows = connection.execute(
-            text(_BLOCKERS[is_mariadb(connection)]), self._named(connection)
-        ).all()
+        rows = connection.execute(text(_BLOCKERS[is_mariadb(connection)]), self._named(connection))
         open_ = [
             Blocker(
-                pid=row.id,
-                user=row.user or "",
-                application=row.application,
-                age=timedelta(seconds=float(row.age)),
-                query_age=timedelta(seconds=float(row.query_age or 0)),
+                row.id,
+                row.user or "",
+                row.application,
+                timedelta(seconds=float(row.age)),
+                timedelta(seconds=float(row.query_age or 0)),
             )
             for row in rows
         ]
-        return open_ + [
-            Blocker(pid=None, user="", application=name, age=timedelta(), query_age=None)
-            for name in self._read_prepared(connection)
-        ]
+        prepared = self._read_prepared(connection)
+        return open_ + [Blocker(None, "", name, timedelta(), None) for name in prepared]
 
     def _last_number(self, connection: Connection) -> int:
         """Read the last number drawn from the engine; information_schema may be out of date."""
-        name = quoted(connection.schema_for_object(self._events.table), self._events.table.name)
+        name = quoted(self._events.schema(connection), self._events.table.name)
         declared = connection.execute(text(f"SHOW CREATE TABLE {name}")).one()[1]
         found = _NEXT.search(declared)
         return int(found[1]) - 1 if found else 0
@@ -198,22 +186,22 @@ class Observed(Ordering):
     def _read_prepared(self, connection: Connection) -> list[str]:
         """Read the names of all transactions that are prepared and have not ended."""
         with granted("XA_RECOVER_ADMIN ON *.*"):
-            return [_text(row[3]) for row in connection.execute(_PREPARED)]
+            names = [row[3] for row in connection.execute(_PREPARED)]
+        return [
+            name if isinstance(name, str) else name.decode(errors="backslashreplace")
+            for name in names
+        ]
 
     def _named(self, connection: Connection, **more: str) -> dict[str, str | None]:
-        schema = connection.schema_for_object(self._events.table)
-        return {"schema": schema, "name": self._events.table.name, **more}
-
-
-def _text(name: str | bytes) -> str:
-    return name if isinstance(name, str) else name.decode(errors="backslashreplace")
+        events = self._events
+        return {"schema": events.schema(connection), "name": events.table.name, **more}
 
 
 _DENIED = {1142, 1227, 1401}
 """The error numbers for missing rights to a table, an action, or prepared transactions."""
 
-_TABLE = text("""
-    SELECT ENGINE AS engine FROM information_schema.TABLES
+_ENGINE = text("""
+    SELECT ENGINE FROM information_schema.TABLES
     WHERE TABLE_SCHEMA = COALESCE(:schema, DATABASE()) AND TABLE_NAME = :name
 """)
 
@@ -236,20 +224,11 @@ def check_server(connection: Connection, oldest: dict[bool, tuple[int, ...]]) ->
 
 
 def check_engine(connection: Connection, events: Events) -> None:
-    """Refuse a table that does not exist, or has no transactions.
-
-    Raises:
-        ConfigurationError: it is missing or a view, or its engine is one such as MyISAM.
-    """
-    schema = connection.schema_for_object(events.table)
-    found = connection.execute(_TABLE, {"schema": schema, "name": events.table.name}).first()
-    if found is None:
-        raise ConfigurationError(f"There is no table {events.table.fullname!r}.")
-    if found.engine is None:
-        raise ConfigurationError(f"{events.table.fullname!r} is a view: publish its table.")
-    if found.engine != "InnoDB":
+    """Refuse a table without transactions, such as one of MyISAM."""
+    named = {"schema": events.schema(connection), "name": events.table.name}
+    if (engine := connection.scalar(_ENGINE, named)) != "InnoDB":
         raise ConfigurationError(
-            f"{events.table.fullname!r} is not a table of InnoDB but {found.engine}, which has no "
+            f"{events.table.fullname!r} is not a table of InnoDB but {engine}, which has no "
             f"transactions: ALTER TABLE {events.table.fullname} ENGINE = InnoDB."
         )
 
@@ -289,6 +268,4 @@ def error_number(error: DBAPIError) -> int | None:
     return arguments[0] if arguments and isinstance(arguments[0], int) else None
 
 
-def quoted(*names: str | None) -> str:
-    """Quote a name of one or several parts; those that are None are left out."""
-    return ".".join("`{}`".format(name.replace("`", "``")) for name in names if name)
+quoted = partial(port.quoted, quote="`")

@@ -8,8 +8,6 @@ The procedure deletes rows from the outbox by their numbers, through a JSON tabl
 range would wait for rows that open transactions have inserted between them.
 """
 
-from hashlib import md5
-
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
@@ -20,14 +18,8 @@ from zeroeventhub.publisher.ordering.mysql_observed import (
     is_read_only,
     quoted,
 )
-from zeroeventhub.publisher.ordering.port import Ddl
-from zeroeventhub.publisher.ordering.side_tables import (
-    BACKLOG,
-    SideTableOrdering,
-    SideTables,
-    check_key,
-    column_types,
-)
+from zeroeventhub.publisher.ordering.port import Ddl, digest
+from zeroeventhub.publisher.ordering.side_tables import SideTableOrdering, check_key
 
 __all__ = ["Sequenced"]
 
@@ -106,14 +98,23 @@ OLDEST = {True: (10, 6), False: (8, 0, 13)}
 """The versions of MariaDB (True) and of MySQL (False) that have SKIP LOCKED and JSON_TABLE."""
 
 
+_DDL = Ddl(
+    # Events missed during an interruption or without a trigger: the backfill adds them.
+    install=(*_UNINSTALL[:-1], _SEQUENCE, _TRIGGER, _INSTALLED),
+    backfill=_BACKFILL,
+    uninstall=_UNINSTALL,
+)
+
+
 class Sequenced(SideTableOrdering):
     """Order a table of MariaDB or MySQL by positions in a side table."""
 
+    call = "CALL"
+    quote = staticmethod(quoted)
+
     def check(self, connection: Connection) -> None:
         """Refuse a table without its trigger, and one whose key is not unique."""
-        check_server(connection, OLDEST)
-        check_key(connection, self._events)
-        check_engine(connection, self._events)
+        self._check_table(connection)
         self._is_replica = is_read_only(connection)
         words = self._words(connection)
         try:
@@ -122,64 +123,33 @@ class Sequenced(SideTableOrdering):
             if error_number(error) != _NO_SUCH_ROUTINE:
                 raise
             installed = None
-        if installed != _version(words):
-            raise self._tables.outdated
-
-    def step(self, connection: Connection) -> str | None:
-        """Return the call that gives positions to committed events."""
-        if self._is_replica:
-            return None
-        schema = connection.schema_for_object(self._tables.state)
-        return f"CALL {quoted(schema, f'zeroeventhub_sequence_{self._tables.digest}')}({BACKLOG})"
+        if installed != words["version"]:
+            raise self._outdated()
 
     def ddl(self, connection: Connection) -> Ddl:
         """Return the statements of the tables, the routines and the trigger."""
+        self._check_table(connection)
+        tables = self._typed_tables(connection, self._events.schema(connection))
+        created = tables.create(connection, tables.positions, tables.outbox, tables.state)
+        return _DDL.fill(self._words(connection), created)
+
+    def _check_table(self, connection: Connection) -> None:
         check_server(connection, OLDEST)
         check_key(connection, self._events)
         check_engine(connection, self._events)
-        words = self._words(connection)
-        schema = connection.schema_for_object(self._events.table)
-        tables = SideTables(self._events, schema, column_types(connection, self._events))
-        uninstall = tuple(statement.format(**words) for statement in _UNINSTALL)
-        return Ddl(
-            install=(
-                *tables.create(connection, [tables.positions, tables.outbox, tables.state]),
-                # Events missed during an interruption or without a trigger: the backfill adds them.
-                *uninstall[:-1],
-                _SEQUENCE.format(**words),
-                _TRIGGER.format(**words),
-                _INSTALLED.format(**words, version=_version(words)),
-            ),
-            backfill=tuple(statement.format(**words) for statement in _BACKFILL),
-            uninstall=uninstall,
-        )
 
     def _words(self, connection: Connection) -> dict[str, str]:
         """Return the values for the placeholders of the statements."""
-        tables, digest = self._tables, self._tables.digest
-        schema = connection.schema_for_object(tables.state)
-        copied = {quoted(name): quoted(original) for name, original in tables.copied.items()}
-        return {
-            **{
-                name: quoted(schema, f"zeroeventhub_{name}_{digest}")
-                for name in ("positions", "outbox", "state", "sequence", "installed")
-            },
-            "events": quoted(schema, self._events.table.name),
-            "trigger": quoted(schema, f"zeroeventhub_note_{digest}"),
-            "trigger_label": f"zeroeventhub_note_{digest}",
+        tables, schema = self._tables, self._events.schema(connection)
+        copied = [quoted(name) for name in tables.copied]
+        words = {
+            **tables.words(quoted, schema),
             "copies": ", ".join(copied),
+            "trigger": quoted(schema, tables.name("note")),
+            "trigger_label": tables.name("note"),
             "updates": ", ".join(f"{name} = VALUES({name})" for name in copied),
-            "new": ", ".join(f"NEW.{original}" for original in copied.values()),
             "outboxed": ", ".join(f"noted.{name}" for name in copied),
-            "originals": ", ".join(f"event.{original}" for original in copied.values()),
-            "known": " AND ".join(
-                f"known.{name} = event.{copied[quoted(name)]}" for name in tables.key
-            ),
-            "descending": ", ".join(f"event.{quoted(name)} DESC" for name in tables.order),
         }
-
-
-def _version(words: dict[str, str]) -> str:
-    """Return a digest that identifies the installed statements."""
-    installed = f"{_SEQUENCE}{_TRIGGER}".format(**words)
-    return f"zeroeventhub {md5(installed.encode(), usedforsecurity=False).hexdigest()}"
+        # The digest identifies the installed statements.
+        installed = f"{_SEQUENCE}{_TRIGGER}".format(**words)
+        return words | {"version": f"zeroeventhub {digest(installed)}"}

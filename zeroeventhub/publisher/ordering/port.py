@@ -1,13 +1,15 @@
 """The interface of the orderings, and the values that they exchange with a feed."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from hashlib import md5
 from typing import Any, Protocol, runtime_checkable
 
-from sqlalchemy import ColumnElement, Connection, FromClause, Table, and_
+from sqlalchemy import ColumnElement, Connection, FromClause, Table, and_, func, inspect, select
 
+from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 
 __all__ = [
@@ -18,6 +20,8 @@ __all__ = [
     "Horizon",
     "Ordering",
     "Source",
+    "digest",
+    "quoted",
 ]
 
 
@@ -45,6 +49,37 @@ class Events:
         """Return the column of positions, for an ordering that does not give them itself."""
         (position,) = self.key
         return position
+
+    def schema(self, connection: Connection) -> str | None:
+        """Return the schema in which a connection finds the table; None for its default."""
+        return connection.schema_for_object(self.table)
+
+    def check_table(self, connection: Connection) -> None:
+        """Refuse a table that does not exist, and a view.
+
+        Raises:
+            ConfigurationError: it says which.
+        """
+        look, schema = inspect(connection), self.schema(connection)
+        if not look.has_table(self.table.name, schema=schema):
+            raise ConfigurationError(f"There is no table {self.table.fullname!r}.")
+        if self.table.name in look.get_view_names(schema=schema):
+            raise ConfigurationError(
+                f"{self.table.fullname!r} is a view: publish its table, and choose its columns by "
+                "data=…"
+            )
+
+    def check_lowest(self, connection: Connection) -> None:
+        """Refuse a table with positions below 1.
+
+        Raises:
+            ConfigurationError: it names the lowest.
+        """
+        lowest = connection.scalar(select(func.min(self.position)))
+        if lowest is not None and lowest < 1:
+            raise ConfigurationError(
+                f"{self.position} holds {lowest}; the positions of a feed start at 1."
+            )
 
 
 @dataclass(frozen=True)
@@ -149,15 +184,45 @@ class Ddl:
     backfill: tuple[str, ...] = ()
     uninstall: tuple[str, ...] = ()
 
+    def fill(self, words: Mapping[str, str], created: Sequence[str] = ()) -> "Ddl":
+        """Fill the placeholders of these statements.
+
+        Args:
+            words: the values of the placeholders.
+            created: statements to run before those of `install`.
+        """
+        install, backfill, uninstall = (
+            tuple(statement.format(**words) for statement in statements)
+            for statements in (self.install, self.backfill, self.uninstall)
+        )
+        return Ddl(install=(*created, *install), backfill=backfill, uninstall=uninstall)
+
+
+def digest(text: str) -> str:
+    """Return a digest of 32 characters, for the names and versions of what is installed."""
+    return md5(text.encode(), usedforsecurity=False).hexdigest()
+
+
+def quoted(*names: str | None, quote: str = '"') -> str:
+    """Quote a name of one or several parts; those that are None are left out."""
+    return ".".join(f"{quote}{name.replace(quote, quote * 2)}{quote}" for name in names if name)
+
 
 class Ordering(ABC):
     """Finds the horizon of a table; a process has one instance per feed, shared by its readers.
+
+    Args:
+        events: the table.
 
     Attributes:
         source: the tables from which the feed reads positions and events.
     """
 
     source: Source
+
+    def __init__(self, events: Events) -> None:
+        self.source = Source.of(events)
+        self._events = events
 
     @property
     def needs_last_row(self) -> bool:

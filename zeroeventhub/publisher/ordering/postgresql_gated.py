@@ -9,17 +9,14 @@ locks that are held; everything at or below both is decided.
 A second trigger, the guard, refuses rows whose number was drawn before the gate's trigger ran.
 """
 
-from collections.abc import Callable, Iterable
-from functools import partial
-from hashlib import md5
+from collections.abc import Iterable
 
 from sqlalchemy import Connection, text
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon, Ordering, Source
+from zeroeventhub.publisher.ordering.port import Ddl, Horizon, digest, quoted
 from zeroeventhub.publisher.ordering.postgresql_observed import (
-    Sequence,
-    find_blockers,
+    SequenceOrdering,
     find_sequence,
     quoted_name,
     refuse_heirs,
@@ -99,6 +96,8 @@ _UNINSTALL = (
     "DROP FUNCTION IF EXISTS {function}()",
 )
 
+_DDL = Ddl(install=_INSTALL, uninstall=_UNINSTALL)
+
 _INSTALLED = text("""
     SELECT count(*) = 2 AND bool_and(tgenabled = 'A') AS armed,
            max(obj_description(tgfoid, 'pg_proc')) AS version
@@ -108,80 +107,51 @@ _INSTALLED = text("""
 """)
 
 
-class Gated(Ordering):
-    """Order a PostgreSQL table by a column whose default draws from a sequence, through a gate.
+class Gated(SequenceOrdering):
+    """Order a PostgreSQL table by a column whose default draws from a sequence, through a gate."""
 
-    Args:
-        events: the table.
-    """
-
-    def __init__(self, events: Events) -> None:
-        self.source = Source.of(events)
-        self._events = events
-        self._table = events.table
-        self._position = events.position
-        self._sequence: Sequence | None = None
+    holds = _HOLDS
 
     def check(self, connection: Connection) -> None:
         """Refuse a table without its gate, and one whose numbers do not always rise."""
-        self._sequence = find_sequence(connection, self._events)
-        name = {"table": quoted_name(connection, self._table)}
-        armed, version = connection.execute(_INSTALLED, name).one()
+        super().check(connection)
+        armed, version = connection.execute(_INSTALLED, self._table_name(connection)).one()
         refuse_heirs(connection, self._events)
         if not armed or version != VERSION:
             raise ConfigurationError(
-                f"Table {self._table.fullname!r} has no gate of this version: install it, by the "
-                "statements that `zeroeventhub ddl --ordering gated` prints, or choose the "
+                f"Table {self._events.table.fullname!r} has no gate of this version: install it, "
+                "by the statements that `zeroeventhub ddl --ordering gated` prints, or choose the "
                 "ordering observed, which needs none."
             )
 
-    def horizon(self, connection: Connection) -> Horizon:
+    def _observe(self, connection: Connection, seconds: float | None) -> Horizon:
         """Return the highest number below the mark of every writer."""
-        return self._measure(connection, Sequence.last_number)
-
-    def fast_horizon(self, connection: Connection, seconds: float) -> Horizon:
-        """Return the same without a transaction; see `FastHorizon`."""
-        return self._measure(connection, partial(Sequence.last_number_alone, seconds=seconds))
-
-    def _measure(
-        self, connection: Connection, last_number: Callable[[Sequence, Connection], int]
-    ) -> Horizon:
-        sequence = self._sequence or find_sequence(connection, self._events)
-        number = last_number(sequence, connection)
-        name = {"table": quoted_name(connection, self._table)}
+        number = self._last_number(connection, seconds)
         # In this order: a writer that arrives in between draws only numbers above this one.
-        marks = connection.scalars(_MARKS, name).all()
+        marks = connection.scalars(_MARKS, self._table_name(connection)).all()
         return Horizon(settled=lowest(number, marks), highest=number)
-
-    def blockers(self, connection: Connection) -> list[Blocker]:
-        """Return the transactions that have passed the gate and have not ended."""
-        name = {"table": quoted_name(connection, self._table)}
-        return find_blockers(connection, _HOLDS, name)
 
     def ddl(self, connection: Connection) -> Ddl:
         """Return the statements of the gate and its guard."""
-        sequence = find_sequence(connection, self._events)
+        sequence, events = find_sequence(connection, self._events), self._events
         preparer = connection.dialect.identifier_preparer
-        table = quoted_name(connection, self._table)
-        schema = connection.schema_for_object(self._table)
+        table = quoted_name(connection, events)
+        schema = events.schema(connection)
         # By a digest, as PostgreSQL cuts names at 63 bytes; an oid would differ after a restore.
-        digest = md5(table.encode(), usedforsecurity=False).hexdigest()[:12]
+        short = digest(table)[:12]
         prefix = f"{preparer.quote_schema(schema)}." if schema else ""
         words = {
-            "function": f"{prefix}zeroeventhub_gate_{digest}",
-            "guard": f"{prefix}zeroeventhub_guard_{digest}",
-            "setting": f"zeroeventhub.gate_{digest}",
-            "sequence": sequence.quoted,
-            "sequence_label": sequence.quoted.replace("'", "''"),
+            "function": f"{prefix}zeroeventhub_gate_{short}",
+            "guard": f"{prefix}zeroeventhub_guard_{short}",
+            "setting": f"zeroeventhub.gate_{short}",
+            "sequence": sequence,
+            "sequence_label": sequence.replace("'", "''"),
             "table": table,
-            "label": self._table.name.replace("'", "''"),
-            "column": '"{}"'.format(self._position.name.replace('"', '""')),
-            "column_label": self._position.name.replace("'", "''"),
+            "label": events.table.name.replace("'", "''"),
+            "column": quoted(events.position.name),
+            "column_label": events.position.name.replace("'", "''"),
         }
-        return Ddl(
-            install=tuple(statement.format(**words) for statement in _INSTALL),
-            uninstall=tuple(statement.format(**words) for statement in _UNINSTALL),
-        )
+        return _DDL.fill(words)
 
 
 def lowest(number: int, marks: Iterable[int]) -> int:

@@ -6,38 +6,23 @@ So: read the last number drawn, then the transactions that hold that lock. Once 
 these have ended, everything up to the number is decided.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import Mapping
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    ColumnElement,
-    Connection,
-    Select,
-    Table,
-    column,
-    func,
-    inspect,
-    select,
-    table,
-    text,
-)
+from sqlalchemy import Connection, func, inspect, select, text
 
 from zeroeventhub.databases.postgresql import time_bound
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.ordering.port import Blocker, Events, Horizon, Ordering, Source
+from zeroeventhub.publisher.ordering.port import Blocker, Events, Horizon, Ordering, quoted
 from zeroeventhub.publisher.ordering.writer_tracker import WriterTracker, server_name
 
 __all__ = [
     "Observed",
-    "Sequence",
+    "SequenceOrdering",
     "find_blockers",
     "find_sequence",
-    "quoted",
     "quoted_name",
     "refuse_heirs",
 ]
@@ -58,22 +43,24 @@ _HOLDS = """
 # it keeps its writer's virtual id, and the feed waits for it like for any writer.
 _WRITERS = text(f"SELECT DISTINCT virtualtransaction FROM pg_locks WHERE {_HOLDS}")  # noqa: S608
 
-
 _STARTED = text("SELECT CAST(pg_postmaster_start_time() AS text)")
 
 
-class Observed(Ordering):
+class SequenceOrdering(Ordering):
     """Order a PostgreSQL table by a column whose default draws from a sequence.
 
     Args:
         events: the table.
+
+    Attributes:
+        holds: the condition on a row of pg_locks that it is the lock of a writer of `:table`.
     """
 
+    holds: str
+
     def __init__(self, events: Events) -> None:
-        self.source = Source.of(events)
-        self._events = events
-        self._sequence: Sequence | None = None
-        self._tracker = WriterTracker()
+        super().__init__(events)
+        self._sequence: str | None = None
 
     def check(self, connection: Connection) -> None:
         """Refuse a table whose numbers do not always rise, or that its writers number."""
@@ -81,34 +68,49 @@ class Observed(Ordering):
 
     def horizon(self, connection: Connection) -> Horizon:
         """Observe the writers once, and return the highest number known to be decided."""
-        return self._observe(connection, Sequence.last_number)
+        return self._observe(connection, None)
 
     def fast_horizon(self, connection: Connection, seconds: float) -> Horizon:
         """Return the same without a transaction; see `FastHorizon`."""
-        return self._observe(connection, partial(Sequence.last_number_alone, seconds=seconds))
+        return self._observe(connection, seconds)
 
-    def _observe(
-        self, connection: Connection, last_number: Callable[["Sequence", Connection], int]
-    ) -> Horizon:
-        sequence = self._sequence or find_sequence(connection, self._events)
-        began = self._tracker.begin(server_name(connection, _STARTED))
-        number = last_number(sequence, connection)
-        if (decided := self._tracker.decided(began, number)) is not None:
-            return decided
-        name = {"table": quoted_name(connection, self._events.table)}
-        writers = frozenset(connection.scalars(_WRITERS, name).all())
-        return self._tracker.horizon(began, number, writers)
+    @abstractmethod
+    def _observe(self, connection: Connection, seconds: float | None) -> Horizon:
+        """Return the horizon; `seconds` is that of `last_number`."""
 
     def blockers(self, connection: Connection) -> list[Blocker]:
         """Return the open write transactions of the table."""
-        name = {"table": quoted_name(connection, self._events.table)}
-        return find_blockers(connection, _HOLDS, name)
+        return find_blockers(connection, self.holds, self._table_name(connection))
+
+    def _last_number(self, connection: Connection, seconds: float | None) -> int:
+        sequence = self._sequence or find_sequence(connection, self._events)
+        return last_number(connection, sequence, seconds)
+
+    def _table_name(self, connection: Connection) -> dict[str, str]:
+        return {"table": quoted_name(connection, self._events)}
+
+
+class Observed(SequenceOrdering):
+    """Order the table by observing the writers that hold a lock on it."""
+
+    holds = _HOLDS
+
+    def __init__(self, events: Events) -> None:
+        super().__init__(events)
+        self._tracker = WriterTracker()
+
+    def _observe(self, connection: Connection, seconds: float | None) -> Horizon:
+        began = self._tracker.begin(server_name(connection, _STARTED))
+        number = self._last_number(connection, seconds)
+        if (decided := self._tracker.decided(began, number)) is not None:
+            return decided
+        writers = connection.scalars(_WRITERS, self._table_name(connection)).all()
+        return self._tracker.horizon(began, number, frozenset(writers))
 
 
 # The sequence that a column draws from by itself: by its default, or as an identity (i).
 _SEQUENCE_OF = text("""
-    SELECT space.nspname AS schema, sequence.relname AS name,
-           format('%I.%I', space.nspname, sequence.relname) AS quoted,
+    SELECT format('%I.%I', space.nspname, sequence.relname) AS quoted,
            facts.seqincrement AS increment, facts.seqcache AS cache, facts.seqcycle AS cycles,
            has_sequence_privilege(sequence.oid, 'SELECT') AS readable,
            attribute.attnotnull AND (attribute.attidentity = 'a' OR EXISTS (
@@ -147,77 +149,43 @@ _HAS_HEIRS = text("""
 """)
 
 
-@dataclass(frozen=True)
-class Sequence:
-    """A sequence whose numbers rise one by one.
+def last_number(connection: Connection, sequence: str, seconds: float | None = None) -> int:
+    """Read the last number drawn from a sequence, committed or not.
 
-    Attributes:
-        quoted: its quoted name with its schema.
-        query: selects its state.
+    Args:
+        connection: in autocommit mode if `seconds` is given.
+        sequence: its quoted name.
+        seconds: how long to wait for a lock, such as that of a transaction that alters the
+            sequence; None for as long as the session allows.
     """
-
-    quoted: str
-    query: Select[Any]
-
-    def last_number(self, connection: Connection) -> int:
-        """Read the last number drawn from the sequence, committed or not."""
-        last, is_called = connection.execute(self.query).one()
-        return int(last if is_called else last - 1)
-
-    def last_number_alone(self, connection: Connection, seconds: float) -> int:
-        """Read the same in one autocommitted statement that also sets its lock timeout.
-
-        Args:
-            connection: in no transaction.
-            seconds: how long to wait for a lock, such as that of a transaction that alters the
-                sequence.
-        """
-        # PostgreSQL evaluates the condition, and so sets the timeout, before it may have to wait.
-        name = self.quoted.replace("'", "''")
-        last = connection.exec_driver_sql(
+    unformatted = {"no_parameters": True}
+    if seconds is not None:
+        # One statement. PostgreSQL evaluates its condition, and so sets the timeout, before it may
+        # have to wait.
+        name = sequence.replace("'", "''")
+        number = connection.exec_driver_sql(
             f"SELECT CASE WHEN {time_bound('lock_timeout', seconds)} IS NOT NULL "
             f"THEN pg_sequence_last_value('{name}'::regclass) END",
-            execution_options={"no_parameters": True},
+            execution_options=unformatted,
         ).scalar()
-        # NULL before the first number is drawn.
-        return self.last_number(connection) if last is None else int(last)
+        if number is not None:  # it is before the first number is drawn
+            return int(number)
+    state = f"SELECT last_value, is_called FROM {sequence}"  # noqa: S608 - quoted by the database
+    last, is_called = connection.exec_driver_sql(state, execution_options=unformatted).one()
+    return int(last if is_called else last - 1)
 
 
-def find_sequence(connection: Connection, subject: Events) -> Sequence:
-    """Find the sequence that the column of positions draws from.
+def find_sequence(connection: Connection, events: Events) -> str:
+    """Return the quoted name of the sequence that the column of positions draws from.
 
     Raises:
         ConfigurationError: the column has no sequence, the feed may not read it, or its numbers
             do not rise in the order of writing; the message says what to change.
     """
-    events, position = subject.table, subject.position
-    schema = connection.schema_for_object(events)
-    if not inspect(connection).has_table(events.name, schema=schema):
-        raise ConfigurationError(f"There is no table {events.fullname!r}.")
-    kind = connection.execute(_KIND, {"table": quoted_name(connection, events)}).one()
-    if not kind.is_table:
-        raise ConfigurationError(
-            f"{events.fullname!r} is a view or another thing that is not written to: publish its "
-            "table, and choose its columns by data=…"
-        )
-    if not kind.is_logged:
-        raise ConfigurationError(
-            f"{events.fullname!r} has no log: a crash empties it and lets its numbers start "
-            f"again. ALTER TABLE {events.fullname} SET LOGGED."
-        )
-    if kind.parent is not None:
-        raise ConfigurationError(
-            f"{events.fullname!r} is a partition or child of {kind.parent}, whose "
-            f"writers draw numbers before they reach it: publish {kind.parent}."
-        )
-    if connection.scalar(select(func.pg_is_in_recovery())):
-        raise ConfigurationError(
-            "This database is a standby, which cannot tell who is writing on its primary: "
-            "let the feed read from the primary."
-        )
-    found = connection.execute(
-        _SEQUENCE_OF, {"table": quoted_name(connection, events), "column": position.name}
-    ).first()
+    _check_table(connection, events)
+    position = events.position
+    named = {"table": quoted_name(connection, events), "column": position.name}
+    found = connection.execute(_SEQUENCE_OF, named).first()
     if found is None:
         raise ConfigurationError(
             f"{position} draws from no sequence: its order is not the order of writing. "
@@ -238,54 +206,61 @@ def find_sequence(connection: Connection, subject: Events) -> Sequence:
             f"The feed may not read sequence {found.quoted}: GRANT SELECT ON SEQUENCE "
             f"{found.quoted} TO its role."
         )
-    state = table(
-        found.name,
-        column("last_value", BigInteger),
-        column("is_called", Boolean),
-        schema=found.schema,
-    )
-    sequence = Sequence(found.quoted, select(state.c.last_value, state.c.is_called))
-    _check_numbers(connection, position, sequence)
-    return sequence
+    events.check_lowest(connection)
+    highest = connection.scalar(select(func.max(position)))
+    # Read after the rows: by now the sequence has drawn every number in the table, or never did.
+    drawn = last_number(connection, found.quoted)
+    if highest is not None and highest > drawn:
+        raise ConfigurationError(
+            f"{position} holds {highest}, but its sequence stands at {drawn}: writers gave some "
+            f"rows their numbers. Let the sequence continue after them: "
+            f"SELECT setval('{found.quoted}', {highest})."
+        )
+    return str(found.quoted)
 
 
-def quoted_name(connection: Connection, events: Table) -> str:
+def _check_table(connection: Connection, events: Events) -> None:
+    fullname = events.table.fullname
+    if not inspect(connection).has_table(events.table.name, schema=events.schema(connection)):
+        raise ConfigurationError(f"There is no table {fullname!r}.")
+    kind = connection.execute(_KIND, {"table": quoted_name(connection, events)}).one()
+    if not kind.is_table:
+        raise ConfigurationError(
+            f"{fullname!r} is a view or another thing that is not written to: publish its "
+            "table, and choose its columns by data=…"
+        )
+    if not kind.is_logged:
+        raise ConfigurationError(
+            f"{fullname!r} has no log: a crash empties it and lets its numbers start "
+            f"again. ALTER TABLE {fullname} SET LOGGED."
+        )
+    if kind.parent is not None:
+        raise ConfigurationError(
+            f"{fullname!r} is a partition or child of {kind.parent}, whose "
+            f"writers draw numbers before they reach it: publish {kind.parent}."
+        )
+    if connection.scalar(select(func.pg_is_in_recovery())):
+        raise ConfigurationError(
+            "This database is a standby, which cannot tell who is writing on its primary: "
+            "let the feed read from the primary."
+        )
+
+
+def quoted_name(connection: Connection, events: Events) -> str:
     """Return a table's name for `regclass`, with the schema in which queries find the table."""
-    return quoted(connection.schema_for_object(events), events.name)
+    return quoted(events.schema(connection), events.table.name)
 
 
-def quoted(*names: str | None) -> str:
-    """Quote a name of one or several parts; those that are None are left out."""
-    return ".".join('"{}"'.format(name.replace('"', '""')) for name in names if name)
-
-
-def refuse_heirs(connection: Connection, subject: Events) -> None:
+def refuse_heirs(connection: Connection, events: Events) -> None:
     """Refuse a table from which other tables inherit, unless they are its partitions.
 
     Raises:
         ConfigurationError: other tables inherit; their rows do not fire its triggers.
     """
-    name = {"table": quoted_name(connection, subject.table)}
-    if connection.scalar(_HAS_HEIRS, name):
+    if connection.scalar(_HAS_HEIRS, {"table": quoted_name(connection, events)}):
         raise ConfigurationError(
-            f"Other tables inherit from {subject.table.fullname!r}, and what is written to them "
+            f"Other tables inherit from {events.table.fullname!r}, and what is written to them "
             "does not pass its triggers: choose the ordering observed."
-        )
-
-
-def _check_numbers(
-    connection: Connection, position: ColumnElement[Any], sequence: Sequence
-) -> None:
-    lowest, highest = connection.execute(select(func.min(position), func.max(position))).one()
-    if lowest is not None and lowest < 1:
-        raise ConfigurationError(f"{position} holds {lowest}; the positions of a feed start at 1.")
-    # Read after the rows: by now the sequence has drawn every number in the table, or never did.
-    drawn = sequence.last_number(connection)
-    if highest is not None and highest > drawn:
-        raise ConfigurationError(
-            f"{position} holds {highest}, but its sequence stands at {drawn}: writers gave some "
-            f"rows their numbers. Let the sequence continue after them: "
-            f"SELECT setval('{sequence.quoted}', {highest})."
         )
 
 

@@ -5,26 +5,18 @@ statement then sees all positions given before, and all rows committed by then. 
 not get the lock gives no positions and reads those that exist.
 """
 
-from hashlib import md5
 from typing import Any
 
 from sqlalchemy import ARRAY, BigInteger, Column, Connection, Text, func, select, text
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events
+from zeroeventhub.publisher.ordering.port import Blocker, Ddl, digest, quoted
 from zeroeventhub.publisher.ordering.postgresql_observed import (
     find_blockers,
-    quoted,
     quoted_name,
     refuse_heirs,
 )
-from zeroeventhub.publisher.ordering.side_tables import (
-    BACKLOG,
-    SideTableOrdering,
-    SideTables,
-    check_key,
-    column_types,
-)
+from zeroeventhub.publisher.ordering.side_tables import SideTableOrdering, check_key
 
 __all__ = ["Sequenced"]
 
@@ -123,7 +115,12 @@ BEGIN
 END
 $sequence$"""
 
-_TRIGGER = (
+_COMMENT = "COMMENT ON FUNCTION {note}() IS '{version}'"
+
+_INSTALL = (
+    _NOTE,
+    _SEQUENCE,
+    _COMMENT,
     """CREATE OR REPLACE TRIGGER {trigger} AFTER INSERT ON {events}
 FOR EACH ROW EXECUTE FUNCTION {note}()""",
     "ALTER TABLE {events} ENABLE ALWAYS TRIGGER {trigger}",
@@ -147,6 +144,8 @@ _UNINSTALL = (
     "DROP TABLE IF EXISTS {outbox}, {positions}, {state}",
 )
 
+_DDL = Ddl(install=_INSTALL, backfill=_BACKFILL, uninstall=_UNINSTALL)
+
 _SCHEMA = text("""
     SELECT nspname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
     WHERE pg_class.oid = CAST(:table AS regclass)
@@ -154,7 +153,7 @@ _SCHEMA = text("""
 
 _INSTALLED = text("""
     SELECT tgenabled = 'A' AND obj_description(tgfoid, 'pg_proc') = :version AS armed
-    FROM pg_trigger WHERE tgrelid = CAST(:table AS regclass) AND tgname = :trigger
+    FROM pg_trigger WHERE tgrelid = CAST(:events AS regclass) AND tgname = :trigger
 """)
 
 _RIGHTS = text("""
@@ -169,17 +168,10 @@ _HOLDS = """
 
 
 class Sequenced(SideTableOrdering):
-    """Order a PostgreSQL table by positions in a side table.
+    """Order a PostgreSQL table by positions in a side table."""
 
-    Args:
-        events: the table.
-
-    Raises:
-        ConfigurationError: the partition is not a column of the table.
-    """
-
-    def __init__(self, events: Events) -> None:
-        super().__init__(events, lateral=True)
+    call = "SELECT"
+    lateral = True
 
     def check(self, connection: Connection) -> None:
         """Refuse a table without its trigger, and one whose key is not unique."""
@@ -187,26 +179,13 @@ class Sequenced(SideTableOrdering):
         refuse_heirs(connection, self._events)
         self._is_replica = bool(connection.scalar(select(func.pg_is_in_recovery())))
         words = self._words(connection)
-        named = {
-            "table": words["events"],
-            "trigger": f"zeroeventhub_note_{self._tables.digest}",
-            "version": _version(words),
-        }
-        if not connection.scalar(_INSTALLED, named):
-            raise self._tables.outdated
-        tables = {"positions": words["positions"], "state": words["state"]}
-        if not connection.scalar(_RIGHTS, tables):
+        if not connection.scalar(_INSTALLED, words):
+            raise self._outdated()
+        if not connection.scalar(_RIGHTS, words):
             raise ConfigurationError(
                 f"The feed may not read its positions: GRANT SELECT ON {words['positions']}, "
                 f"{words['state']} TO its role."
             )
-
-    def step(self, connection: Connection) -> str | None:
-        """Return the call that gives positions to committed events."""
-        if self._is_replica:
-            return None
-        schema = connection.schema_for_object(self._tables.state)
-        return f"SELECT {quoted(schema, f'zeroeventhub_sequence_{self._tables.digest}')}({BACKLOG})"
 
     def blockers(self, connection: Connection) -> list[Blocker]:
         """Return the sessions that keep every other session from giving positions."""
@@ -221,59 +200,32 @@ class Sequenced(SideTableOrdering):
                 "in place: choose the ordering observed."
             )
         check_key(connection, self._events)
-        words = self._words(connection)
-        tables = SideTables(
-            self._events,
-            connection.scalar(_SCHEMA, {"table": words["events"]}),
-            column_types(connection, self._events),
-        )
+        tables = self._typed_tables(connection, self._schema(connection))
         for name in ("low", "next_low"):
             tables.state.append_column(Column(name, BigInteger))
         tables.state.append_column(Column("holders", ARRAY(Text)))
-        created = tables.create(connection, [tables.positions, tables.outbox, tables.state])
-        return Ddl(
-            install=(
-                *created,
-                *(statement.format(**words) for statement in (_NOTE, _SEQUENCE)),
-                "COMMENT ON FUNCTION {note}() IS '{version}'".format(
-                    **words, version=_version(words)
-                ),
-                *(statement.format(**words) for statement in _TRIGGER),
-            ),
-            backfill=tuple(statement.format(**words) for statement in _BACKFILL),
-            uninstall=tuple(statement.format(**words) for statement in _UNINSTALL),
-        )
+        created = tables.create(connection, tables.positions, tables.outbox, tables.state)
+        return _DDL.fill(self._words(connection), created)
+
+    def _schema(self, connection: Connection) -> str | None:
+        # Named in every case: a function has to find it whatever its caller's search path is.
+        name = {"table": quoted_name(connection, self._events)}
+        schema: str | None = connection.scalar(_SCHEMA, name)
+        return schema
 
     def _words(self, connection: Connection) -> dict[str, str]:
         """Return the values for the placeholders of the statements."""
-        tables, digest = self._tables, self._tables.digest
-        # By its full name, since a function has to find it whatever its caller's search path is.
-        events = {"table": quoted_name(connection, self._events.table)}
-        schema = connection.scalar(_SCHEMA, events)
-        outbox = quoted(schema, tables.outbox.name)
-        copied = {name: quoted(original) for name, original in tables.copied.items()}
-        return {
-            **{
-                name: quoted(schema, f"zeroeventhub_{name}_{digest}")
-                for name in ("positions", "outbox", "state", "note", "sequence")
-            },
-            "outbox_label": outbox.replace("'", "''"),
-            "events": quoted(schema, self._events.table.name),
-            "trigger": f"zeroeventhub_note_{digest}",
-            "key": ", ".join(tables.key),
-            "copies": ", ".join(copied),
-            "updates": ", ".join(f"{name} = excluded.{name}" for name in copied),
-            "new": ", ".join(f"NEW.{original}" for original in copied.values()),
-            "originals": ", ".join(f"event.{original}" for original in copied.values()),
-            "known": " AND ".join(f"known.{name} = event.{copied[name]}" for name in tables.key),
-            "descending": ", ".join(f"event.{quoted(name)} DESC" for name in tables.order),
+        tables = self._tables
+        schema = self._schema(connection)
+        outbox = quoted(schema, tables.outbox.name).replace("'", "''")
+        words = {
+            **tables.words(quoted, schema),
+            "outbox_label": outbox,
+            "updates": ", ".join(f"{name} = excluded.{name}" for name in tables.copied),
             "lowest": str(-(2**63)),
             "round": str(ROUND),
-            "noting": _NOTING.format(outbox=outbox.replace("'", "''")),
+            "noting": _NOTING.format(outbox=outbox),
         }
-
-
-def _version(words: dict[str, str]) -> str:
-    """Return a digest that identifies the installed statements."""
-    installed = "".join((_NOTE, _SEQUENCE, *_TRIGGER)).format(**words)
-    return f"zeroeventhub {md5(installed.encode(), usedforsecurity=False).hexdigest()}"
+        # The digest identifies the installed statements.
+        installed = "".join(each for each in _INSTALL if each is not _COMMENT).format(**words)
+        return words | {"version": f"zeroeventhub {digest(installed)}"}

@@ -6,8 +6,7 @@ and every event with a position is settled. Any key works, and no open writer de
 This module names the tables; each database has its own way to fill them.
 """
 
-from collections.abc import Mapping, Sequence
-from hashlib import md5
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sqlalchemy import (
@@ -24,14 +23,22 @@ from sqlalchemy import (
     select,
     text,
 )
+from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import TypeEngine
 
 from zeroeventhub.databases.statements import creation, fine_moment, row_number
 from zeroeventhub.errors import ConfigurationError, Unavailable
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
-from zeroeventhub.publisher.ordering.port import Events, Horizon, Ordering, Source
+from zeroeventhub.publisher.ordering.port import (
+    Events,
+    Horizon,
+    Ordering,
+    Source,
+    digest,
+    quoted,
+)
 
-__all__ = ["BACKLOG", "SideTableOrdering", "SideTables", "check_key", "column_types"]
+__all__ = ["SideTableOrdering", "SideTables", "check_key"]
 
 BACKLOG = 5000
 """How many events get a position in one transaction, at most."""
@@ -56,7 +63,6 @@ class SideTables:
         types: Mapping[str, TypeEngine[Any]] | None = None,
     ) -> None:
         self._events = events.table
-        self.schema = events.table.schema if schema is None else schema
         self.key = [f"key_{number}" for number in range(1, len(events.key) + 1)]
         self.copied = {name: column.name for name, column in zip(self.key, events.key, strict=True)}
         if events.partition is not None:
@@ -71,11 +77,21 @@ class SideTables:
         numbered = len(events.key) == 1 and isinstance(events.key[0].type, Integer)
         if not numbered and isinstance(events.time, Column):
             self.order.insert(0, events.time.name)
-        described = "/".join([events.table.name, *self.copied.values()])
         # The digest distinguishes feeds over one table, also if the database cuts long names.
-        self.digest = md5(described.encode(), usedforsecurity=False).hexdigest()[:12]
+        self.digest = digest("/".join([events.table.name, *self.copied.values()]))[:12]
         kinds = types or {column.name: column.type for column in events.table.c}
         metadata = MetaData()
+
+        def table(name: str, *items: SchemaItem) -> Table:
+            return Table(
+                self.name(name),
+                metadata,
+                *items,
+                schema=events.table.schema if schema is None else schema,
+                sqlite_autoincrement=True,
+                mysql_engine="InnoDB",
+                mariadb_engine="InnoDB",
+            )
 
         def copies() -> list[Column[Any]]:
             return [
@@ -83,73 +99,61 @@ class SideTables:
                 for name, original in self.copied.items()
             ]
 
-        self.positions = Table(
-            f"zeroeventhub_positions_{self.digest}",
-            metadata,
+        self.positions = table(
+            "positions",
             Column("position", row_number(), primary_key=True, autoincrement=False),
             *copies(),
             Column("at", fine_moment(), nullable=False),
             UniqueConstraint(*self.key),
-            schema=self.schema,
-            sqlite_autoincrement=True,
-            mysql_engine="InnoDB",
-            mariadb_engine="InnoDB",
         )
         if "partition" in self.copied:
             # Pages need this index; as a constraint, every database creates it with the table.
             self.positions.append_constraint(UniqueConstraint("partition", "position"))
-        self.outbox = Table(
-            f"zeroeventhub_outbox_{self.digest}",
-            metadata,
+        self.outbox = table(
+            "outbox",
             Column("number", BigInteger, Identity(always=False), primary_key=True),
             *copies(),
-            schema=self.schema,
-            mysql_engine="InnoDB",
-            mariadb_engine="InnoDB",
         )
-        self.state = Table(
-            f"zeroeventhub_state_{self.digest}",
-            metadata,
+        self.state = table(
+            "state",
             Column("id", SmallInteger, primary_key=True, autoincrement=False),
             Column("last", BigInteger, nullable=False),
             Column("at", fine_moment(), nullable=False),
-            schema=self.schema,
-            mysql_engine="InnoDB",
-            mariadb_engine="InnoDB",
         )
 
-    def source(self, events: Events, *, outbox: bool = True, lateral: bool = False) -> Source:
-        """Read the events in the order of their positions; see `Source`.
+    def name(self, kind: str) -> str:
+        """Return the name of one of the feed's tables, functions or triggers."""
+        return f"zeroeventhub_{kind}_{self.digest}"
 
-        Args:
-            events: the table of events.
-            outbox: whether the database has an outbox, in which events wait for a position.
-            lateral: as in `Source`.
-        """
-        positions = self.positions.c
-        return Source(
-            self.positions,
-            positions.position,
-            None if events.partition is None else positions.partition,
-            given_at=positions.at,
-            events=events.table,
-            key=dict(zip(self.key, events.key, strict=True)),
-            waiting=self.outbox if outbox else None,
-            lateral=lateral,
-        )
-
-    @property
-    def outdated(self) -> ConfigurationError:
-        """Return the error for a table without a trigger, or with that of another version."""
-        return ConfigurationError(
-            f"Table {self._events.fullname!r} has no trigger of this version that notes its new "
-            "rows: install it, by the statements that `zeroeventhub ddl --ordering sequenced` "
-            "prints."
-        )
-
-    def create(self, connection: Connection, tables: Sequence[Table]) -> list[str]:
+    def create(self, connection: Connection, *tables: Table) -> list[str]:
         """Return the statements that create the missing ones of some tables."""
         return [creation(connection.dialect, table) for table in tables]
+
+    def words(self, quote: Callable[..., str], schema: str | None) -> dict[str, str]:
+        """Return the values for the placeholders that the statements of databases share.
+
+        Args:
+            quote: quotes names.
+            schema: the schema of the events.
+        """
+        originals = [quote(original) for original in self.copied.values()]
+        keys = [f"{name} = event.{quote(self.copied[name])}" for name in self.key]
+        order = [f"event.{quote(name)}" for name in self.order]
+        return {
+            **{
+                kind: quote(schema, self.name(kind))
+                for kind in ("positions", "outbox", "state", "note", "sequence", "installed")
+            },
+            "events": quote(schema, self._events.name),
+            "trigger": self.name("note"),
+            "key": ", ".join(self.key),
+            "copies": ", ".join(self.copied),
+            "new": ", ".join(f"NEW.{original}" for original in originals),
+            "originals": ", ".join(f"event.{original}" for original in originals),
+            "known": " AND ".join(f"known.{same}" for same in keys),
+            "order": ", ".join(order),
+            "descending": ", ".join(f"{column} DESC" for column in order),
+        }
 
 
 class SideTableOrdering(Ordering):
@@ -157,18 +161,43 @@ class SideTableOrdering(Ordering):
 
     Args:
         events: the table.
-        outbox: whether the database has an outbox, in which events wait for a position.
+
+    Attributes:
+        call: the SQL command that calls the routine which gives positions to the events of an
+            outbox; None if the database has no outbox, as a trigger gives the positions.
+        quote: quotes names.
         lateral: as in `Source`.
 
     Raises:
         ConfigurationError: the partition is not a column of the table.
     """
 
-    def __init__(self, events: Events, *, outbox: bool = True, lateral: bool = False) -> None:
+    call: str | None = None
+    quote: Callable[..., str] = staticmethod(quoted)
+    lateral = False
+
+    def __init__(self, events: Events) -> None:
         self._events = events
         self._tables = SideTables(events)
-        self.source = self._tables.source(events, outbox=outbox, lateral=lateral)
         self._is_replica = False
+        positions = self._tables.positions.c
+        self.source = Source(
+            self._tables.positions,
+            positions.position,
+            None if events.partition is None else positions.partition,
+            given_at=positions.at,
+            events=events.table,
+            key=dict(zip(self._tables.key, events.key, strict=True)),
+            waiting=self._tables.outbox if self.call else None,
+            lateral=self.lateral,
+        )
+
+    def step(self, connection: Connection) -> str | None:
+        """Return the call that gives positions to committed events."""
+        if self.call is None or self._is_replica:
+            return None
+        routine = self.quote(self._events.schema(connection), self._tables.name("sequence"))
+        return f"{self.call} {routine}({BACKLOG})"
 
     def horizon(self, connection: Connection) -> Horizon:
         """Return the last position given.
@@ -186,6 +215,19 @@ class SideTableOrdering(Ordering):
         # A cursor from the primary may be ahead of its replica.
         return Horizon(settled=last, highest=HIGHEST_POSITION if self._is_replica else last)
 
+    def _outdated(self) -> ConfigurationError:
+        """Return the error for a table without a trigger, or with that of another version."""
+        return ConfigurationError(
+            f"Table {self._events.table.fullname!r} has no trigger of this version that notes its "
+            "new rows: install it, by the statements that `zeroeventhub ddl --ordering sequenced` "
+            "prints."
+        )
+
+    def _typed_tables(self, connection: Connection, schema: str | None) -> SideTables:
+        """Return the tables with columns of the types that the event's have in the database."""
+        types = {column["name"]: column["type"] for column in _columns(connection, self._events)}
+        return SideTables(self._events, schema, types)
+
 
 _KEY_OF_SQLITE = text("SELECT name, upper(type) AS type FROM pragma_table_info(:table) WHERE pk")
 
@@ -196,14 +238,8 @@ def check_key(connection: Connection, events: Events) -> None:
     Raises:
         ConfigurationError: the table does not exist, is a view, or its key is not unique.
     """
-    table, schema = events.table, connection.schema_for_object(events.table)
-    look = inspect(connection)
-    if not look.has_table(table.name, schema=schema):
-        raise ConfigurationError(f"There is no table {table.fullname!r}.")
-    if table.name in look.get_view_names(schema=schema):
-        raise ConfigurationError(
-            f"{table.fullname!r} is a view, in which no trigger sees new rows: publish its table."
-        )
+    events.check_table(connection)
+    table, schema, look = events.table, events.schema(connection), inspect(connection)
     key = {column.name for column in events.key}
     unique: list[Any] = [look.get_pk_constraint(table.name, schema=schema)["constrained_columns"]]
     unique += [found["column_names"] for found in look.get_unique_constraints(table.name, schema)]
@@ -226,11 +262,5 @@ def check_key(connection: Connection, events: Events) -> None:
         )
 
 
-def column_types(connection: Connection, events: Events) -> dict[str, TypeEngine[Any]]:
-    """Return the types of a table's columns in the database, by name."""
-    return {column["name"]: column["type"] for column in _columns(connection, events)}
-
-
 def _columns(connection: Connection, events: Events) -> Any:
-    schema = connection.schema_for_object(events.table)
-    return inspect(connection).get_columns(events.table.name, schema=schema)
+    return inspect(connection).get_columns(events.table.name, schema=events.schema(connection))

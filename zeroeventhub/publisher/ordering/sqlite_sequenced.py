@@ -2,13 +2,8 @@
 
 from sqlalchemy import Connection, column, select, table
 
-from zeroeventhub.publisher.ordering.port import Ddl, Events, Horizon
-from zeroeventhub.publisher.ordering.side_tables import (
-    SideTableOrdering,
-    SideTables,
-    check_key,
-    column_types,
-)
+from zeroeventhub.publisher.ordering.port import Ddl, Horizon, quoted
+from zeroeventhub.publisher.ordering.side_tables import SideTableOrdering, check_key
 
 __all__ = ["Sequenced"]
 
@@ -34,27 +29,19 @@ ORDER BY {order}"""
 _UNINSTALL = ("DROP TRIGGER IF EXISTS {trigger}", "DROP TABLE IF EXISTS {positions}")
 
 
+_DDL = Ddl(install=(_UNINSTALL[0], _TRIGGER), backfill=(_BACKFILL,), uninstall=_UNINSTALL)
+
+
 class Sequenced(SideTableOrdering):
-    """Order a SQLite table by positions in a side table.
-
-    Args:
-        events: the table.
-
-    Raises:
-        ConfigurationError: the partition is not a column of the table.
-    """
-
-    def __init__(self, events: Events) -> None:
-        super().__init__(events, outbox=False)
+    """Order a SQLite table by positions in a side table."""
 
     def check(self, connection: Connection) -> None:
         """Refuse a table without its trigger, and one whose key is not unique."""
         check_key(connection, self._events)
         words = self._words()
-        name = f"zeroeventhub_note_{self._tables.digest}"
-        installed = connection.scalar(select(_MASTER.c.sql).where(_MASTER.c.name == name))
-        if installed != _TRIGGER.format(**words):
-            raise self._tables.outdated
+        installed = select(_MASTER.c.sql).where(_MASTER.c.name == words["trigger"])
+        if connection.scalar(installed) != _TRIGGER.format(**words):
+            raise self._outdated()
 
     def horizon(self, connection: Connection) -> Horizon:
         """Return the last committed position."""
@@ -66,35 +53,16 @@ class Sequenced(SideTableOrdering):
     def ddl(self, connection: Connection) -> Ddl:
         """Return the statements of the table and the trigger."""
         check_key(connection, self._events)
-        words = self._words()
-        types = column_types(connection, self._events)
-        tables = SideTables(self._events, types=types)
-        return Ddl(
-            install=(
-                *tables.create(connection, [tables.positions]),
-                "DROP TRIGGER IF EXISTS {trigger}".format(**words),
-                _TRIGGER.format(**words),
-            ),
-            backfill=(_BACKFILL.format(**words),),
-            uninstall=tuple(statement.format(**words) for statement in _UNINSTALL),
-        )
+        tables = self._typed_tables(connection, None)
+        return _DDL.fill(self._words(), tables.create(connection, tables.positions))
 
     def _words(self) -> dict[str, str]:
         """Return the values for the placeholders of the statements."""
         tables = self._tables
-        copied = {name: _quoted(original) for name, original in tables.copied.items()}
+        keys = [(name, quoted(tables.copied[name])) for name in tables.key]
         return {
-            "events": _quoted(self._events.table.name),
+            **tables.words(quoted, None),
             "positions": tables.positions.name,
-            "trigger": f"zeroeventhub_note_{tables.digest}",
-            "copies": ", ".join(copied),
-            "known": " AND ".join(f"{name} = NEW.{copied[name]}" for name in tables.key),
-            "noted": " AND ".join(f"{name} = event.{copied[name]}" for name in tables.key),
-            "new": ", ".join(f"NEW.{original}" for original in copied.values()),
-            "originals": ", ".join(f"event.{original}" for original in copied.values()),
-            "order": ", ".join(f"event.{_quoted(name)}" for name in tables.order),
+            "known": " AND ".join(f"{name} = NEW.{original}" for name, original in keys),
+            "noted": " AND ".join(f"{name} = event.{original}" for name, original in keys),
         }
-
-
-def _quoted(name: str) -> str:
-    return '"{}"'.format(name.replace('"', '""'))

@@ -7,18 +7,10 @@ AUTOINCREMENT: without it SQLite gives the number of a deleted last row again.
 
 import re
 
-from sqlalchemy import (
-    Connection,
-    bindparam,
-    column,
-    func,
-    inspect,
-    select,
-    table,
-)
+from sqlalchemy import Connection, bindparam, column, func, inspect, select, table
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.ordering.port import Events, Horizon, Ordering, Source
+from zeroeventhub.publisher.ordering.port import Events, Horizon, Ordering
 
 __all__ = ["SingleWriter"]
 
@@ -31,17 +23,10 @@ _QUOTED_OR_COMMENT = re.compile(
 
 
 class SingleWriter(Ordering):
-    """Order a SQLite table by its row id.
-
-    Args:
-        events: the table, whose position is its INTEGER PRIMARY KEY.
-    """
+    """Order a SQLite table by its row id, which is the INTEGER PRIMARY KEY."""
 
     def __init__(self, events: Events) -> None:
-        self.source = Source.of(events)
-        self._table = events.table
-        self._position = events.position
-        self._append_only = events.append_only
+        super().__init__(events)
         self._autoincrement = False
 
     @property
@@ -51,50 +36,40 @@ class SingleWriter(Ordering):
 
     def check(self, connection: Connection) -> None:
         """Refuse a table whose row ids may be given twice."""
-        look = inspect(connection)
-        if not look.has_table(self._table.name, schema=self._table.schema):
-            raise ConfigurationError(f"There is no table {self._table.fullname!r}.")
-        if self._table.name in look.get_view_names(schema=self._table.schema):
-            raise ConfigurationError(
-                f"{self._table.fullname!r} is a view: publish its table, and choose its columns "
-                "by data=…"
-            )
+        self._events.check_table(connection)
+        position, name = self._events.position, self._events.table.name
         declaration = self._declaration(connection)
         self._autoincrement = re.search(r"\bAUTOINCREMENT\b", declaration) is not None
         if not (self._autoincrement or self._is_row_id(connection, declaration)):
             raise ConfigurationError(
-                f"{self._position} is not the INTEGER PRIMARY KEY of its table, and no other "
+                f"{position} is not the INTEGER PRIMARY KEY of its table, and no other "
                 "column's order is the order of commits."
             )
-        if not (self._autoincrement or self._append_only):
+        if not (self._autoincrement or self._events.append_only):
             raise ConfigurationError(
-                f"SQLite gives the number of a deleted row of {self._table.name!r} again, and the "
+                f"SQLite gives the number of a deleted row of {name!r} again, and the "
                 "new event would be skipped: declare the key INTEGER PRIMARY KEY AUTOINCREMENT, "
                 "or say append_only (--append-only) if no row is ever deleted."
             )
-        lowest = connection.scalar(select(func.min(self._position)))
-        if lowest is not None and lowest < 1:
-            raise ConfigurationError(
-                f"{self._position} holds {lowest}; the positions of a feed start at 1."
-            )
+        self._events.check_lowest(connection)
 
     def horizon(self, connection: Connection) -> Horizon:
         """Return the last committed row id."""
-        highest = connection.scalar(select(func.max(self._position))) or 0
+        highest = connection.scalar(select(func.max(self._events.position))) or 0
         if self._autoincrement:
-            drawn = select(_SEQUENCE.c.seq).where(_SEQUENCE.c.name == self._table.name)
+            drawn = select(_SEQUENCE.c.seq).where(_SEQUENCE.c.name == self._events.table.name)
             highest = max(highest, connection.scalar(drawn) or 0)
         return Horizon(settled=highest, highest=highest)
 
     def _is_row_id(self, connection: Connection, declaration: str) -> bool:
         """Return whether the position is an alias of the row id: its type is exactly INTEGER."""
-        key = inspect(connection).get_pk_constraint(self._table.name)["constrained_columns"]
+        key = inspect(connection).get_pk_constraint(self._events.table.name)["constrained_columns"]
         kind = connection.scalar(
-            select(_COLUMNS.c.type).where(_COLUMNS.c.name == self._position.name),
-            {"table": self._table.name},
+            select(_COLUMNS.c.type).where(_COLUMNS.c.name == self._events.position.name),
+            {"table": self._events.table.name},
         )
         return (
-            key == [self._position.name]
+            key == [self._events.position.name]
             and str(kind).upper() == "INTEGER"
             and re.search(r"\bWITHOUT\s+ROWID\b", declaration) is None
         )
@@ -103,7 +78,7 @@ class SingleWriter(Ordering):
         """Return the table's CREATE statement in capitals, without comments and quoted names."""
         declaration = connection.scalar(
             select(_MASTER.c.sql).where(
-                _MASTER.c.type == "table", _MASTER.c.name == self._table.name
+                _MASTER.c.type == "table", _MASTER.c.name == self._events.table.name
             )
         )
         return _QUOTED_OR_COMMENT.sub(" ", declaration or "").upper()

@@ -31,7 +31,7 @@ class WriterTracker:
     """Decide rounds by the writers that are still open; performs no I/O.
 
     Readers may observe concurrently: each calls `begin`, reads the last number drawn and then the
-    open writers, in this order, and passes both to `observe`.
+    open writers, in this order, and passes both to `horizon`.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class WriterTracker:
         with self._lock:
             if server != self._server:
                 self._server, self._server_since = server, next(self._ticks)
-                self._forget()
+                self._settled, self._open = None, {}
             return next(self._ticks)
 
     def decided(self, began: int, number: int) -> Horizon | None:
@@ -74,22 +74,7 @@ class WriterTracker:
         return Horizon(settled=number, highest=number)
 
     def horizon(self, began: int, number: int, writers: frozenset[str]) -> Horizon:
-        """Return the horizon by a new reading; see `observe`.
-
-        Raises:
-            Unavailable: no round has been decided yet.
-        """
-        settled = self.observe(began, number, writers)
-        if settled is None:
-            raise Unavailable(
-                "The feed has just started and waits for open transactions to end before it "
-                "knows how far it may be read.",
-                retry_after=1,
-            )
-        return Horizon(settled=settled, highest=max(number, settled))
-
-    def observe(self, began: int, number: int, writers: frozenset[str]) -> int | None:
-        """Decide open rounds by a new reading, and open another.
+        """Decide open rounds by a new reading, open another, and return the horizon.
 
         A reading that began before a round was complete does not count for that round: a writer of
         the round may be missing from it because it had not started yet.
@@ -99,27 +84,29 @@ class WriterTracker:
             number: the last number drawn.
             writers: the writers open after it was read, by names that the server never reuses.
 
-        Returns:
-            The highest number that is decided; None if none is known yet.
-
         Raises:
-            Unavailable: another reader has found another server since the reading began.
+            Unavailable: no round has been decided yet, or another reader has found another server
+                since the reading began.
         """
         with self._lock:
             if began < self._server_since:
                 raise Unavailable("The database has moved to another server.", retry_after=1)
-            return self._decide(began, number, writers)
+            self._decide(began, number, writers)
+            if self._settled is None:
+                raise Unavailable(
+                    "The feed has just started and waits for open transactions to end before it "
+                    "knows how far it may be read.",
+                    retry_after=1,
+                )
+            settled = self._settled.number
+        return Horizon(settled=settled, highest=max(number, settled))
 
-    def _forget(self) -> None:
-        self._settled = None
-        self._open.clear()
-
-    def _decide(self, began: int, number: int, writers: frozenset[str]) -> int | None:
+    def _decide(self, began: int, number: int, writers: frozenset[str]) -> None:
         read_by = next(self._ticks)
         earlier = [*self._open.values(), *filter(None, [self._settled])]
         if any(began > round_.read_by and number < round_.number for round_ in earlier):
             # The sequence was set back, by TRUNCATE … RESTART IDENTITY or a restored backup.
-            self._forget()
+            self._settled, self._open = None, {}
         prepared = {writer for writer in writers if writer.startswith(PREPARED)}
         judged: dict[frozenset[str], _Round] = {}
         for holders, round_ in [*self._open.items(), (writers, _Round(number, read_by))]:
@@ -135,7 +122,6 @@ class WriterTracker:
         if decided and (self._settled is None or decided.number > self._settled.number):
             self._settled = decided
         self._open = judged
-        return None if self._settled is None else self._settled.number
 
 
 _KEPT_AS = "zeroeventhub_server"

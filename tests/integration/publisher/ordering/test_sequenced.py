@@ -28,8 +28,7 @@ ON_SERVERS = (SEQUENCED, SEQUENCED_MARIADB)
 @pytest.fixture
 def small_backlog(monkeypatch):
     """Positions are given to two events at once, at most."""
-    for module in ("postgresql", "mysql"):
-        monkeypatch.setattr(f"zeroeventhub.publisher.ordering.{module}_sequenced.BACKLOG", 2)
+    monkeypatch.setattr("zeroeventhub.publisher.ordering.side_tables.BACKLOG", 2)
 
 
 def beside(log, part=""):

@@ -19,6 +19,14 @@ from zeroeventhub.publisher.ordering.writer_tracker import WriterTracker
 MOST_WRITERS = 3
 
 
+def observed(tracker, *reading):
+    """Return the horizon that a reading shows; None while it is not known."""
+    try:
+        return tracker.horizon(*reading).settled
+    except Unavailable:
+        return None
+
+
 class Database:
     """A table, its sequence, its writers, and the readers of its feed."""
 
@@ -81,7 +89,7 @@ class Database:
             seen.append(writers if seen else self.sequence)
             return None
         del self.readings[reader]
-        horizon = decided.settled if decided else self.tracker.observe(began, *seen)
+        horizon = decided.settled if decided else observed(self.tracker, began, *seen)
         self.highest_read = max(0 if self.unnoticed else self.highest_read, seen[0])
         self.unnoticed = False
         if horizon is not None:
@@ -138,30 +146,30 @@ def test_no_horizon_passes_an_open_transaction():
 def test_what_one_server_has_drawn_says_nothing_of_another():
     """After a failover nothing is settled that was so before, and late readings are refused."""
     tracker = WriterTracker()
-    assert tracker.observe(tracker.begin("primary"), 100, frozenset()) == 100
+    assert observed(tracker, tracker.begin("primary"), 100, frozenset()) == 100
     late = tracker.begin("primary")
     began = tracker.begin("standby")
-    assert tracker.observe(began, 200, frozenset({"writer"})) is None
-    with pytest.raises(Unavailable):
-        tracker.observe(late, 100, frozenset())
-    assert tracker.observe(tracker.begin("standby"), 200, frozenset()) == 200
+    assert observed(tracker, began, 200, frozenset({"writer"})) is None
+    with pytest.raises(Unavailable, match="another server"):
+        tracker.horizon(late, 100, frozenset())
+    assert observed(tracker, tracker.begin("standby"), 200, frozenset()) == 200
     assert tracker.decided(late, 200) is None
 
 
 def test_number_that_came_back_is_not_decided():
     """The last number that was decided is not so once higher ones were drawn and set back."""
     tracker = WriterTracker()
-    assert tracker.observe(tracker.begin("server"), 5, frozenset()) == 5
+    assert observed(tracker, tracker.begin("server"), 5, frozenset()) == 5
     assert tracker.decided(tracker.begin("server"), 5) == Horizon(settled=5, highest=5)
-    assert tracker.observe(tracker.begin("server"), 8, frozenset({"writer"})) == 5
+    assert observed(tracker, tracker.begin("server"), 8, frozenset({"writer"})) == 5
     assert tracker.decided(tracker.begin("server"), 5) is None
 
 
 def test_reading_from_before_a_transaction_was_prepared_says_nothing_of_it():
     """A reading that began before a transaction was prepared does not show that it has ended."""
     tracker, writer = WriterTracker(), frozenset({"3/1"})
-    assert tracker.observe(tracker.begin("server"), 1, writer) is None
+    assert observed(tracker, tracker.begin("server"), 1, writer) is None
     late = tracker.begin("server")
-    assert tracker.observe(tracker.begin("server"), 1, frozenset({"-1/7"})) is None
-    assert tracker.observe(late, 1, writer) is None
-    assert tracker.observe(tracker.begin("server"), 1, frozenset()) == 1
+    assert observed(tracker, tracker.begin("server"), 1, frozenset({"-1/7"})) is None
+    assert observed(tracker, late, 1, writer) is None
+    assert observed(tracker, tracker.begin("server"), 1, frozenset()) == 1
