@@ -102,7 +102,7 @@ PLANTED = (
     mistake(
         "a broken rule of the data does not pass by itself",
         "databases/error_codes.py",
-        "            return error.connection_invalidated or _passes(error.orig)",
+        "            return error.connection_invalidated or is_transient(error.orig)",
         "            return error.connection_invalidated or True",
     ),
 )

@@ -17,23 +17,25 @@ __all__ = ["explained", "is_duplicate", "is_transient", "reaching_store", "store
 _PENDING_ROLLBACK_OF_LOST_CONNECTION = "8s2b"
 
 
-def is_transient(error: BaseException) -> bool:
+def is_transient(error: BaseException | None) -> bool:
     """Return whether the same transaction may succeed if it is tried again.
 
     It may after a serialization error, a deadlock, a lock timeout, a lost or refused connection,
     and while a server shuts down, starts up, or is full.
 
     Args:
-        error: the exception of SQLAlchemy or the database's driver.
+        error: an exception of SQLAlchemy's or of a database's driver.
     """
     match error:
+        case None:
+            return False
         case StoreUnavailable() | exc.TimeoutError():
             return True
         case exc.PendingRollbackError():
             return error.code == _PENDING_ROLLBACK_OF_LOST_CONNECTION
         case exc.DBAPIError():
-            return error.connection_invalidated or _passes(error.orig)
-    return _passes(error)
+            return error.connection_invalidated or is_transient(error.orig)
+    return any(database.is_transient(error) for database in DATABASES.values())
 
 
 @contextmanager
@@ -49,10 +51,9 @@ def reaching_store(store: str = "The consumer's database") -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        judged = store_error(error, store)
-        if judged is error:
+        if (found := store_error(error, store)) is error:
             raise
-        raise judged from error
+        raise found from error
 
 
 def store_error(error: Exception, store: str = "The consumer's database") -> Exception:
@@ -66,16 +67,9 @@ def store_error(error: Exception, store: str = "The consumer's database") -> Exc
     return unavailable
 
 
-def _passes(error: BaseException | None) -> bool:
-    """Return whether a driver's error is transient, by the codes of its database."""
-    return error is not None and any(
-        database.is_transient(error) for database in DATABASES.values()
-    )
-
-
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn the database's errors into the feed's; the database's own stay attached."""
+    """Turn a database's errors into the feed's, with the database's as their cause."""
     try:
         yield
     except (exc.SQLAlchemyError, OSError) as error:

@@ -2,11 +2,9 @@
 
 A planner uses statistics, which may be missing or old, and do not describe two columns together.
 It may scan the primary key over millions of rows of other partitions, or all rows of a partition
-before the cursor. So each query forces the index of partition and position:
-
-- PostgreSQL compares pairs of columns, whose order only that index has, and must not sort: only
-  one plan is left, whatever the values.
-- MariaDB, MySQL and SQLite get the index by its name.
+before the cursor. So each query forces the index of partition and position: on PostgreSQL by
+comparing pairs of columns, whose order only that index has, without sorting; on MariaDB, MySQL and
+SQLite by the index's name.
 """
 
 from dataclasses import dataclass
@@ -116,14 +114,7 @@ def _by_index(element: _NamedIndex, compiler: Any, **options: Any) -> str:
 
 
 def explain(connection: Connection, keys: Keyset, hint: IndexHint, command: str) -> Any:
-    """Return a database's plan for reading the first row after a position.
-
-    Args:
-        connection: to the database.
-        keys: the columns.
-        hint: the index hint.
-        command: the database's EXPLAIN command.
-    """
+    """Return the plan that an EXPLAIN command prints for reading the first row after a position."""
     query: Select[Any] = select(literal_column("1")).select_from(keys.table)
     example = _example(keys.position.type)
     query = hint.between(query, keys, example, example).limit(1)

@@ -1,4 +1,7 @@
-"""The JSON form of every SQL type, made in Python, or byte for byte the same in PostgreSQL."""
+"""The JSON form of every SQL type, made in Python, or byte for byte the same in PostgreSQL.
+
+The names of the functions that convert values are part of a mapping's digest, and never change.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +39,7 @@ _encode = msgspec.json.encode
 
 
 def value_text(expression: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Return the JSON of a whole number, a truth, a text or a UUID."""
+    """Return the JSON of a whole number, a boolean, a text or a UUID."""
     return cast(func.to_json(expression), Text)
 
 
@@ -48,35 +51,31 @@ def date_text(expression: ColumnElement[Any]) -> ColumnElement[Any]:
 
 
 def moment_text(expression: ColumnElement[Any], *, aware: bool) -> ColumnElement[Any]:
-    """Return the JSON of a moment, in UTC if it knows its zone.
+    """Return the JSON of a timestamp, in UTC if it has a zone, whatever type was declared.
 
     Args:
-        expression: as the table has it, which may know its zone or not, whatever was declared.
-        aware: whether one that knows none is taken to be UTC.
+        expression: the timestamp.
+        aware: whether one without a zone is taken to be UTC.
     """
-    knows_zone = func.pg_typeof(expression) == _AWARE
+    has_zone = func.pg_typeof(expression) == _AWARE
     utc = func.timezone("UTC", cast(expression, TIMESTAMP(timezone=True)))
-    moment: ColumnElement[Any] = case((knows_zone, utc), else_=cast(expression, TIMESTAMP()))
+    moment: ColumnElement[Any] = case((has_zone, utc), else_=cast(expression, TIMESTAMP()))
     text = func.rtrim(value_text(moment), '"')
     # With six decimals or none: as many characters as "2013-01-01T10:00:00.500000.
     whole = case((func.strpos(text, ".") == 0, text), else_=func.rpad(text, 27, "0"))
-    end = 'Z"' if aware else case((knows_zone, 'Z"'), else_='"')
+    end = 'Z"' if aware else case((has_zone, 'Z"'), else_='"')
     return case(
         (moment.between(_EARLIEST, _LATEST), func.concat(whole, end)), else_=_refused(expression)
     )
 
 
 def string_text(text: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Return the JSON of a value as the JSON of a string, if it is not one already."""
+    """Return the JSON of a value, quoted unless it is a string already."""
     return case((func.starts_with(text, '"'), text), else_=value_text(text))
 
 
 def object_text(members: Mapping[str, ColumnElement[Any] | str]) -> ColumnElement[Any]:
-    """Return a JSON object.
-
-    Args:
-        members: the JSON of each by its name; one that is NULL is left out.
-    """
+    """Return a JSON object of members' JSON by name, without those that are NULL."""
     parts: list[Any] = []
     for name, text in members.items():
         key = f"{',' if parts else '{'}{_encode(name).decode()}:"
@@ -85,13 +84,13 @@ def object_text(members: Mapping[str, ColumnElement[Any] | str]) -> ColumnElemen
 
 
 def _refused(expression: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Let the database refuse a value: what it prints is no JSON."""
+    """Make the database refuse a value whose text is no JSON."""
     return cast(cast(cast(expression, Text), JSON), Text)
 
 
 _expect_json = msgspec.json.Decoder(msgspec.Raw).decode
 
-# Text is the form that the database itself gives these.
+# Their form is the text that the database prints.
 _AS_TEXT = (
     postgresql.BIT,
     postgresql.CIDR,
@@ -105,14 +104,14 @@ _AS_TEXT = (
 
 @dataclass(frozen=True)
 class JsonForm:
-    """Say how a SQL value is selected and turned into a value with a JSON form.
+    """How a SQL value is selected and turned into a value with a JSON form.
 
     Attributes:
-        select: the expression to ask the database for.
-        convert: applied to a returned value that is not NULL; None to leave it as it is.
-        is_json: whether what is selected is the JSON form itself, as text, if it is not NULL.
-        text: the JSON form as PostgreSQL makes it; None if it does not.
-        stored: the value whose own output is that text; None if there is none.
+        select: the expression to select.
+        convert: applied to a selected value that is not NULL; None to leave it unchanged.
+        is_json: whether the selected value, unless NULL, is the text of the JSON form.
+        text: the JSON form as PostgreSQL makes it; None if Python makes it.
+        stored: the value whose output is that text without a cast; None for a value that is none.
     """
 
     select: ColumnElement[Any]
@@ -123,16 +122,16 @@ class JsonForm:
 
     @property
     def is_unchecked(self) -> bool:
-        """Whether it is a document of PostgreSQL's type json, which may hold half a surrogate."""
+        """Whether it is of PostgreSQL's type json, which may hold half a surrogate pair."""
         return self.stored is not None and not isinstance(self.stored.type, postgresql.JSONB)
 
 
 def json_form(expression: ColumnElement[Any], name: str) -> JsonForm:
-    """Find the JSON form of a SQL expression.
+    """Return the JSON form of a SQL expression.
 
     Args:
-        expression: a column or any expression whose SQL type is known.
-        name: what to call it if it is refused.
+        expression: a column, or an expression whose SQL type is known.
+        name: its name in the error.
 
     Raises:
         ConfigurationError: its type has no JSON form.
@@ -147,7 +146,7 @@ def json_form(expression: ColumnElement[Any], name: str) -> JsonForm:
 
 
 def _plain(kind: sql.TypeEngine[Any]) -> sql.TypeEngine[Any]:
-    """Look through type decorators and domains at the type that the database stores."""
+    """Return the type that the database stores, for a type decorator or domain."""
     while True:
         match kind:
             case sql.Interval():  # itself a decorator, where the database has no intervals
@@ -169,7 +168,7 @@ def _form(expression: ColumnElement[Any], kind: sql.TypeEngine[Any]) -> JsonForm
             stored = _StoredJson(expression, kind)
             return JsonForm(stored, _as_stored, is_json=True, text=stored, stored=stored.declared)
         case sql.Float():
-            # PostgreSQL writes floats with other digits, now and then.
+            # PostgreSQL sometimes writes other digits than Python.
             return JsonForm(type_coerce(expression, sql.Float()), _number)
         case sql.DateTime():
             return JsonForm(
@@ -213,12 +212,7 @@ def _array_form(expression: ColumnElement[Any], kind: sql.ARRAY[Any]) -> JsonFor
 
 
 class _StoredJson(FunctionElement[str]):
-    """Be the text of stored JSON.
-
-    Args:
-        expression: a column of JSON.
-        kind: its type, as it was declared.
-    """
+    """The text of stored JSON, from a column that was declared of a type."""
 
     inherit_cache = True
     name = "stored_json"
@@ -232,29 +226,23 @@ class _StoredJson(FunctionElement[str]):
 
 
 @compiles(_StoredJson)
-def _as_text(element: _StoredJson, compiler: Any, **options: Any) -> str:
-    text, _ = element.clauses
-    compiled: str = compiler.process(text, **options)
-    return compiled
-
-
-@compiles(_StoredJson, "postgresql")
-def _checked_by_its_type(element: _StoredJson, compiler: Any, **options: Any) -> str:
-    # A column of text that was declared JSON is read as such; it costs nothing if it is of JSON.
-    _, text = element.clauses
-    compiled: str = compiler.process(text, **options)
+def _compile(element: _StoredJson, compiler: Any, **options: Any) -> str:
+    text, checked = element.clauses
+    # A column of text that was declared JSON is checked by PostgreSQL, at no cost for one of JSON.
+    chosen = checked if compiler.dialect.name == "postgresql" else text
+    compiled: str = compiler.process(chosen, **options)
     return compiled
 
 
 def _as_stored(text: str) -> msgspec.Raw:
-    """Embed stored JSON as it is, on one line."""
+    """Embed stored JSON unchanged, on one line."""
     raw = text.encode()
     _expect_json(raw)
     return msgspec.Raw(one_line(raw))
 
 
 def _number(value: float) -> float | str:
-    """Write what JSON numbers lack, as PostgreSQL and Protocol Buffers do, by name."""
+    """Return the name of a value that JSON lacks, as PostgreSQL and Protocol Buffers do."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
@@ -265,25 +253,25 @@ def _uuid(value: UUID | str) -> str:
 
 
 def _utc(value: datetime) -> datetime:
-    """Move a moment to UTC; SQLite forgets zones, and what it forgot is taken to be UTC."""
+    """Convert a timestamp to UTC; one without a zone, as SQLite stores it, is taken to be UTC."""
     return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
 
 
 def timestamp(value: datetime) -> datetime:
-    """Move a moment that knows its zone to UTC; leave one that does not alone."""
+    """Convert a timestamp to UTC if it has a zone."""
     return value if value.tzinfo is None else value.astimezone(UTC)
 
 
 OWN_ATTRIBUTES = ("id", "type", "key", "time")
-"""The attributes of an envelope that have a meaning of their own in a feed."""
+"""The attributes of an envelope that a feed itself uses."""
 
 
 def data_text(forms: Sequence[JsonForm], names: Sequence[str] | None) -> ColumnElement[Any] | None:
     """Return the JSON of an event's data; None if PostgreSQL does not make it.
 
     Args:
-        forms: of its parts.
-        names: of its parts; None if its one part is the data itself.
+        forms: the forms of its parts.
+        names: the names of its parts; None if its one part is the data itself.
     """
     texts = [func.coalesce(form.text, "null") for form in forms if form.text is not None]
     if len(texts) < len(forms):

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from sqlalchemy import (
@@ -13,7 +14,6 @@ from sqlalchemy import (
     Insert,
     LargeBinary,
     Select,
-    String,
     Table,
     cast,
     func,
@@ -33,34 +33,25 @@ _TRANSIENT = frozenset(
     {
         1020,  # the row has changed since the snapshot
         1040,  # too many connections
-        1047,  # a node of a cluster that is not ready
+        1047,  # a node of a cluster is not ready
         1053,  # the server shuts down
-        1158,  # the connection broke, here and below
-        1159,
-        1160,
-        1161,
+        *(1158, 1159, 1160, 1161),  # the connection broke
         1203,  # too many connections of this user
-        1205,  # a lock was not to be had in time
+        1205,  # lock timeout
         1213,  # deadlock
         1412,  # the table was altered since the snapshot
-        1613,  # a lock was not to be had in time
-        1614,  # deadlock
-        1792,  # read-only, here and below: the server has become a replica
-        1836,
+        1613,  # lock timeout of XA
+        1614,  # deadlock of XA
+        *(1792, 1836),  # read-only: the server has become a replica
         1927,  # the connection was killed
-        2002,  # the server cannot be reached, here and below
-        2003,
-        2006,  # the connection was lost, here and below
-        2013,
-        2055,
-        3572,  # a lock was not to be had at once
+        *(2002, 2003),  # the server cannot be reached
+        *(2006, 2013, 2055),  # the connection was lost
+        3572,  # a row is locked, and the statement does not wait
         4031,  # the session was idle for too long
     }
 )
 _READ_ONLY = 1290
 _DRIVERS = {"pymysql", "aiomysql", "asyncmy", "MySQLdb"}
-
-_COLLATION = "utf8mb4_bin"
 
 _TRIGGERS = text("""SELECT trigger_name
     FROM information_schema.triggers WHERE event_object_schema = coalesce(:schema, DATABASE())
@@ -69,38 +60,22 @@ _TRIGGERS = text("""SELECT trigger_name
 
 _LOCK_TIMEOUTS = ("innodb_lock_wait_timeout", "lock_wait_timeout")
 
-_VARIABLES = {
-    True: {
-        "autocommit": "1",
-        "tx_isolation": "'READ-COMMITTED'",
-        "tx_read_only": "1",
-        "max_statement_time": "{seconds}",
-        "lock_wait_timeout": "{whole}",
-        "innodb_lock_wait_timeout": "{whole}",
-    },
-    False: {
-        "autocommit": "1",
-        "transaction_isolation": "'READ-COMMITTED'",
-        "transaction_read_only": "1",
-        "max_execution_time": "{milliseconds}",
-        "lock_wait_timeout": "{whole}",
-        "innodb_lock_wait_timeout": "{whole}",
-    },
-}
-"""What a session of MariaDB (True) or MySQL (False) is set to for as long as the feed has it."""
+_HINT = "FORCE INDEX ({})"
 
 
 class MySQL(Database):
-    """Be MariaDB or MySQL; a URL of one leads to the other as well."""
+    """MariaDB or MySQL; a URL of one may connect to the other."""
 
     names = ("mariadb", "mysql")
     drivers: ClassVar = {"mariadb": "mariadb+pymysql", "mysql": "mysql+pymysql"}
     deletes_ranges = False
-    # UNIX_TIMESTAMP(NOW(6)) goes by way of local time, where an hour comes twice in autumn.
+    # UNIX_TIMESTAMP(NOW(6)) would convert local time, in which an hour comes twice in autumn.
     unix_time = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)) / 1000000E0)"
     moment = "UTC_TIMESTAMP()"
     statement_moment = "(UTC_TIMESTAMP(6))"
     fine_moment = mysql.DATETIME(fsp=6)
+    exact_collation = "utf8mb4_bin"
+    long_text = mysql.LONGTEXT
     error_codes = ErrorCodes(
         late=frozenset({1969, 3024, 1205}),  # a statement of MariaDB, one of MySQL, a lock
         changed=frozenset({1054, 1146, 1176, 1305}),  # a column, a table, an index, a routine
@@ -116,7 +91,7 @@ class MySQL(Database):
         return insert(table).prefix_with("IGNORE")
 
     def insert_new(self, table: Table) -> Insert:
-        # INSERT IGNORE would pass over more than what is there already.
+        # INSERT IGNORE would ignore other errors than duplicates as well.
         return insert(table)
 
     def upsert(self, table: Table, changes: Mapping[str, Any]) -> Insert:
@@ -129,12 +104,6 @@ class MySQL(Database):
 
     def latest(self, query: Select[Any]) -> Select[Any]:
         return query.with_for_update(read=True)
-
-    def exact_text(self, kind: String) -> TypeEngine[str]:
-        return type(kind)(kind.length, collation=_COLLATION)
-
-    def long_text(self, *, is_exact: bool) -> TypeEngine[str]:
-        return mysql.LONGTEXT(collation=_COLLATION) if is_exact else mysql.LONGTEXT()
 
     @contextmanager
     def lock_timeout(self, connection: Connection, seconds: float) -> Iterator[None]:
@@ -160,7 +129,7 @@ class MySQL(Database):
         return number in _TRANSIENT or (number == _READ_ONLY and "read" in str(error))
 
     def choose_index(self, connection: Connection, keys: Keyset) -> IndexHint:
-        """Find an index of columns; an expression has none there without a column of its own."""
+        """Find an index of columns; an expression has no index without a generated column."""
         needed = [key for key in (keys.partition, keys.position) if key is not None]
         names = [key.name for key in needed if isinstance(key, Column)]
         if not isinstance(keys.table, Table) or len(names) < len(needed):
@@ -175,7 +144,7 @@ class MySQL(Database):
         return IndexHint()
 
     def exact(self, text: ColumnElement[Any]) -> ColumnElement[Any]:
-        # Of text and not of bytes from Python, which aiomysql cannot send.
+        # Cast text in the database, as aiomysql cannot send bytes.
         return cast(cast(text, mysql.CHAR(charset="utf8mb4")), LargeBinary)
 
     def lower(self, text: ColumnElement[Any]) -> ColumnElement[Any]:
@@ -183,8 +152,7 @@ class MySQL(Database):
         return cast(func.lower(cast(text, mysql.CHAR(charset="latin1"))), LargeBinary)
 
     def text_hash(self, text: str) -> str:
-        # CONVERT goes from the column's own character set to UTF-8; CAST would go by way of that of
-        # the connection, and lose what it lacks.
+        # CAST would convert to the connection's character set first, and lose what it lacks.
         return f"CAST(CONV(LEFT(MD5(CONVERT({text} USING utf8mb4)), 8), 16, 10) AS UNSIGNED)"
 
     def decimals(self, kind: TypeEngine[Any] | None, *, is_side_table: bool) -> int:
@@ -200,67 +168,56 @@ class MySQL(Database):
         return "DELIMITER $$\n" + "".join(f"{line}$$\n" for line in statements) + "DELIMITER ;"
 
 
-_HINT = "FORCE INDEX ({})"
-
-
 class _Session:
     """Set the session for the feed, and set it back; each is one statement.
 
     Args:
-        seconds: for a statement, if the host does not allow less.
+        seconds: time limit of a statement, unless the host allows less.
     """
 
     def __init__(self, seconds: float) -> None:
-        numbers = {
-            "seconds": f"{seconds:.3f}",
-            "milliseconds": str(math.ceil(seconds * 1000)),
-            "whole": str(math.ceil(seconds)),
-        }
-        self._texts = {
-            mariadb: _Texts({name: value.format(**numbers) for name, value in variables.items()})
-            for mariadb, variables in _VARIABLES.items()
-        }
+        self._seconds = seconds
 
     def begin(self, connection: Connection, step: str | None) -> None:
-        texts = self._of(connection)
+        begin, begin_writing, read_only, _ = self._statements(connection)
         if step is None:
-            connection.exec_driver_sql(texts.arrive)
+            connection.exec_driver_sql(begin)
             return
-        connection.exec_driver_sql(texts.arrive_writing)
-        connection.exec_driver_sql(step)
-        connection.exec_driver_sql(texts.read_only)
+        for statement in (begin_writing, step, read_only):
+            connection.exec_driver_sql(statement)
 
     def end(self, connection: Connection, kept: None) -> None:
-        connection.exec_driver_sql(self._of(connection).leave)
+        *_, end = self._statements(connection)
+        connection.exec_driver_sql(end)
 
-    def _of(self, connection: Connection) -> "_Texts":
+    def _statements(self, connection: Connection) -> tuple[str, str, str, str]:
         dialect: Any = connection.dialect
-        return self._texts[bool(dialect.is_mariadb)]
+        return _session_statements(self._seconds, is_mariadb=bool(dialect.is_mariadb))
 
 
-class _Texts:
-    """Hold the statements that set a session.
-
-    Args:
-        variables: with what they are set to.
-    """
-
-    def __init__(self, variables: dict[str, str]) -> None:
-        # All values are read before the first one is set.
-        kept = {name: f"@zeroeventhub_{name}" for name in variables}
-        keep = [f"{kept[name]} = @@SESSION.{name}" for name in variables]
-        set_ = {name: f"SESSION {name} = {_least(name, to)}" for name, to in variables.items()}
-        (last,) = (name for name in variables if name.endswith("read_only"))
-        first = [text for name, text in set_.items() if name != last]
-        self.arrive = "SET " + ", ".join([*keep, *set_.values()])
-        self.arrive_writing = "SET " + ", ".join([*keep, *first])
-        self.read_only = f"SET {set_[last]}"
-        back = [f"SESSION {name} = {text}" for name, text in kept.items()]
-        self.leave = "SET " + ", ".join([*back, *(f"{text} = NULL" for text in kept.values())])
-
-
-def _least(name: str, to: str) -> str:
-    """Leave a time as it is that the host has set to less; 0 is none."""
-    if not name.startswith("max_"):
-        return f"LEAST(@@SESSION.{name}, {to})" if name.endswith("timeout") else to
-    return f"IF(@@SESSION.{name} = 0, {to}, LEAST(@@SESSION.{name}, {to}))"
+@lru_cache(maxsize=64)
+def _session_statements(seconds: float, *, is_mariadb: bool) -> tuple[str, str, str, str]:
+    """Return what sets a session, what sets all but read-only, what sets that, and the reverse."""
+    kind = "tx" if is_mariadb else "transaction"
+    limit = "max_statement_time" if is_mariadb else "max_execution_time"
+    most = f"{seconds:.3f}" if is_mariadb else str(math.ceil(seconds * 1000))
+    values = {
+        "autocommit": "1",
+        f"{kind}_isolation": "'READ-COMMITTED'",
+        f"{kind}_read_only": "1",
+        # The host's own limit is kept if it is less; 0 is no limit.
+        limit: f"IF(@@SESSION.{limit} = 0, {most}, LEAST(@@SESSION.{limit}, {most}))",
+        **{name: f"LEAST(@@SESSION.{name}, {math.ceil(seconds)})" for name in _LOCK_TIMEOUTS},
+    }
+    kept = {name: f"@zeroeventhub_{name}" for name in values}
+    # All values are read before the first one is set.
+    keep = [f"{own} = @@SESSION.{name}" for name, own in kept.items()]
+    to_set = {name: f"SESSION {name} = {value}" for name, value in values.items()}
+    back = [f"SESSION {name} = {own}" for name, own in kept.items()]
+    read_only = to_set[f"{kind}_read_only"]
+    return (
+        "SET " + ", ".join([*keep, *to_set.values()]),
+        "SET " + ", ".join([*keep, *(each for each in to_set.values() if each != read_only)]),
+        f"SET {read_only}",
+        "SET " + ", ".join([*back, *(f"{own} = NULL" for own in kept.values())]),
+    )

@@ -1,4 +1,4 @@
-"""The interface of the databases: all that differs between them."""
+"""The interface of the databases: everything that differs between them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -15,7 +15,6 @@ from sqlalchemy import (
     Engine,
     Insert,
     Select,
-    String,
     Table,
 )
 from sqlalchemy.types import TypeEngine
@@ -31,13 +30,13 @@ SEPARATOR = b"\x1e"
 
 @dataclass(frozen=True)
 class ErrorCodes:
-    """List a database's names of errors: states, numbers, or SQLite's words.
+    """A database's codes of errors: states, numbers, or SQLite's names.
 
     Attributes:
-        late: a statement, or a wait for a lock, took longer than it may.
-        changed: what a statement names is not there, or not what it was.
+        late: a statement, or a wait for a lock, exceeded its time limit.
+        changed: a table, column, index or function is missing or has changed.
         denied: the user lacks a right.
-        duplicate: a unique value is there already.
+        duplicate: a unique value exists already.
     """
 
     late: frozenset[Hashable] = frozenset()
@@ -47,7 +46,7 @@ class ErrorCodes:
 
 
 class Database(ABC):
-    """Say what is particular to a kind of database; one instance for all connections to it.
+    """What is particular to a kind of database; one instance serves all connections to it.
 
     Attributes:
         names: what SQLAlchemy calls its dialects.
@@ -56,19 +55,25 @@ class Database(ABC):
         locks_rows: whether a transaction can lock rows that it reads.
         aborts_on_error: whether a transaction cannot go on after an error.
         commits_without_disk: whether a transaction may commit before the disk has it.
-        deletes_ranges: whether deleting a range of rows keeps no other writer waiting.
+        deletes_ranges: whether deleting a range of rows blocks no other writer.
         indexes_expressions: whether an index may hold expressions.
         adds_constraints: whether a constraint can be added to a table.
-        keeps_zones: whether a column of moments with zones knows the zone of each.
-        takes_booleans: whether its driver takes them as Python has them, whatever SQLAlchemy says.
-        makes_json: whether it writes the JSON of most events itself, by the functions of PostgreSQL
-            that `JsonForm.text` has.
-        joins_rows: whether a page is quicker to read as one text, because each row that the driver
-            returns costs much.
-        unix_time: the SQL of the seconds since 1970, when the statement is carried out.
-        moment: the SQL of the moment, in UTC wherever the type itself has no zone.
-        statement_moment: the SQL of the moment of the statement, as the default of a column.
-        error_codes: what it calls errors.
+        keeps_zones: whether a column of times with zones stores the zone of each.
+        takes_booleans: whether its driver takes Python's, whatever SQLAlchemy says.
+        makes_json: whether it makes the JSON of most events itself, by the functions of PostgreSQL
+            in `JsonForm.text`.
+        joins_rows: whether a page is quicker to read as one text, as each row costs the driver
+            much.
+        unix_time: the SQL of the seconds since 1970 at which the statement runs.
+        moment: the SQL of the time now, in UTC if the type has no zone.
+        statement_moment: the SQL of the statement's time, as the default of a column.
+        fine_moment: a type of times with six decimals; None for SQLAlchemy's.
+        document: the type of JSON; None for SQLAlchemy's.
+        row_number: the type of a key that the database numbers; None for SQLAlchemy's.
+        exact_collation: the collation that compares every character as it is; None if columns
+            need none.
+        long_text: the class of types of text of any length; None if Text has no limit.
+        error_codes: its codes of errors.
     """
 
     names: tuple[str, ...]
@@ -87,17 +92,22 @@ class Database(ABC):
     unix_time: str
     moment = "CURRENT_TIMESTAMP"
     statement_moment = "CURRENT_TIMESTAMP"
+    fine_moment: TypeEngine[Any] | None = None
+    document: TypeEngine[Any] | None = None
+    row_number: TypeEngine[Any] | None = None
+    exact_collation: str | None = None
+    long_text: type[Any] | None = None
     error_codes = ErrorCodes()
 
     def title(self, dialect: Dialect) -> str:
-        """Return the name of the product that a connection has found."""
+        """Return the name of the product that a connection has reached."""
         return dialect.name
 
-    # Rows that are written.
+    # Writing rows.
 
     @abstractmethod
     def insert_ignore(self, table: Table) -> Insert:
-        """Build a statement that inserts rows whose keys are free, and passes over the rest."""
+        """Build a statement that inserts the rows whose keys are missing."""
 
     def insert_new(self, table: Table) -> Insert:
         """Build a statement that inserts a row, or leaves the transaction usable if its key exists.
@@ -108,22 +118,22 @@ class Database(ABC):
 
     @abstractmethod
     def upsert(self, table: Table, changes: Mapping[str, Any]) -> Insert:
-        """Build a statement that inserts a row or changes the one of its key, and locks it."""
+        """Build a statement that inserts a row or changes the row of its key, and locks it."""
 
     def skip_locked(self, connection: Connection, query: Select[Any]) -> Select[Any]:
-        """Let a query pass over rows that are locked, where it would wait for them."""
+        """Make a query skip locked rows, if it would otherwise wait for them."""
         return query
 
     def latest(self, query: Select[Any]) -> Select[Any]:
-        """Let a query see the last commits, or fail; not what the transaction saw first."""
+        """Make a query see the last commits, or fail, instead of the transaction's snapshot."""
         return query
 
     def json_parameter(self, text: ColumnElement[Any], kind: TypeEngine[Any]) -> ColumnElement[Any]:
-        """Return the value of a column of JSON, given as text."""
+        """Return the value of a JSON column, given as text."""
         return text
 
     def copies(self, dialect: Dialect) -> bool:
-        """Return whether `copy` inserts rows, which is quicker than any statement."""
+        """Return whether the driver can `copy` rows, which is quicker than any statement."""
         return False
 
     def copy(
@@ -137,54 +147,27 @@ class Database(ABC):
 
         Args:
             connection: in the transaction that the rows are to be part of.
-            columns: those that there are values for.
+            columns: the columns of the values.
             rows: values as the driver takes them.
-            csv: the same as CSV in UTF-8, in which `null` is NULL and a backslash stands before
-                quotes and before itself; None where they could not be written so.
+            csv: the same as CSV in UTF-8, in which `null` is NULL and a backslash escapes quotes
+                and itself; None if they have no such form.
         """
         raise NotImplementedError
-
-    # Types of the library's own columns; None for SQLAlchemy's.
-
-    def exact_text(self, kind: String) -> TypeEngine[str] | None:
-        """Return a type of text that compares every character as it is."""
-        return None
-
-    def long_text(self, *, is_exact: bool) -> TypeEngine[str] | None:
-        """Return a type of text of any length, where Text has a limit.
-
-        Args:
-            is_exact: whether every character is compared as it is.
-        """
-        return None
-
-    fine_moment: TypeEngine[Any] | None = None
-    """A type of moments with six decimals."""
-
-    document: TypeEngine[Any] | None = None
-    """The type of JSON."""
-
-    row_number: TypeEngine[Any] | None = None
-    """The type of a key that the database numbers."""
 
     # Locks and timeouts.
 
     def lock_creation(self, connection: Connection) -> None:
-        """Keep other processes from creating a table at the same moment, if that is an error.
-
-        Args:
-            connection: in a transaction, which keeps the lock.
-        """
+        """Wait until no other transaction creates tables, if doing so at once is an error."""
 
     def limit_idle(self, connection: Connection, seconds: float) -> None:
-        """Let the database end the transaction of a process that does nothing for so long."""
+        """Make the database end the transaction of a process that is idle for so long."""
 
     def lock_timeout(self, connection: Connection, seconds: float) -> AbstractContextManager[None]:
-        """Let the statements of a transaction see the last commits, and wait for locks no longer.
+        """Let the statements of a transaction see the last commits, and limit waits for locks.
 
         Args:
-            connection: no statement has been run in its transaction.
-            seconds: for which a statement may wait for a lock.
+            connection: no statement has run in its transaction.
+            seconds: how long a statement may wait for a lock.
         """
         return nullcontext()
 
@@ -194,7 +177,7 @@ class Database(ABC):
 
         Args:
             dialect: of these connections.
-            seconds: for a statement, unless the host allows less.
+            seconds: time limit of a statement, unless the host allows less.
         """
 
     # Errors.
@@ -207,11 +190,11 @@ class Database(ABC):
             error: of a driver, which may be that of another database.
         """
 
-    # How rows are found.
+    # Indexes.
 
     @abstractmethod
     def choose_index(self, connection: Connection, keys: Keyset) -> IndexHint:
-        """Find how rows are read in the order of their positions, by the indexes there are now."""
+        """Choose an index to read rows in the order of their positions."""
 
     def is_indexed(self, connection: Connection, keys: Keyset) -> bool:
         """Return whether rows are found by an index."""
@@ -221,11 +204,11 @@ class Database(ABC):
 
     @abstractmethod
     def exact(self, text: ColumnElement[Any]) -> ColumnElement[Any]:
-        """Return what is equal only to the same text, whatever the database takes for equal."""
+        """Return an expression that is equal only for the same characters."""
 
     @abstractmethod
     def lower(self, text: ColumnElement[Any]) -> ColumnElement[Any]:
-        """Return what `exact` returned with only its ASCII letters in lower case."""
+        """Return a result of `exact` with its ASCII letters in lower case, and only these."""
 
     @abstractmethod
     def text_hash(self, text: str) -> str:
@@ -236,31 +219,26 @@ class Database(ABC):
         """
 
     def remainder(self, dividend: str, divisor: str) -> str:
-        """Return the SQL of what is left of a division, without a percent sign."""
+        """Return the SQL of the remainder of a division, without a percent sign."""
         return f"mod({dividend}, {divisor})"
 
     def prepare(self, engine: Engine) -> None:
-        """Give every connection of an engine what `text_hash` needs; again, and nothing changes."""
+        """Give every connection of an engine what `text_hash` needs; repeating it is harmless."""
 
     @abstractmethod
     def decimals(self, kind: TypeEngine[Any] | None, *, is_side_table: bool) -> int:
-        """Return how many decimals of a second a column of moments keeps.
+        """Return how many decimals of a second a column of times keeps.
 
         Args:
             kind: the type, as SQLAlchemy's dialect has it; None if it is not known.
-            is_side_table: whether the moments are those of positions beside the events.
+            is_side_table: whether the column is that of a side table of positions.
         """
 
     def not_before(self, time: ColumnElement[Any], moment: datetime) -> ColumnElement[bool]:
-        """Return what holds where a column is a moment or later one.
-
-        Args:
-            time: the column.
-            moment: in the form of the column.
-        """
+        """Return the condition that a column of times is not before a time of its form."""
         return time >= moment
 
-    # Rows that are read.
+    # Reading rows.
 
     def join_rows(self, rows: Select[Any], *, gaps: bool) -> Select[Any]:
         """Join the positions of rows by commas, and their events by SEPARATOR; see `joins_rows`.
@@ -272,42 +250,42 @@ class Database(ABC):
         raise NotImplementedError
 
     def can_stream(self, dialect: Dialect) -> bool:
-        """Return whether a driver returns rows while the database still reads; see `stream`."""
+        """Return whether a driver can `stream`."""
         return False
 
     def may_stream(self, connection: Connection) -> bool:
-        """Return whether a connection of such a driver is able to, as the host has set it."""
+        """Return whether the host's settings allow a connection of such a driver to `stream`."""
         return False
 
     def compile_stream(self, query: Select[Any]) -> Any:
-        """Return what `stream` takes of a statement."""
+        """Compile a statement for `stream`."""
         raise NotImplementedError
 
     def stream(
         self, connection: Connection, compiled: Any, values: Mapping[str, Any], size: int
     ) -> Iterator[Any]:
-        """Run a statement, and yield what it returns while the database still reads the next.
+        """Run a statement, and yield rows while the database reads further ones.
 
         Args:
-            connection: of which `may_stream` holds.
+            connection: one that `may_stream`.
             compiled: made by `compile_stream`.
             values: its parameters.
             size: how many rows are in memory at once.
 
         Yields:
-            How many rows there are, and a function that returns a value as bytes by the index of
-            its row and of its column.
+            The number of rows, and a function that returns a value as bytes by the index of its row
+            and of its column.
         """
         raise NotImplementedError
 
-    # Checks of a table, and statements for operators.
+    # Checks and statements for operators.
 
     def warnings(self, connection: Connection) -> list[tuple[str, str, str]]:
-        """Say which settings make a feed slow: a word for each, a sentence, and SQL to mend it."""
+        """Return the settings that make a feed slow: a word for each, a sentence, and SQL."""
         return []
 
     def updated_rows(self, connection: Connection, table: Table) -> int:
-        """Return how many rows of a table were updated, as far as statistics say."""
+        """Return how many rows of a table were updated, by the database's statistics."""
         return 0
 
     def update_trigger(self, connection: Connection, table: Table) -> str | None:
@@ -319,5 +297,5 @@ class Database(ABC):
         return "BEGIN;\n" + "".join(f"{statement};\n" for statement in statements) + "COMMIT;"
 
     def missing_file(self, engine: Engine) -> str | None:
-        """Name the file of a database that is not there; None for all else."""
+        """Return the path of the database's file if it does not exist; else None."""
         return None

@@ -1,4 +1,4 @@
-"""PostgreSQL: through any driver, and quicker through psycopg, by COPY and by streams."""
+"""PostgreSQL: by any driver, and quicker by psycopg, with COPY and streams."""
 
 import json
 import math
@@ -40,7 +40,7 @@ _TRANSIENT = frozenset(
         "40001",  # serialization
         "40P01",  # deadlock
         "53300",  # too many connections
-        "55P03",  # a lock was not to be had in time
+        "55P03",  # lock timeout
         "57P01",  # the server shuts down, or an administrator has ended the session
         "57P02",  # another session crashed
         "57P03",  # the server starts up
@@ -56,15 +56,15 @@ _FINAL = (
     "no pg_hba.conf entry",
     "not permitted to log in",
 )
-"""What it says to a user that may not connect; on connecting, psycopg has no number for it."""
+"""Parts of the errors for a user who may not connect; psycopg has no code for these."""
 
-_TAKE_SEVERAL = {"psycopg", "psycopg_async", "psycopg2"}
+_SEND_SEVERAL = {"psycopg", "psycopg_async", "psycopg2"}
 """The drivers that send several statements at once."""
 
-_CREATION = 0x7A65726F  # names the lock; "zero" in ASCII
+_CREATION = 0x7A65726F  # the lock's key: "zero" in ASCII
 
 _WITH_CHUNKED_ROWS = 170_000
-"""The version of libpq that hands over many rows at a time."""
+"""The version of libpq that returns many rows at a time."""
 
 _UPDATED = text(
     "SELECT n_tup_upd FROM pg_stat_user_tables WHERE relid = CAST(CAST(:name AS regclass) AS oid)"
@@ -73,12 +73,12 @@ _TRIGGERS = text("""SELECT tgname FROM pg_trigger WHERE NOT tgisinternal AND (tg
         AND tgname NOT LIKE 'zeroeventhub%'
         AND tgrelid = CAST(CAST(:name AS regclass) AS oid)""")
 
-# Psycopg's, for which SQLAlchemy casts each parameter: PostgreSQL cannot tell the types of all.
+# That of psycopg, for which SQLAlchemy casts each parameter: PostgreSQL cannot infer all types.
 _NUMBERED: Any = psycopg_dialect(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call] # it has no annotations
 
 
 class PostgreSQL(Database):
-    """Be PostgreSQL."""
+    """PostgreSQL."""
 
     names = ("postgresql",)
     drivers: ClassVar = {"postgres": "postgresql+psycopg", "postgresql": "postgresql+psycopg"}
@@ -87,9 +87,9 @@ class PostgreSQL(Database):
     indexes_expressions = True
     keeps_zones = True
     makes_json = True
-    # now() is when the transaction began, which may have waited for a lock since.
+    # now() is the start of the transaction, which may have waited for a lock since.
     unix_time = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)"
-    # CURRENT_TIMESTAMP is when the transaction began.
+    # CURRENT_TIMESTAMP is the start of the transaction.
     statement_moment = "statement_timestamp()"
     document = postgresql.JSONB()
     error_codes = ErrorCodes(
@@ -125,16 +125,13 @@ class PostgreSQL(Database):
         if csv is not None:
             statement += r" (FORMAT csv, NULL 'null', ESCAPE E'\\', ENCODING 'UTF8')"
         if not connection.in_transaction():
-            connection.begin()  # what goes around SQLAlchemy would not begin it
-        dialect: Any = connection.dialect
+            connection.begin()  # as SQLAlchemy does at the first of its own statements
         driver: Any = connection.connection.dbapi_connection
-        try:
+        with _sqlalchemy_errors(connection, statement):
             if isinstance(driver, AdaptedConnection):
                 driver.run_async(lambda own: _copy_async(own, statement, rows, csv))
             else:
                 _copy_sync(driver, statement, rows, csv)
-        except dialect.loaded_dbapi.Error as error:
-            raise _as_sqlalchemy(connection, statement, error) from error
 
     def lock_creation(self, connection: Connection) -> None:
         connection.execute(select(func.pg_advisory_xact_lock(_CREATION)))
@@ -154,7 +151,7 @@ class PostgreSQL(Database):
         yield
 
     def read_only(self, dialect: Dialect, seconds: float) -> "_Session":
-        return _Session(seconds, together=dialect.driver in _TAKE_SEVERAL)
+        return _Session(seconds, together=dialect.driver in _SEND_SEVERAL)
 
     def is_transient(self, error: BaseException) -> bool:
         state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
@@ -172,7 +169,7 @@ class PostgreSQL(Database):
         return IndexHint(by_pairs=by_pairs)
 
     def is_indexed(self, connection: Connection, keys: Keyset) -> bool:
-        """Return whether an index has the order, be it of columns or of expressions."""
+        """Return whether an index of columns or expressions has the order."""
         hint = IndexHint(by_pairs=keys.partition is not None)
         found = explain(connection, keys, hint, "EXPLAIN (FORMAT JSON)").scalar_one()
         plan = found if isinstance(found, list) else json.loads(found)
@@ -189,7 +186,7 @@ class PostgreSQL(Database):
         return func.lower(text)
 
     def text_hash(self, text: str) -> str:
-        # In a database of another encoding than UTF8 it is the hash of other bytes; see the guide.
+        # In a database of another encoding than UTF8 it is the hash of other bytes.
         return f"CAST(CAST('x' || substr(md5(CAST({text} AS text)), 1, 8) AS bit(32)) AS bigint)"
 
     def decimals(self, kind: TypeEngine[Any] | None, *, is_side_table: bool) -> int:
@@ -211,7 +208,7 @@ class PostgreSQL(Database):
         return encoding == "utf-8"
 
     def compile_stream(self, query: Select[Any]) -> tuple[str, list[str], dict[str, Any]]:
-        """Return a statement as libpq takes it, its parameters' names, and those with values."""
+        """Return the statement for libpq, its parameters' names, and the values given in it."""
         compiled = query.compile(dialect=_NUMBERED, compile_kwargs={"render_postcompile": True})
         given = {name: value for name, value in compiled.params.items() if value is not None}
         return str(compiled), list(compiled.positiontup or ()), given
@@ -223,10 +220,7 @@ class PostgreSQL(Database):
         values: Mapping[str, Any],
         size: int,
     ) -> Iterator[Any]:
-        """Stream rows by psycopg, as libpq returns them while PostgreSQL writes them.
-
-        No driver makes Python's values of them: this takes half of the time of all other ways.
-        """
+        """Stream rows by libpq, without making Python's values of them, in half of the time."""
         from psycopg.errors import error_from_result  # noqa: PLC0415 - of another extra
         from psycopg.generators import fetch  # noqa: PLC0415
 
@@ -234,22 +228,22 @@ class PostgreSQL(Database):
         statement, names, more = compiled
         given = {**more, **values}
         parameters = [given[name] for name in names]
+        pgconn = driver.pgconn
         with _listened(connection, statement, parameters):
-            driver.pgconn.send_query_params(
-                statement.encode(), [str(value).encode() for value in parameters]
-            )
-            driver.pgconn.set_chunked_rows_mode(size)
-            is_answered = False
+            values_sent = [str(value).encode() for value in parameters]
+            pgconn.send_query_params(statement.encode(), values_sent)
+            pgconn.set_chunked_rows_mode(size)
+            is_complete = False
             try:
-                while (result := driver.wait(fetch(driver.pgconn))) is not None:
+                while (result := driver.wait(fetch(pgconn))) is not None:
                     if result.ntuples:
                         yield result.ntuples, result.get_value
                     elif result.error_message:
                         raise error_from_result(result, "utf-8")
-                is_answered = True
+                is_complete = True
             finally:
-                # The connection takes nothing else before it has answered this to its end.
-                while not is_answered and driver.wait(fetch(driver.pgconn)) is not None:
+                # The connection accepts no other statement before the end of this one's result.
+                while not is_complete and driver.wait(fetch(pgconn)) is not None:
                     pass
 
     def updated_rows(self, connection: Connection, table: Table) -> int:
@@ -261,12 +255,7 @@ class PostgreSQL(Database):
 
 
 def time_bound(setting: str, seconds: float) -> str:
-    """Return the expression that sets a time, unless the host allows less.
-
-    Args:
-        setting: its name, such as lock_timeout.
-        seconds: what it is set to.
-    """
+    """Return the SQL that sets a time limit such as lock_timeout, unless the host allows less."""
     # The setting is text such as 30s, and 0 for none.
     return (
         f"set_config('{setting}', CAST(least(nullif(CAST(extract(epoch FROM "
@@ -276,12 +265,12 @@ def time_bound(setting: str, seconds: float) -> str:
 
 
 class _Session:
-    """Read in a transaction of its own, whose end takes back what was set for it.
+    """Read in a transaction, whose end takes back its settings.
 
     At READ COMMITTED each statement sees what was committed before it, as the orderings need it.
 
     Args:
-        seconds: for a statement, if the host does not allow less.
+        seconds: time limit of a statement, unless the host allows less.
         together: whether the driver sends several statements at once.
     """
 
@@ -291,7 +280,7 @@ class _Session:
             time_bound(name, seconds)
             for name in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
         )
-        # Whatever statistics say, what is in the order of an index is read by it and not sorted.
+        # Whatever statistics say, rows are read in the order of an index, and not sorted.
         planning = ", ".join(
             f"set_config('{name}', 'off', true)"
             for name in ("enable_sort", "enable_incremental_sort", "enable_seqscan")
@@ -304,7 +293,13 @@ class _Session:
 
     def begin(self, connection: Connection, step: str | None) -> bool:
         kept = set_autocommit(connection, to=True)
-        statements = self._reading if step is None else self._stepping(step)
+        statements: tuple[str, ...] = self._reading
+        if step is not None:
+            # The commit has no time limit: if it waits for a standby and were given up, readers
+            # would see what the standby may never have. Only the connection that gives positions
+            # waits so.
+            unlimited = "SET LOCAL statement_timeout = 0"
+            statements = (*self._writing, step, unlimited, "COMMIT", *self._reading)
         for statement in ["; ".join(statements)] if self._together else statements:
             connection.exec_driver_sql(statement)
         return kept
@@ -312,11 +307,6 @@ class _Session:
     def end(self, connection: Connection, kept: bool) -> None:
         connection.exec_driver_sql("ROLLBACK")
         set_autocommit(connection, to=kept)
-
-    def _stepping(self, step: str) -> tuple[str, ...]:
-        # A commit that waits for a standby must not be given up: readers would see what the
-        # standby may never have. At most one connection waits so, the one that gives positions.
-        return (*self._writing, step, "SET LOCAL statement_timeout = 0", "COMMIT", *self._reading)
 
 
 def _name(connection: Connection, table: Table) -> str:
@@ -329,25 +319,25 @@ def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from _nodes(below)
 
 
-def _as_sqlalchemy(connection: Connection, statement: str, error: Exception) -> Exception:
-    """Return an error of the driver's as SQLAlchemy raises it."""
+@contextmanager
+def _sqlalchemy_errors(connection: Connection, statement: str) -> Iterator[None]:
+    """Raise the driver's errors as SQLAlchemy does."""
     dialect: Any = connection.dialect
-    return DBAPIError.instance(
-        statement, None, error, dialect.loaded_dbapi.Error, dialect=connection.dialect
-    )
+    kind = dialect.loaded_dbapi.Error
+    try:
+        yield
+    except kind as error:
+        raise DBAPIError.instance(statement, None, error, kind, dialect=dialect) from error
 
 
 @contextmanager
 def _listened(connection: Connection, statement: str, parameters: list[Any]) -> Iterator[None]:
     """Call the listeners of the host's engine, and raise the driver's errors as SQLAlchemy does."""
-    dialect: Any = connection.dialect
     arguments = (connection, None, statement, parameters, SimpleNamespace(), False)
     for listener in connection.dispatch.before_cursor_execute:
         listener(*arguments)
-    try:
+    with _sqlalchemy_errors(connection, statement):
         yield
-    except dialect.loaded_dbapi.Error as error:
-        raise _as_sqlalchemy(connection, statement, error) from error
     for listener in connection.dispatch.after_cursor_execute:
         listener(*arguments)
 

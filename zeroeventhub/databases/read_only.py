@@ -1,4 +1,4 @@
-"""Read-only use of the host's connections, which are given back as they were."""
+"""Read-only use of the host's connections, which are returned as they were."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,10 +11,10 @@ __all__ = ["Autocommit", "ReadOnlySession", "as_sqlalchemy", "read_only", "set_a
 
 
 class ReadOnlySession(Protocol):
-    """Make a connection of the host's read-only with deadlines, and later what it was."""
+    """Makes a connection of the host's read-only with deadlines, and restores it."""
 
     def begin(self, connection: Connection, step: str | None) -> Any:
-        """Make a connection read-only, with a deadline for each statement.
+        """Make a connection read-only, with a time limit for each statement.
 
         Each statement sees what was committed before it.
 
@@ -27,18 +27,18 @@ class ReadOnlySession(Protocol):
         """
 
     def end(self, connection: Connection, kept: Any) -> None:
-        """Make a connection what it was."""
+        """Restore a connection."""
 
 
 class Autocommit:
-    """Let each statement be a transaction of its own, where there is nothing to keep from it."""
+    """A session in which each statement is a transaction, and that sets nothing else."""
 
     def begin(self, connection: Connection, step: str | None) -> bool:  # noqa: ARG002 - the port's
-        """Let the driver begin no transaction."""
+        """Keep the driver from beginning transactions."""
         return set_autocommit(connection, to=True)
 
     def end(self, connection: Connection, kept: bool) -> None:
-        """Make the connection what it was."""
+        """Restore the connection."""
         set_autocommit(connection, to=kept)
 
 
@@ -46,10 +46,10 @@ class Autocommit:
 def read_only(
     connection: Connection, session: ReadOnlySession, step: str | None = None
 ) -> Iterator[None]:
-    """Use a connection of the host's read-only; one that cannot be given back as it was is closed.
+    """Use a connection of the host's read-only; close it if it cannot be restored.
 
     Args:
-        connection: each of its statements sees what was committed before it, for this long.
+        connection: each of its statements sees what was committed before it.
         session: that of its database.
         step: as in `ReadOnlySession.begin`.
     """
@@ -63,7 +63,7 @@ def read_only(
     except Exception:
         _end(connection, session, kept)
         raise
-    except BaseException:  # in the middle of a query, whose answer is still to come
+    except BaseException:  # in the middle of a query, whose result is still to come
         connection.invalidate()
         raise
     _end(connection, session, kept)
@@ -71,7 +71,7 @@ def read_only(
 
 def _end(connection: Connection, session: ReadOnlySession, kept: Any) -> None:
     if connection.invalidated:
-        return  # it broke, and its host never sees it again
+        return  # it broke; the pool discards it
     try:
         session.end(connection, kept)
     except BaseException:
@@ -80,7 +80,7 @@ def _end(connection: Connection, session: ReadOnlySession, kept: Any) -> None:
 
 
 def set_autocommit(connection: Connection, *, to: bool) -> bool:
-    """Let the driver begin transactions by itself, or not; return whether it did not."""
+    """Set the driver's autocommit mode, and return the one before."""
     driver: Any = connection.connection.dbapi_connection
     with as_sqlalchemy(connection):
         kept = bool(driver.autocommit)
@@ -90,7 +90,7 @@ def set_autocommit(connection: Connection, *, to: bool) -> bool:
 
 @contextmanager
 def as_sqlalchemy(connection: Connection) -> Iterator[None]:
-    """Raise an error of the driver's as one of SQLAlchemy's."""
+    """Raise the driver's errors as SQLAlchemy's."""
     dialect: Any = connection.dialect
     try:
         yield

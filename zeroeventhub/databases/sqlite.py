@@ -1,4 +1,4 @@
-"""SQLite: a file, one writer at a time, and functions of Python's where SQL has none."""
+"""SQLite: a file, one writer at a time, and Python functions that its SQL lacks."""
 
 import math
 import re
@@ -40,13 +40,13 @@ __all__ = ["SQLite", "register"]
 _RESULTS = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
 
 _HASH = "zeroeventhub_hash"
-"""What a connection computes the hash of a key with."""
+"""The name of the SQL function that computes the hash of a key."""
 
 _SEARCH = {
     True: re.compile(r"^SEARCH .* \([^=]+>\? AND "),
     False: re.compile(r"^SEARCH .* \([^=]+=\? AND [^=]+>\? AND "),
 }
-"""How a plan describes a search for a range, without partitions (True) and in one of them."""
+"""How a plan describes the search for a range, without partitions (True) or in one of them."""
 
 _TRIGGERS = text("""SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = :table
         AND upper(sql) LIKE '%UPDATE ON%' AND name NOT LIKE 'zeroeventhub%'""")
@@ -57,11 +57,11 @@ _JOURNAL = (
 )
 
 TICKS = 10_000
-"""Steps of SQLite's machine between two looks at the clock: less than a millisecond."""
+"""Steps of SQLite's machine between two checks of the deadline: less than a millisecond."""
 
 
 class SQLite(Database):
-    """Be SQLite."""
+    """SQLite."""
 
     names = ("sqlite",)
     single_writer = True
@@ -69,7 +69,7 @@ class SQLite(Database):
     indexes_expressions = True
     adds_constraints = False
     takes_booleans = True
-    # Python's driver takes and gives back the lock of the interpreter for each row that it returns.
+    # Python's driver acquires and releases the interpreter's lock for each row.
     joins_rows = True
     # unixepoch('subsec') needs SQLite 3.42.
     unix_time = "((julianday('now') - 2440587.5) * 86400.0)"
@@ -98,14 +98,14 @@ class SQLite(Database):
         return _Session(seconds)
 
     def is_transient(self, error: BaseException) -> bool:
-        # The lowest byte is the result, and the rest tells more of it.
+        # The lowest byte is the primary result code; the others are details.
         return (
             isinstance(error, sqlite3.Error)
             and getattr(error, "sqlite_errorcode", 0) & 0xFF in _RESULTS
         )
 
     def choose_index(self, connection: Connection, keys: Keyset) -> IndexHint:
-        """Find an index by trying them all, for not all of them are of columns."""
+        """Find an index by trying them all, as some are of expressions."""
         if not isinstance(keys.table, Table) or _is_row_id(connection, keys):
             return IndexHint()
         known = text("SELECT name FROM pragma_index_list(:name, :schema) ORDER BY seq")
@@ -114,7 +114,7 @@ class SQLite(Database):
             hint = IndexHint(index, "INDEXED BY {}")
             try:
                 plan = explain(connection, keys, hint, "EXPLAIN QUERY PLAN").all()
-            except OperationalError:  # this one has only some of the rows
+            except OperationalError:  # a partial index
                 continue
             if len(plan) == 1 and _SEARCH[keys.partition is None].search(plan[0].detail):
                 return hint
@@ -137,11 +137,11 @@ class SQLite(Database):
 
     def prepare(self, engine: Engine) -> None:
         if not event.contains(engine, "checkout", _prepare):
-            # Not on "connect": there may be connections in the pool already.
+            # Not on "connect": the pool may have connections already.
             event.listen(engine, "checkout", _prepare)
 
     def decimals(self, kind: TypeEngine[Any] | None, *, is_side_table: bool) -> int:
-        # CURRENT_TIMESTAMP writes seconds; the trigger of "sequenced" writes milliseconds.
+        # CURRENT_TIMESTAMP has seconds; the trigger of "sequenced" writes milliseconds.
         return 3 if is_side_table else 0
 
     def not_before(self, time: ColumnElement[Any], moment: datetime) -> ColumnElement[bool]:
@@ -153,11 +153,10 @@ class SQLite(Database):
     def join_rows(self, rows: Select[Any], *, gaps: bool) -> Select[Any]:
         position, text, *_ = rows.subquery("row").c
         separator: ColumnElement[str] = literal_column(f"char({ord(SEPARATOR)})")
-        joined = [
-            func.group_concat(position),
-            func.group_concat(func.coalesce(text, ""), separator),
-        ]
-        return select(*joined, *([func.group_concat(text.is_(None), "")] if gaps else []))
+        joined = select(
+            func.group_concat(position), func.group_concat(func.coalesce(text, ""), separator)
+        )
+        return joined.add_columns(func.group_concat(text.is_(None), "")) if gaps else joined
 
     def warnings(self, connection: Connection) -> list[tuple[str, str, str]]:
         mode = str(connection.exec_driver_sql("PRAGMA journal_mode").scalar_one())
@@ -183,37 +182,33 @@ def register(connection: Any) -> None:
     connection.create_function(_HASH, 1, _hash, deterministic=True)
 
 
+def _hash(text: str | None) -> int | None:
+    return None if text is None else key_hash(text)
+
+
 def _prepare(connection: Any, record: Any, _: Any) -> None:
     if _HASH not in record.info:
         register(connection)
         record.info[_HASH] = True
 
 
-def _hash(text: str | None) -> int | None:
-    return None if text is None else key_hash(text)
-
-
 def _is_row_id(connection: Connection, keys: Keyset) -> bool:
-    """Return whether rows are found by the number that SQLite keeps them by, without an index."""
+    """Return whether the position is the row id, by which SQLite finds rows without an index."""
     plan = explain(connection, keys, IndexHint(), "EXPLAIN QUERY PLAN").all()
     return keys.partition is None and "USING INTEGER PRIMARY KEY (rowid>?" in plan[0].detail
 
 
 class _Session:
-    """Close a connection to writers, and let a handler watch the clock.
+    """Make a connection read-only, and interrupt its statements by a progress handler.
 
     Args:
-        seconds: for a statement.
+        seconds: time limit of a statement.
     """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
-    def begin(
-        self,
-        connection: Connection,
-        step: str | None,
-    ) -> tuple[int, Any]:
+    def begin(self, connection: Connection, step: str | None) -> tuple[int, Any]:
         deadline = math.inf
 
         def begun(*_: Any) -> None:
@@ -221,7 +216,7 @@ class _Session:
             deadline = monotonic() + self._seconds
 
         if not connection.in_transaction():
-            connection.begin()  # a hook of the host's may begin a transaction of the database's
+            connection.begin()  # as a hook of the host's may begin a transaction in the database
         _end_transaction(connection)
         kept = int(connection.exec_driver_sql("PRAGMA query_only").scalar_one())
         connection.exec_driver_sql("PRAGMA query_only = 1")
@@ -245,7 +240,7 @@ def _end_transaction(connection: Connection) -> None:
 
 
 def _watch(connection: Connection, is_late: Any) -> None:
-    """Set a handler that SQLite calls while it works, or take it off."""
+    """Set the handler that interrupts a statement, or remove it."""
     driver: Any = connection.connection.dbapi_connection
     if hasattr(driver, "set_progress_handler"):
         driver.set_progress_handler(is_late, TICKS)

@@ -3,16 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import (
-    JSON,
-    BigInteger,
-    Connection,
-    DateTime,
-    Dialect,
-    String,
-    Table,
-    Text,
-)
+from sqlalchemy import JSON, BigInteger, Connection, DateTime, Dialect, String, Table, Text
 from sqlalchemy.schema import CreateTable
 from sqlalchemy.sql.elements import ClauseElement
 from sqlalchemy.types import TypeEngine
@@ -38,7 +29,7 @@ _T = TypeVar("_T")
 def _of_each(
     kind: TypeEngine[_T], own: Callable[[Database], TypeEngine[Any] | None]
 ) -> TypeEngine[_T]:
-    """Return a type that is another one on the databases that have one of their own."""
+    """Return a type that is replaced by each database's own, if it has one."""
     for database in dict.fromkeys(DATABASES.values()):
         if (variant := own(database)) is not None:
             kind = kind.with_variant(variant, *database.names)
@@ -46,27 +37,41 @@ def _of_each(
 
 
 def exact(kind: String) -> TypeEngine[str]:
-    """Compare every character as it is, which some databases do if a column says so."""
-    return _of_each(kind, lambda database: database.exact_text(kind))
+    """Return a type of text that compares every character as it is."""
+
+    def own(database: Database) -> TypeEngine[str] | None:
+        collation = database.exact_collation
+        return None if collation is None else type(kind)(kind.length, collation=collation)
+
+    return _of_each(kind, own)
 
 
 def long_text(*, is_exact: bool = False) -> TypeEngine[str]:
-    """Hold text of any length, where Text has a limit."""
-    return _of_each(Text(), lambda database: database.long_text(is_exact=is_exact))
+    """Return a type of text of any length, which Text is not on every database."""
+
+    def own(database: Database) -> TypeEngine[str] | None:
+        if database.long_text is None:
+            return None
+        kind: TypeEngine[str] = database.long_text(
+            collation=database.exact_collation if is_exact else None
+        )
+        return kind
+
+    return _of_each(Text(), own)
 
 
 def fine_moment() -> TypeEngine[Any]:
-    """Hold a moment with six decimals, also where a database keeps whole seconds by default."""
+    """Return a type of times with six decimals of a second."""
     return _of_each(DateTime(timezone=True), lambda database: database.fine_moment)
 
 
 def document() -> TypeEngine[Any]:
-    """Hold JSON, in the form that a database compares and indexes."""
+    """Return the type of JSON that the database compares and indexes."""
     return _of_each(JSON(), lambda database: database.document)
 
 
 def row_number() -> TypeEngine[int]:
-    """Hold a key that the database numbers."""
+    """Return the type of a key that the database numbers."""
     return _of_each(BigInteger(), lambda database: database.row_number)
 
 
@@ -77,13 +82,13 @@ def creation(dialect: Dialect, table: Table) -> str:
 
 def statement_text(dialect: Dialect, statement: ClauseElement, **options: Any) -> str:
     """Return a statement as an operator runs it."""
-    # A dialect of its own, which leaves percent signs as they are.
+    # In another parameter style percent signs would be doubled.
     make: Any = type(dialect)
     return str(statement.compile(dialect=make(paramstyle="named"), **options))
 
 
 def insert_ignore(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> int:
-    """Insert rows whose keys are free, and return how many were."""
+    """Insert the rows whose keys are missing, and return how many were inserted."""
     if not rows:
         return 0
     statement = database_of(connection).insert_ignore(table)
@@ -94,15 +99,15 @@ def insert_ignore(connection: Connection, table: Table, rows: Sequence[Mapping[s
 def upsert(
     connection: Connection, table: Table, row: Mapping[str, Any], changes: Mapping[str, Any]
 ) -> None:
-    """Insert a row or change the one that is there, and lock it either way.
+    """Insert a row, or change the existing row of its key; lock it in both cases.
 
-    MariaDB and MySQL lock the gap where they look for a row that is not there, so that two who look
-    first and insert then would wait in a ring.
+    MariaDB and MySQL lock the gap where a query finds no row, so two processes that query first and
+    then insert would deadlock.
 
     Args:
         connection: a connection to the store, in a transaction.
         table: the row's table.
-        row: the row if there is none of its key.
-        changes: what to change in the one that is there.
+        row: the row to insert.
+        changes: the new values of an existing row.
     """
     connection.execute(database_of(connection).upsert(table, changes), dict(row))
