@@ -82,8 +82,8 @@ PLANTED = (
     Planted(
         "a mark is completed to the number that is nearest",
         "publisher/ordering/postgresql_gated.py",
-        "    return number - (below if below < span // 2 else below - span)",
-        "    return number - below",
+        "number - (gap if gap < span // 2 else gap - span)",
+        "number - gap",
         _GATED,
     ),
     Planted(

@@ -128,12 +128,7 @@ _Rows: TypeAlias = list[tuple[Any, ...]]
 
 
 class Unfit(Exception):  # noqa: N818 - named for what happened
-    """Raised for a value that a column does not take; its text does not have the value.
-
-    Args:
-        column: the column.
-        place: the index of the row.
-    """
+    """Raised for a value that a column does not take, with the index of its row."""
 
     def __init__(self, column: ColumnForm, place: int) -> None:
         super().__init__(f"column {column.column.name!r} does not take its value")
@@ -143,11 +138,7 @@ class Unfit(Exception):  # noqa: N818 - named for what happened
 def converted(
     columns: Sequence[ColumnForm], converts: Sequence[Convert | None], rows: _Rows
 ) -> _Rows:
-    """Convert the values of rows, column by column.
-
-    Raises:
-        Unfit: one cannot be converted.
-    """
+    """Convert the values of rows, column by column, or raise Unfit."""
     if not any(converts):
         return rows
     done: list[list[Any]] = []
@@ -220,10 +211,6 @@ def _in_utc(value: Any) -> Any:
 
 class TableForm:
     """The columns of a table that rows may have values for.
-
-    Args:
-        table: the table.
-        dialect: the dialect of its database.
 
     Attributes:
         table: the table.
@@ -317,12 +304,7 @@ class Batch(NamedTuple):
 def insert_columns(
     connection: Connection, table: Table, columns: Mapping[str, Sequence[Any]]
 ) -> None:
-    """Insert rows that are given column by column.
-
-    Args:
-        connection: in the transaction that the rows are to be part of.
-        table: the table.
-        columns: the values of all rows by column name, as SQLAlchemy takes them; JSON as text.
+    """Insert rows given by column name, as SQLAlchemy takes their values, but JSON as text.
 
     Raises:
         Unfit: a column does not take a value.
@@ -337,12 +319,12 @@ def insert_columns(
 def bind(
     form: TableForm, forms: tuple[ColumnForm, ...], values: _Rows, *, are_exact: bool
 ) -> Batch:
-    """Convert values to those that the database's driver takes.
+    """Convert rows of values for some columns to those that the database's driver takes.
 
     Args:
         form: the form of the table.
-        forms: the forms of the columns of the values.
-        values: rows of values as SQLAlchemy takes them; JSON as text.
+        forms: the forms of the columns.
+        values: the rows as SQLAlchemy takes them, but JSON as text.
         are_exact: whether each value is of its column's type, as if it was decoded from JSON.
 
     Raises:
@@ -354,11 +336,7 @@ def bind(
 
 
 def insert_batch(connection: Connection, form: TableForm, batch: Batch) -> None:
-    """Insert rows, in the transaction of a connection.
-
-    Raises:
-        DBAPIError: the database does not take a row.
-    """
+    """Insert rows; DBAPIError is raised if the database does not take one."""
     if not batch.rows:
         return
     dialect, chosen = connection.dialect, batch.forms

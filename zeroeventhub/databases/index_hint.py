@@ -8,7 +8,7 @@ SQLite by the index's name.
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import (
@@ -33,7 +33,8 @@ __all__ = ["IndexHint", "Keyset", "explain"]
 _PARTITION: Any = bindparam("partition", type_=Integer)
 
 
-class Keyset(Protocol):
+@dataclass(frozen=True)
+class Keyset:
     """The columns by which a feed reads pages.
 
     Attributes:
@@ -42,12 +43,9 @@ class Keyset(Protocol):
         partition: the column before it in the index; None for one partition.
     """
 
-    @property
-    def table(self) -> FromClause: ...  # noqa: D102 - described above
-    @property
-    def position(self) -> ColumnElement[Any]: ...  # noqa: D102 - the same
-    @property
-    def partition(self) -> ColumnElement[Any] | None: ...  # noqa: D102 - the same
+    table: FromClause
+    position: ColumnElement[Any]
+    partition: ColumnElement[Any] | None
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,6 @@ __all__ = [
 ]
 
 _AWARE: ColumnElement[Any] = literal_column("CAST('timestamp with time zone' AS regtype)")
-
 _EARLIEST: ColumnElement[Any] = literal_column("'0001-01-01'")
 _LATEST: ColumnElement[Any] = literal_column("'9999-12-31 23:59:59.999999'")
 
@@ -43,11 +42,12 @@ def value_text(expression: ColumnElement[Any]) -> ColumnElement[Any]:
     return cast(func.to_json(expression), Text)
 
 
-def date_text(expression: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Return the JSON of a date."""
-    return case(
-        (expression.between(_EARLIEST, _LATEST), value_text(expression)), else_=_refused(expression)
-    )
+def time_text(
+    value: ColumnElement[Any], text: ColumnElement[Any], stored: ColumnElement[Any]
+) -> ColumnElement[Any]:
+    """Return the JSON of a date or timestamp; make PostgreSQL refuse one that ISO 8601 lacks."""
+    refused = cast(cast(cast(stored, Text), JSON), Text)  # its text is no JSON
+    return case((value.between(_EARLIEST, _LATEST), text), else_=refused)
 
 
 def moment_text(expression: ColumnElement[Any], *, aware: bool) -> ColumnElement[Any]:
@@ -64,14 +64,7 @@ def moment_text(expression: ColumnElement[Any], *, aware: bool) -> ColumnElement
     # With six decimals or none: as many characters as "2013-01-01T10:00:00.500000.
     whole = case((func.strpos(text, ".") == 0, text), else_=func.rpad(text, 27, "0"))
     end = 'Z"' if aware else case((has_zone, 'Z"'), else_='"')
-    return case(
-        (moment.between(_EARLIEST, _LATEST), func.concat(whole, end)), else_=_refused(expression)
-    )
-
-
-def string_text(text: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Return the JSON of a value, quoted unless it is a string already."""
-    return case((func.starts_with(text, '"'), text), else_=value_text(text))
+    return time_text(moment, func.concat(whole, end), expression)
 
 
 def object_text(members: Mapping[str, ColumnElement[Any] | str]) -> ColumnElement[Any]:
@@ -81,11 +74,6 @@ def object_text(members: Mapping[str, ColumnElement[Any] | str]) -> ColumnElemen
         key = f"{',' if parts else '{'}{_encode(name).decode()}:"
         parts.append(key + text if isinstance(text, ColumnElement) else f"{key}{text}")
     return func.concat(*parts, "}")
-
-
-def _refused(expression: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Make the database refuse a value whose text is no JSON."""
-    return cast(cast(cast(expression, Text), JSON), Text)
 
 
 _expect_json = msgspec.json.Decoder(msgspec.Raw).decode
@@ -177,7 +165,8 @@ def _form(expression: ColumnElement[Any], kind: sql.TypeEngine[Any]) -> JsonForm
                 text=moment_text(expression, aware=kind.timezone),
             )
         case sql.Date():
-            return JsonForm(type_coerce(expression, kind), text=date_text(expression))
+            text = time_text(expression, value_text(expression), expression)
+            return JsonForm(type_coerce(expression, kind), text=text)
         case sql.Time() | sql.Interval() | postgresql.INTERVAL() | sql.LargeBinary():
             return JsonForm(type_coerce(expression, kind))
         case sql.Uuid():
@@ -269,9 +258,7 @@ OWN_ATTRIBUTES = ("id", "type", "key", "time")
 def data_text(forms: Sequence[JsonForm], names: Sequence[str] | None) -> ColumnElement[Any] | None:
     """Return the JSON of an event's data; None if PostgreSQL does not make it.
 
-    Args:
-        forms: the forms of its parts.
-        names: the names of its parts; None if its one part is the data itself.
+    Without names, the one form is the data itself.
     """
     texts = [func.coalesce(form.text, "null") for form in forms if form.text is not None]
     if len(texts) < len(forms):
@@ -299,7 +286,8 @@ def envelope_text(
     for name, form in attributes.items():
         if form.text is None or form.is_json:
             return None
-        strings[name] = func.nullif(string_text(form.text), '""')
+        string = case((func.starts_with(form.text, '"'), form.text), else_=value_text(form.text))
+        strings[name] = func.nullif(string, '""')
     members: dict[str, ColumnElement[Any] | str] = {
         "specversion": '"1.0"',
         "id": _first(strings.get("id"), func.concat('"', position, '"')),

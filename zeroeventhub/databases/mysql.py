@@ -27,7 +27,7 @@ from sqlalchemy.types import TypeEngine
 from zeroeventhub.databases.index_hint import IndexHint, Keyset
 from zeroeventhub.databases.port import Database, ErrorCodes
 
-__all__ = ["MySQL"]
+__all__ = ["MySQL", "is_mariadb"]
 
 _TRANSIENT = frozenset(
     {
@@ -84,8 +84,7 @@ class MySQL(Database):
     )
 
     def title(self, dialect: Dialect) -> str:
-        is_mariadb = dialect.name == "mariadb" or getattr(dialect, "is_mariadb", False)
-        return "MariaDB" if is_mariadb else "MySQL"
+        return "MariaDB" if is_mariadb(dialect) else "MySQL"
 
     def insert_ignore(self, table: Table) -> Insert:
         return insert(table).prefix_with("IGNORE")
@@ -168,6 +167,11 @@ class MySQL(Database):
         return "DELIMITER $$\n" + "".join(f"{line}$$\n" for line in statements) + "DELIMITER ;"
 
 
+def is_mariadb(bind: Any) -> bool:
+    """Return whether a connection or dialect is of MariaDB, whatever the URL says."""
+    return bool(getattr(bind, "dialect", bind).is_mariadb)
+
+
 class _Session:
     """Set the session for the feed, and set it back; each is one statement.
 
@@ -191,16 +195,15 @@ class _Session:
         connection.exec_driver_sql(end)
 
     def _statements(self, connection: Connection) -> tuple[str, str, str, str]:
-        dialect: Any = connection.dialect
-        return _session_statements(self._seconds, is_mariadb=bool(dialect.is_mariadb))
+        return _session_statements(self._seconds, is_mariadb(connection))
 
 
 @lru_cache(maxsize=64)
-def _session_statements(seconds: float, *, is_mariadb: bool) -> tuple[str, str, str, str]:
+def _session_statements(seconds: float, of_mariadb: bool) -> tuple[str, str, str, str]:
     """Return what sets a session, what sets all but read-only, what sets that, and the reverse."""
-    kind = "tx" if is_mariadb else "transaction"
-    limit = "max_statement_time" if is_mariadb else "max_execution_time"
-    most = f"{seconds:.3f}" if is_mariadb else str(math.ceil(seconds * 1000))
+    kind = "tx" if of_mariadb else "transaction"
+    limit = "max_statement_time" if of_mariadb else "max_execution_time"
+    most = f"{seconds:.3f}" if of_mariadb else str(math.ceil(seconds * 1000))
     values = {
         "autocommit": "1",
         f"{kind}_isolation": "'READ-COMMITTED'",

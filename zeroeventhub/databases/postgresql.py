@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from types import SimpleNamespace
@@ -122,27 +122,25 @@ class PostgreSQL(Database):
         csv: bytes | None,
     ) -> None:
         statement = _copy_statement(tuple(columns), connection.dialect)
+        arguments: tuple[Any, ...] = (statement, "write_row", rows)
         if csv is not None:
             statement += r" (FORMAT csv, NULL 'null', ESCAPE E'\\', ENCODING 'UTF8')"
+            arguments = (statement, "write", [csv])
         if not connection.in_transaction():
             connection.begin()  # as SQLAlchemy does at the first of its own statements
         driver: Any = connection.connection.dbapi_connection
         with _sqlalchemy_errors(connection, statement):
             if isinstance(driver, AdaptedConnection):
-                driver.run_async(lambda own: _copy_async(own, statement, rows, csv))
+                driver.run_async(lambda own: _copy_async(own, *arguments))
             else:
-                _copy_sync(driver, statement, rows, csv)
+                _copy_sync(driver, *arguments)
 
     def lock_creation(self, connection: Connection) -> None:
         connection.execute(select(func.pg_advisory_xact_lock(_CREATION)))
 
     def limit_idle(self, connection: Connection, seconds: float) -> None:
-        limit = func.set_config(
-            "idle_in_transaction_session_timeout",
-            str(round(seconds * 1000)),
-            True,  # noqa: FBT003 - SQL
-        )
-        connection.execute(select(limit))
+        setting = f"'idle_in_transaction_session_timeout', '{round(seconds * 1000)}'"
+        connection.exec_driver_sql(f"SELECT set_config({setting}, true)")
 
     @contextmanager
     def lock_timeout(self, connection: Connection, seconds: float) -> Iterator[None]:
@@ -226,12 +224,14 @@ class PostgreSQL(Database):
 
         driver: Any = connection.connection.driver_connection
         statement, names, more = compiled
-        given = {**more, **values}
-        parameters = [given[name] for name in names]
+        parameters = [{**more, **values}[name] for name in names]
         pgconn = driver.pgconn
-        with _listened(connection, statement, parameters):
-            values_sent = [str(value).encode() for value in parameters]
-            pgconn.send_query_params(statement.encode(), values_sent)
+        arguments = (connection, None, statement, parameters, SimpleNamespace(), False)
+        for listener in connection.dispatch.before_cursor_execute:  # those of the host's engine
+            listener(*arguments)
+        with _sqlalchemy_errors(connection, statement):
+            sent = [str(value).encode() for value in parameters]
+            pgconn.send_query_params(statement.encode(), sent)
             pgconn.set_chunked_rows_mode(size)
             is_complete = False
             try:
@@ -245,6 +245,8 @@ class PostgreSQL(Database):
                 # The connection accepts no other statement before the end of this one's result.
                 while not is_complete and driver.wait(fetch(pgconn)) is not None:
                     pass
+        for listener in connection.dispatch.after_cursor_execute:
+            listener(*arguments)
 
     def updated_rows(self, connection: Connection, table: Table) -> int:
         return connection.scalar(_UPDATED, {"name": _name(connection, table)}) or 0
@@ -330,18 +332,6 @@ def _sqlalchemy_errors(connection: Connection, statement: str) -> Iterator[None]
         raise DBAPIError.instance(statement, None, error, kind, dialect=dialect) from error
 
 
-@contextmanager
-def _listened(connection: Connection, statement: str, parameters: list[Any]) -> Iterator[None]:
-    """Call the listeners of the host's engine, and raise the driver's errors as SQLAlchemy does."""
-    arguments = (connection, None, statement, parameters, SimpleNamespace(), False)
-    for listener in connection.dispatch.before_cursor_execute:
-        listener(*arguments)
-    with _sqlalchemy_errors(connection, statement):
-        yield
-    for listener in connection.dispatch.after_cursor_execute:
-        listener(*arguments)
-
-
 @lru_cache(maxsize=64)
 def _copy_statement(columns: tuple[Column[Any], ...], dialect: Dialect) -> str:
     quoted = dialect.identifier_preparer
@@ -349,19 +339,13 @@ def _copy_statement(columns: tuple[Column[Any], ...], dialect: Dialect) -> str:
     return f"COPY {quoted.format_table(columns[0].table)} ({names}) FROM STDIN"
 
 
-def _copy_sync(driver: Any, statement: str, rows: Any, csv: bytes | None) -> None:
+def _copy_sync(driver: Any, statement: str, write: str, items: Iterable[Any]) -> None:
     with driver.cursor() as cursor, cursor.copy(statement) as copy:
-        if csv is not None:
-            copy.write(csv)
-            return
-        for row in rows:
-            copy.write_row(row)
+        for item in items:
+            getattr(copy, write)(item)
 
 
-async def _copy_async(driver: Any, statement: str, rows: Any, csv: bytes | None) -> None:
+async def _copy_async(driver: Any, statement: str, write: str, items: Iterable[Any]) -> None:
     async with driver.cursor() as cursor, cursor.copy(statement) as copy:
-        if csv is not None:
-            await copy.write(csv)
-            return
-        for row in rows:
-            await copy.write_row(row)
+        for item in items:
+            await getattr(copy, write)(item)

@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
+from zeroeventhub.databases.mysql import is_mariadb
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.ordering import port
 from zeroeventhub.publisher.ordering.port import Blocker, Events, Horizon, Ordering
@@ -28,7 +29,6 @@ __all__ = [
     "check_engine",
     "check_server",
     "error_number",
-    "is_mariadb",
     "is_read_only",
     "quoted",
 ]
@@ -120,8 +120,8 @@ class Observed(Ordering):
         """Refuse a server that does not show its writers, and a column it does not number."""
         events, mariadb = self._events, is_mariadb(connection)
         check_server(connection, OLDEST)
-        check_key(connection, events)
         check_engine(connection, events)
+        check_key(connection, events)
         with granted("SELECT ON performance_schema.*"):
             shown = connection.scalar(text(_SHOWS_WRITERS[mariadb]))
         if not shown:
@@ -201,7 +201,7 @@ _DENIED = {1142, 1227, 1401}
 """The error numbers for missing rights to a table, an action, or prepared transactions."""
 
 _ENGINE = text("""
-    SELECT ENGINE FROM information_schema.TABLES
+    SELECT ENGINE AS engine FROM information_schema.TABLES
     WHERE TABLE_SCHEMA = COALESCE(:schema, DATABASE()) AND TABLE_NAME = :name
 """)
 
@@ -224,19 +224,16 @@ def check_server(connection: Connection, oldest: dict[bool, tuple[int, ...]]) ->
 
 
 def check_engine(connection: Connection, events: Events) -> None:
-    """Refuse a table without transactions, such as one of MyISAM."""
+    """Refuse a table that does not exist, or has no transactions, such as one of MyISAM."""
     named = {"schema": events.schema(connection), "name": events.table.name}
-    if (engine := connection.scalar(_ENGINE, named)) != "InnoDB":
+    if (found := connection.execute(_ENGINE, named).first()) is None:
+        # Here, as a query of the table itself fails if its name ends in a space.
+        raise ConfigurationError(f"There is no table {events.table.fullname!r}.")
+    if found.engine not in {"InnoDB", None}:  # None for a view
         raise ConfigurationError(
-            f"{events.table.fullname!r} is not a table of InnoDB but {engine}, which has no "
+            f"{events.table.fullname!r} is not a table of InnoDB but {found.engine}, which has no "
             f"transactions: ALTER TABLE {events.table.fullname} ENGINE = InnoDB."
         )
-
-
-def is_mariadb(connection: Connection) -> bool:
-    """Return whether the server is MariaDB: a URL of MySQL connects to MariaDB as well."""
-    dialect: Any = connection.dialect
-    return bool(dialect.is_mariadb)
 
 
 def is_read_only(connection: Connection) -> bool:

@@ -135,8 +135,8 @@ class Sequenced(SideTableOrdering):
 
     def _check_table(self, connection: Connection) -> None:
         check_server(connection, OLDEST)
-        check_key(connection, self._events)
         check_engine(connection, self._events)
+        check_key(connection, self._events)
 
     def _words(self, connection: Connection) -> dict[str, str]:
         """Return the values for the placeholders of the statements."""

@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from sqlalchemy import ColumnElement, Connection, FromClause, Table, and_, func, inspect, select
 
+from zeroeventhub.databases.index_hint import Keyset
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 
@@ -83,13 +84,11 @@ class Events:
 
 
 @dataclass(frozen=True)
-class Source:
+class Source(Keyset):
     """The tables from which a feed reads positions and events.
 
     Attributes:
         table: the table of positions: that of the events, or a side table.
-        position: the column in whose order events are read.
-        partition: the column of partitions; None for one partition.
         given_at: the column of the time at which a position was given, which rises with it; None
             if the events hold their positions.
         events: the events' table, if `table` is a side table; else None.
@@ -99,9 +98,6 @@ class Source:
             might otherwise scan all of them to find those of a page.
     """
 
-    table: FromClause
-    position: ColumnElement[Any]
-    partition: ColumnElement[Any] | None
     given_at: ColumnElement[Any] | None = None
     events: Table | None = None
     key: Mapping[str, ColumnElement[Any]] = field(default_factory=dict)

@@ -34,7 +34,7 @@ _HOLDS = """
 _MARKS = text(f"SELECT DISTINCT objid::bigint FROM pg_locks WHERE {_HOLDS}")  # noqa: S608
 
 _MARK_BITS = 32
-"""How many bits of a mark fit into a lock's key; `restore` finds the rest by the last number."""
+"""How many bits of a mark fit into a lock's key."""
 
 # A setting of the transaction records that it has passed the gate; rolling back to a savepoint
 # undoes the setting and releases the lock together.
@@ -157,15 +157,9 @@ class Gated(SequenceOrdering):
 def lowest(number: int, marks: Iterable[int]) -> int:
     """Return the last number drawn, or the lowest of the writers' marks if that is smaller.
 
-    Args:
-        number: the last number drawn, read before the marks.
-        marks: the low bits of the marks that writers held.
+    A lock's key holds the low bits of a mark, which is the number with these bits that is nearest
+    to the last number.
     """
-    return min((number, *(restore(mark, number) for mark in marks)))
-
-
-def restore(mark: int, number: int) -> int:
-    """Complete a mark's low bits: return the number with these bits that is nearest to `number`."""
     span = 1 << _MARK_BITS
-    below = (number - mark) % span
-    return number - (below if below < span // 2 else below - span)
+    below = ((number - mark) % span for mark in marks)
+    return min((number, *(number - (gap if gap < span // 2 else gap - span) for gap in below)))

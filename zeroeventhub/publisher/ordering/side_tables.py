@@ -130,12 +130,7 @@ class SideTables:
         return [creation(connection.dialect, table) for table in tables]
 
     def words(self, quote: Callable[..., str], schema: str | None) -> dict[str, str]:
-        """Return the values for the placeholders that the statements of databases share.
-
-        Args:
-            quote: quotes names.
-            schema: the schema of the events.
-        """
+        """Return the values for the placeholders that the statements of databases share."""
         originals = [quote(original) for original in self.copied.values()]
         keys = [f"{name} = event.{quote(self.copied[name])}" for name in self.key]
         order = [f"event.{quote(name)}" for name in self.order]
@@ -226,6 +221,10 @@ class SideTableOrdering(Ordering):
     def _typed_tables(self, connection: Connection, schema: str | None) -> SideTables:
         """Return the tables with columns of the types that the event's have in the database."""
         types = {column["name"]: column["type"] for column in _columns(connection, self._events)}
+        if missing := {*self._tables.copied.values()} - types.keys():
+            raise ConfigurationError(
+                f"Table {self._events.table.fullname!r} has no column {min(missing)!r}."
+            )
         return SideTables(self._events, schema, types)
 
 

@@ -43,11 +43,10 @@ class WriterTracker:
         self._open: dict[frozenset[str], _Round] = {}
 
     def begin(self, server: str) -> int:
-        """Begin a reading; return the moment.
+        """Begin a reading of the server of a unique name; return the moment.
 
-        Args:
-            server: the unique name of the running server. If it changes, all rounds are forgotten:
-                after a failover, another server may draw the same numbers again.
+        If the server changes, all rounds are forgotten: after a failover, another server may draw
+        the same numbers again.
         """
         with self._lock:
             if server != self._server:
@@ -56,15 +55,7 @@ class WriterTracker:
             return next(self._ticks)
 
     def decided(self, began: int, number: int) -> Horizon | None:
-        """Return the horizon if no number was drawn since, so that writers need not be read.
-
-        Args:
-            began: the moment at which the reading began.
-            number: the last number drawn.
-
-        Returns:
-            The horizon if an earlier round has decided the number; else None.
-        """
+        """Return the horizon if an earlier round has decided the last number; else None."""
         with self._lock:
             settled = self._settled
             if settled is None or settled.number != number or began < self._server_since:
@@ -129,12 +120,7 @@ _KEPT_AS = "zeroeventhub_server"
 
 
 def server_name(connection: Connection, query: TextClause) -> str:
-    """Return the name of a connection's server, queried once per connection.
-
-    Args:
-        connection: connected to the same server as long as it is open.
-        query: selects the name.
-    """
+    """Return the name of a connection's server, queried once per connection."""
     if _KEPT_AS not in connection.info:
         connection.info[_KEPT_AS] = str(connection.scalar(query))
     return str(connection.info[_KEPT_AS])

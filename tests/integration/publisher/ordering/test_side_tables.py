@@ -10,6 +10,7 @@ from harness.ordering_table import (
     OBSERVED,
     OBSERVED_MARIADB,
     ON_SQLITE,
+    SEQUENCED_MARIADB,
     SEQUENCED_SQLITE,
     SEQUENCING,
     SINGLE_WRITER,
@@ -149,6 +150,19 @@ def test_view_is_refused(log):
     assert_refused(log, "view", view)
     with refusal("view"):
         log.source(view).bind(log.engine).info()
+
+
+@for_each(OBSERVED_MARIADB, SEQUENCED_MARIADB)
+def test_name_of_nothing_is_refused(log):
+    """A table or column that does not exist is refused, also if its name ends in a space."""
+    with refusal("There is no table 'log '"):
+        log.source(LOG.to_metadata(MetaData(), name="log ")).bind(log.engine).info()
+    if log.ordering == "sequenced":
+        table = LOG.to_metadata(MetaData())
+        table.append_column(Column("part ", Integer, nullable=False))
+        source = log.source(table, partition="part ", partitions=2)
+        with log.engine.connect() as connection, refusal("no column 'part '"):
+            source.ordering("mariadb").ddl(connection)
 
 
 def test_position_has_to_be_a_number():
