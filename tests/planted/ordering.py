@@ -124,8 +124,8 @@ PLANTED = (
     Planted(
         "a table of SQLite that gives a number again is refused",
         "publisher/ordering/sqlite_single_writer.py",
-        '        return _QUOTED_OR_COMMENT.sub(" ", declaration or "").upper()',
-        '        return (declaration or "").upper()',
+        '_QUOTED_OR_COMMENT.sub(" ", declaration(connection, "table", name)).upper()',
+        'declaration(connection, "table", name).upper()',
         (f"{_FOLDER}/test_single_writer.py",),
     ),
     Planted(

@@ -289,7 +289,7 @@ class Batch(NamedTuple):
     """Rows that have values for the same columns.
 
     Attributes:
-        forms: the forms of these columns.
+        forms: the forms of these columns, in the order of the table.
         values: rows of values as SQLAlchemy takes them, with JSON as text.
         rows: the same as the database's driver takes them.
         csv: the same as PostgreSQL's COPY takes them; None if they have no such form.
@@ -311,8 +311,9 @@ def insert_columns(
         DBAPIError: the database does not take a row.
     """
     form = table_form(table, connection.dialect)
-    forms = tuple(form.columns[name] for name in columns)
-    values = list(zip(*columns.values(), strict=True))
+    names = sorted(columns, key=list(form.columns).index)
+    forms = tuple(form.columns[name] for name in names)
+    values = list(zip(*(columns[name] for name in names), strict=True))
     insert_batch(connection, form, bind(form, forms, values, are_exact=False))
 
 
@@ -348,11 +349,7 @@ def insert_batch(connection: Connection, form: TableForm, batch: Batch) -> None:
         columns = [one.column for one in chosen]
         database_of(dialect).copy(connection, columns, batch.rows, batch.csv)
     elif is_complete and dialect.positional:
-        text, order = _text(chosen, dialect)
-        rows = batch.rows
-        if order != tuple(range(len(chosen))):
-            rows = [tuple(row[index] for index in order) for row in rows]
-        connection.exec_driver_sql(text, rows)
+        connection.exec_driver_sql(_text(chosen, dialect), batch.rows)
     else:
         # For named parameters, or defaults that SQLAlchemy computes.
         names = [one.column.key for one in chosen]
@@ -372,11 +369,9 @@ def _statement(chosen: Sequence[ColumnForm], dialect: Dialect) -> Insert:
 
 
 @lru_cache(maxsize=64)
-def _text(chosen: tuple[ColumnForm, ...], dialect: Dialect) -> tuple[str, tuple[int, ...]]:
-    """Return the statement, and the order in which it takes values: that of the table's columns."""
-    compiled: Any = _statement(chosen, dialect).compile(dialect=dialect)
-    names = [form.column.key for form in chosen]
-    return str(compiled), tuple(names.index(name) for name in compiled.positiontup)
+def _text(chosen: tuple[ColumnForm, ...], dialect: Dialect) -> str:
+    """Return the statement; like the rows, it has the values in the order of the table."""
+    return str(_statement(chosen, dialect).compile(dialect=dialect))
 
 
 def _csv(rows: _Rows) -> bytes:

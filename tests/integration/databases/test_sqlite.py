@@ -1,4 +1,4 @@
-"""What SQLite alone does: whom it locks out, and which of its errors pass."""
+"""What SQLite alone does: which readers and writers wait for each other, and deadlines."""
 
 import sqlite3
 import time
@@ -74,23 +74,3 @@ def test_check_recommends_the_journal_that_does_not_lock(sqlite):
     with sqlite.connect() as connection:
         connection.exec_driver_sql(found.statement)
     assert [one for one in feed.check() if one.subject == "journal"] == []
-
-
-PASSING = "BUSY_RECOVERY BUSY_SNAPSHOT LOCKED_SHAREDCACHE PROTOCOL"
-STAYING = (
-    "IOERR IOERR_READ IOERR_LOCK IOERR_BLOCKED READONLY FULL ERROR CANTOPEN CORRUPT_VTAB NOTADB "
-    "CONSTRAINT_UNIQUE INTERRUPT"
-)
-
-
-def of_code(code):
-    """Make an error of SQLite."""
-    error = sqlite3.OperationalError("It is locked.")
-    error.sqlite_errorcode = getattr(sqlite3, f"SQLITE_{code}")
-    return error
-
-
-def test_code_of_an_error_tells_whether_it_passes():
-    """A code that passes is transient, whatever its details, and any other one stays."""
-    found = [code for code in f"{PASSING} {STAYING}".split() if is_transient(of_code(code))]
-    assert " ".join(found) == PASSING

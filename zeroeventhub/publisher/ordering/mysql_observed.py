@@ -26,8 +26,7 @@ from zeroeventhub.publisher.ordering.writer_tracker import PREPARED, WriterTrack
 
 __all__ = [
     "Observed",
-    "check_engine",
-    "check_server",
+    "check_table",
     "error_number",
     "is_read_only",
     "quoted",
@@ -119,9 +118,7 @@ class Observed(Ordering):
     def check(self, connection: Connection) -> None:
         """Refuse a server that does not show its writers, and a column it does not number."""
         events, mariadb = self._events, is_mariadb(connection)
-        check_server(connection, OLDEST)
-        check_engine(connection, events)
-        check_key(connection, events)
+        check_table(connection, events, OLDEST)
         with granted("SELECT ON performance_schema.*"):
             shown = connection.scalar(text(_SHOWS_WRITERS[mariadb]))
         if not shown:
@@ -206,34 +203,34 @@ _ENGINE = text("""
 """)
 
 
-def check_server(connection: Connection, oldest: dict[bool, tuple[int, ...]]) -> None:
-    """Refuse a server that is too old.
+def check_table(
+    connection: Connection, events: Events, oldest: dict[bool, tuple[int, ...]]
+) -> None:
+    """Refuse a server that is too old, and a table without transactions or a key.
 
     Args:
         connection: to the server.
+        events: the table.
         oldest: the oldest supported version of MariaDB (True) and of MySQL (False).
     """
     dialect: Any = connection.dialect
-    needed = oldest[is_mariadb(connection)]
-    if dialect.server_version_info < needed:
-        name = "MariaDB" if is_mariadb(connection) else "MySQL"
+    version, needed = dialect.server_version_info, oldest[is_mariadb(connection)]
+    if version < needed:
         raise ConfigurationError(
-            f"This ordering needs {name} {'.'.join(map(str, needed))} or later; this is "
-            f"{'.'.join(map(str, dialect.server_version_info))}."
+            f"This ordering needs {'MariaDB' if is_mariadb(connection) else 'MySQL'} "
+            f"{'.'.join(map(str, needed))} or later; this is {'.'.join(map(str, version))}."
         )
-
-
-def check_engine(connection: Connection, events: Events) -> None:
-    """Refuse a table that does not exist, or has no transactions, such as one of MyISAM."""
+    fullname = events.table.fullname
     named = {"schema": events.schema(connection), "name": events.table.name}
     if (found := connection.execute(_ENGINE, named).first()) is None:
-        # Here, as a query of the table itself fails if its name ends in a space.
-        raise ConfigurationError(f"There is no table {events.table.fullname!r}.")
+        # Found here, as a query of the table itself fails if its name ends in a space.
+        raise ConfigurationError(f"There is no table {fullname!r}.")
     if found.engine not in {"InnoDB", None}:  # None for a view
         raise ConfigurationError(
-            f"{events.table.fullname!r} is not a table of InnoDB but {found.engine}, which has no "
-            f"transactions: ALTER TABLE {events.table.fullname} ENGINE = InnoDB."
+            f"{fullname!r} is not a table of InnoDB but {found.engine}, which has no "
+            f"transactions: ALTER TABLE {fullname} ENGINE = InnoDB."
         )
+    check_key(connection, events)
 
 
 def is_read_only(connection: Connection) -> bool:

@@ -12,14 +12,13 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub.publisher.ordering.mysql_observed import (
-    check_engine,
-    check_server,
+    check_table,
     error_number,
     is_read_only,
     quoted,
 )
 from zeroeventhub.publisher.ordering.port import Ddl, digest
-from zeroeventhub.publisher.ordering.side_tables import SideTableOrdering, check_key
+from zeroeventhub.publisher.ordering.side_tables import SideTableOrdering
 
 __all__ = ["Sequenced"]
 
@@ -114,7 +113,7 @@ class Sequenced(SideTableOrdering):
 
     def check(self, connection: Connection) -> None:
         """Refuse a table without its trigger, and one whose key is not unique."""
-        self._check_table(connection)
+        check_table(connection, self._events, OLDEST)
         self._is_replica = is_read_only(connection)
         words = self._words(connection)
         try:
@@ -128,15 +127,10 @@ class Sequenced(SideTableOrdering):
 
     def ddl(self, connection: Connection) -> Ddl:
         """Return the statements of the tables, the routines and the trigger."""
-        self._check_table(connection)
+        check_table(connection, self._events, OLDEST)
         tables = self._typed_tables(connection, self._events.schema(connection))
         created = tables.create(connection, tables.positions, tables.outbox, tables.state)
         return _DDL.fill(self._words(connection), created)
-
-    def _check_table(self, connection: Connection) -> None:
-        check_server(connection, OLDEST)
-        check_engine(connection, self._events)
-        check_key(connection, self._events)
 
     def _words(self, connection: Connection) -> dict[str, str]:
         """Return the values for the placeholders of the statements."""

@@ -1,14 +1,12 @@
 """SQLite: a trigger gives positions at once, since one transaction writes at a time."""
 
-from sqlalchemy import Connection, column, select, table
+from sqlalchemy import Connection
 
 from zeroeventhub.publisher.ordering.port import Ddl, Horizon, quoted
 from zeroeventhub.publisher.ordering.side_tables import SideTableOrdering, check_key
+from zeroeventhub.publisher.ordering.sqlite_single_writer import declaration, last_number
 
 __all__ = ["Sequenced"]
-
-_MASTER = table("sqlite_master", column("type"), column("name"), column("sql"))
-_SEQUENCE = table("sqlite_sequence", column("name"), column("seq"))
 
 # A key that is inserted again, by REPLACE or after a DELETE, is a new event with a new position.
 # Delete and insert, as the ON CONFLICT clause of a writer's statement would override an upsert's.
@@ -39,15 +37,12 @@ class Sequenced(SideTableOrdering):
         """Refuse a table without its trigger, and one whose key is not unique."""
         check_key(connection, self._events)
         words = self._words()
-        installed = select(_MASTER.c.sql).where(_MASTER.c.name == words["trigger"])
-        if connection.scalar(installed) != _TRIGGER.format(**words):
+        if declaration(connection, "trigger", words["trigger"]) != _TRIGGER.format(**words):
             raise self._outdated()
 
     def horizon(self, connection: Connection) -> Horizon:
         """Return the last committed position."""
-        name = self._tables.positions.name
-        drawn = select(_SEQUENCE.c.seq).where(_SEQUENCE.c.name == name)
-        last = connection.scalar(drawn) or 0
+        last = last_number(connection, self._tables.positions.name)
         return Horizon(settled=last, highest=last)
 
     def ddl(self, connection: Connection) -> Ddl:

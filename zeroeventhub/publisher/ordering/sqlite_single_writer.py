@@ -7,16 +7,16 @@ AUTOINCREMENT: without it SQLite gives the number of a deleted last row again.
 
 import re
 
-from sqlalchemy import Connection, bindparam, column, func, inspect, select, table
+from sqlalchemy import Connection, func, inspect, select, text
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.ordering.port import Events, Horizon, Ordering
 
-__all__ = ["SingleWriter"]
+__all__ = ["SingleWriter", "declaration", "last_number"]
 
-_MASTER = table("sqlite_master", column("type"), column("name"), column("sql"))
-_COLUMNS = func.pragma_table_info(bindparam("table")).table_valued("name", "type")
-_SEQUENCE = table("sqlite_sequence", column("name"), column("seq"))
+_DECLARATION = text("SELECT sql FROM sqlite_master WHERE type = :kind AND name = :name")
+_TYPE = text("SELECT upper(type) FROM pragma_table_info(:table) WHERE name = :column")
+_LAST = text("SELECT seq FROM sqlite_sequence WHERE name = :name")
 _QUOTED_OR_COMMENT = re.compile(
     r"""'[^']*'|"[^"]*"|`[^`]*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/""", re.DOTALL
 )
@@ -38,9 +38,11 @@ class SingleWriter(Ordering):
         """Refuse a table whose row ids may be given twice."""
         self._events.check_table(connection)
         position, name = self._events.position, self._events.table.name
-        declaration = self._declaration(connection)
-        self._autoincrement = re.search(r"\bAUTOINCREMENT\b", declaration) is not None
-        if not (self._autoincrement or self._is_row_id(connection, declaration)):
+        # In capitals, without comments and quoted names.
+        declared = _QUOTED_OR_COMMENT.sub(" ", declaration(connection, "table", name)).upper()
+        self._autoincrement = re.search(r"\bAUTOINCREMENT\b", declared) is not None
+        has_row_id = re.search(r"\bWITHOUT\s+ROWID\b", declared) is None
+        if not (self._autoincrement or (has_row_id and self._is_integer_key(connection))):
             raise ConfigurationError(
                 f"{position} is not the INTEGER PRIMARY KEY of its table, and no other "
                 "column's order is the order of commits."
@@ -57,28 +59,22 @@ class SingleWriter(Ordering):
         """Return the last committed row id."""
         highest = connection.scalar(select(func.max(self._events.position))) or 0
         if self._autoincrement:
-            drawn = select(_SEQUENCE.c.seq).where(_SEQUENCE.c.name == self._events.table.name)
-            highest = max(highest, connection.scalar(drawn) or 0)
+            highest = max(highest, last_number(connection, self._events.table.name))
         return Horizon(settled=highest, highest=highest)
 
-    def _is_row_id(self, connection: Connection, declaration: str) -> bool:
-        """Return whether the position is an alias of the row id: its type is exactly INTEGER."""
-        key = inspect(connection).get_pk_constraint(self._events.table.name)["constrained_columns"]
-        kind = connection.scalar(
-            select(_COLUMNS.c.type).where(_COLUMNS.c.name == self._events.position.name),
-            {"table": self._events.table.name},
-        )
-        return (
-            key == [self._events.position.name]
-            and str(kind).upper() == "INTEGER"
-            and re.search(r"\bWITHOUT\s+ROWID\b", declaration) is None
-        )
+    def _is_integer_key(self, connection: Connection) -> bool:
+        """Return whether the position is the key, of the type that is exactly INTEGER."""
+        table, column = self._events.table.name, self._events.position.name
+        key = inspect(connection).get_pk_constraint(table)["constrained_columns"]
+        kind = connection.scalar(_TYPE, {"table": table, "column": column})
+        return key == [column] and kind == "INTEGER"
 
-    def _declaration(self, connection: Connection) -> str:
-        """Return the table's CREATE statement in capitals, without comments and quoted names."""
-        declaration = connection.scalar(
-            select(_MASTER.c.sql).where(
-                _MASTER.c.type == "table", _MASTER.c.name == self._events.table.name
-            )
-        )
-        return _QUOTED_OR_COMMENT.sub(" ", declaration or "").upper()
+
+def declaration(connection: Connection, kind: str, name: str) -> str:
+    """Return the CREATE statement of a table or trigger; an empty text if there is none."""
+    return connection.scalar(_DECLARATION, {"kind": kind, "name": name}) or ""
+
+
+def last_number(connection: Connection, table: str) -> int:
+    """Return the last number that a table with AUTOINCREMENT has drawn."""
+    return connection.scalar(_LAST, {"name": table}) or 0

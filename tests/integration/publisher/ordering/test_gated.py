@@ -12,9 +12,7 @@ from harness.ordering_table import (
     refusal,
     shows,
 )
-from harness.published import install
 from harness.statements import behind
-from sqlalchemy import inspect
 from sqlalchemy.exc import IntegrityError
 
 MARKS = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2"
@@ -162,29 +160,6 @@ def test_writer_needs_no_right_but_to_insert(log):
             connection.exec_driver_sql(statement)
         connection.exec_driver_sql("INSERT INTO public.log (n) VALUES (1)")
         assert marks(connection) == 1
-
-
-@shows("it needs", GATED)
-def test_gate_is_two_triggers_and_two_functions(bare):
-    """A table without its gate is refused; a gate is what is documented, and can be taken back."""
-    triggers = "SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal"
-    functions = "SELECT count(*) FROM pg_proc WHERE proname LIKE 'zeroeventhub%%'"
-    LOG.create(bare.engine)
-    with refusal("zeroeventhub ddl --ordering gated"):
-        bare.restarted().info()
-    bare.publish()
-    bare.write(0)
-    install(bare.source(), bare.engine)
-    assert (bare.count(triggers), bare.count(functions)) == (2, 2)
-    assert inspect(bare.engine).get_table_names() == ["log"]
-    assert bare.news() == [0]
-    with bare.engine.begin() as connection:
-        bare.source().uninstall(connection)
-        bare.source().uninstall(connection)
-    assert (bare.count(triggers), bare.count(functions)) == (0, 0)
-    bare.write(1)
-    with refusal("zeroeventhub ddl --ordering gated"):
-        bare.restarted().info()
 
 
 @shows("a partitioned table", GATED)

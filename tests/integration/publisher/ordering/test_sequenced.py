@@ -9,14 +9,13 @@ from harness.ordering_table import (
     SEQUENCED_MARIADB,
     SEQUENCED_SQLITE,
     SEQUENCING,
-    assert_refused,
     for_each,
     refusal,
     shows,
 )
 from harness.published import install
 from harness.waiting import DEADLINE
-from sqlalchemy import Column, Integer, MetaData, Table, inspect, text
+from sqlalchemy import Column, Integer, MetaData, inspect, text
 from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub import FIRST
@@ -35,37 +34,6 @@ def beside(log, part=""):
     """List the tables that the ordering has added to a database."""
     tables = inspect(log.engine).get_table_names()
     return sorted(name for name in tables if name.startswith(f"zeroeventhub_{part}"))
-
-
-@shows("it needs", *SEQUENCING)
-def test_sequencing_needs_a_trigger_and_tables(bare):
-    """A table without its trigger is refused; what is installed can be taken back."""
-    triggers = {
-        "postgresql": "SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal",
-        "mariadb": "SELECT count(*) FROM information_schema.triggers "
-        "WHERE trigger_schema = database()",
-        "sqlite": "SELECT count(*) FROM sqlite_master WHERE type = 'trigger'",
-    }[bare.database]
-    LOG.create(bare.engine)
-    with refusal("zeroeventhub ddl --ordering sequenced"):
-        bare.restarted().info()
-    bare.publish()
-    assert bare.count(triggers) == 1
-    # SQLite needs neither an outbox nor a state.
-    assert len(beside(bare)) == (1 if bare.database == "sqlite" else 3)
-    bare.assert_news(0, 1, 2)
-    install(bare.source(), bare.engine)
-    bare.assert_news(3)
-    assert bare.everything() == [0, 1, 2, 3]
-    for _ in range(2):
-        with bare.engine.begin() as connection:
-            bare.source().uninstall(connection)
-    assert (beside(bare), bare.count(triggers)) == ([], 0)
-    bare.write(4)
-    assert bare.count("SELECT count(*) FROM log") == 5
-    with refusal("zeroeventhub ddl --ordering sequenced"):
-        bare.restarted().info()
-    assert_refused(bare, "no primary key", Table("keyless", MetaData(), Column("n", Integer)))
 
 
 @for_each(*ON_SERVERS)
