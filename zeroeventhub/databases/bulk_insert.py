@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -90,7 +90,9 @@ class ColumnForm:
         if isinstance(kind, types.JSON):
             # The serializer that the engine was made with, if any.
             dumps = getattr(dialect, "_json_serializer", None) or json.dumps
-            read, write = _json_read(kind), _json_written(kind, dumps)
+            null = None if kind.none_as_null else "null"
+            read = partial(_json_read, null=null)
+            write = partial(_json_written, null=null, dumps=dumps)
             return cls(column, default, msgspec.Raw, read, write, None, is_plain=True, is_text=True)
         database = database_of(dialect)
         is_moment = isinstance(kind, DateTime) and not (kind.timezone and database.keeps_zones)
@@ -171,31 +173,18 @@ def _form(kind: types.TypeEngine[Any]) -> Any:
     return form if form in _FORMS else Any
 
 
-def _json_read(kind: types.JSON) -> Convert:
-    """Return what passes decoded JSON on as text."""
-    null = None if kind.none_as_null else "null"
-
-    def text(value: Any) -> str | None:
-        if value is None:
-            return None
-        read = str(value, "utf-8")
-        return read if read != "null" else null
-
-    return text
+def _json_read(value: Any, null: str | None) -> str | None:
+    """Return decoded JSON as text; `null` stands for JSON's null."""
+    read = None if value is None else str(value, "utf-8")
+    return null if read == "null" else read
 
 
-def _json_written(kind: types.JSON, dumps: Convert) -> Convert:
-    """Return what writes a Python value as JSON; bytes are taken to be JSON."""
-
-    def text(value: Any) -> str | None:
-        if value is ABSENT or (value is None and kind.none_as_null):
-            return None
-        if isinstance(value, bytes):
-            return value.decode()
-        written: str = dumps(value)
-        return written
-
-    return text
+def _json_written(value: Any, null: str | None, dumps: Convert) -> str | None:
+    """Return a Python value as JSON; bytes are JSON already, and `null` stands for None."""
+    if value is None or value is ABSENT:
+        return null if value is None else None
+    written: str = value.decode() if isinstance(value, bytes) else dumps(value)
+    return written
 
 
 def _shown(value: Any) -> str | None:

@@ -14,8 +14,6 @@ from zeroeventhub.errors import FeedFailure, StoreUnavailable, Unavailable
 
 __all__ = ["explained", "is_duplicate", "is_transient", "reaching_store", "store_error"]
 
-_PENDING_ROLLBACK_OF_LOST_CONNECTION = "8s2b"
-
 
 def is_transient(error: BaseException | None) -> bool:
     """Return whether the same transaction may succeed if it is tried again.
@@ -32,7 +30,7 @@ def is_transient(error: BaseException | None) -> bool:
         case StoreUnavailable() | exc.TimeoutError():
             return True
         case exc.PendingRollbackError():
-            return error.code == _PENDING_ROLLBACK_OF_LOST_CONNECTION
+            return error.code == "8s2b"  # the connection was lost
         case exc.DBAPIError():
             return error.connection_invalidated or is_transient(error.orig)
     return any(database.is_transient(error) for database in DATABASES.values())

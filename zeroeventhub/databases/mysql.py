@@ -50,7 +50,7 @@ _TRANSIENT = frozenset(
         4031,  # the session was idle for too long
     }
 )
-_READ_ONLY = 1290
+_READ_ONLY = 1290  # or another option that forbids a statement
 _DRIVERS = {"pymysql", "aiomysql", "asyncmy", "MySQLdb"}
 
 _TRIGGERS = text("""SELECT trigger_name

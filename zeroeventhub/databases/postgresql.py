@@ -47,7 +47,6 @@ _TRANSIENT = frozenset(
         "57P05",  # the session was idle for too long
     }
 )
-_CONNECTION_EXCEPTION = "08"
 
 _FINAL = (
     "authentication failed",
@@ -61,10 +60,7 @@ _FINAL = (
 _SEND_SEVERAL = {"psycopg", "psycopg_async", "psycopg2"}
 """The drivers that send several statements at once."""
 
-_CREATION = 0x7A65726F  # the lock's key: "zero" in ASCII
-
-_WITH_CHUNKED_ROWS = 170_000
-"""The version of libpq that returns many rows at a time."""
+_CHUNKED_ROWS = 170_000  # the first version of libpq that returns many rows at a time
 
 _UPDATED = text(
     "SELECT n_tup_upd FROM pg_stat_user_tables WHERE relid = CAST(CAST(:name AS regclass) AS oid)"
@@ -136,7 +132,8 @@ class PostgreSQL(Database):
                 _copy_sync(driver, *arguments)
 
     def lock_creation(self, connection: Connection) -> None:
-        connection.execute(select(func.pg_advisory_xact_lock(_CREATION)))
+        key = 0x7A65726F  # "zero" in ASCII
+        connection.execute(select(func.pg_advisory_xact_lock(key)))
 
     def limit_idle(self, connection: Connection, seconds: float) -> None:
         setting = f"'idle_in_transaction_session_timeout', '{round(seconds * 1000)}'"
@@ -154,7 +151,7 @@ class PostgreSQL(Database):
     def is_transient(self, error: BaseException) -> bool:
         state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
         if isinstance(state, str):
-            return state in _TRANSIENT or state.startswith(_CONNECTION_EXCEPTION)
+            return state in _TRANSIENT or state.startswith("08")  # the connection broke
         is_operational = any(
             kind.__name__ == "OperationalError"
             and kind.__module__.partition(".")[0] in {"psycopg", "psycopg2"}
@@ -196,7 +193,7 @@ class PostgreSQL(Database):
             return False
         from psycopg import pq  # noqa: PLC0415 - of another extra
 
-        return pq.version() >= _WITH_CHUNKED_ROWS
+        return pq.version() >= _CHUNKED_ROWS
 
     def may_stream(self, connection: Connection) -> bool:
         if connection.get_execution_options().get("schema_translate_map"):

@@ -179,11 +179,9 @@ def register(connection: Any) -> None:
     Args:
         connection: of the sqlite3 module, or the one by which SQLAlchemy adapts aiosqlite.
     """
-    connection.create_function(_HASH, 1, _hash, deterministic=True)
-
-
-def _hash(text: str | None) -> int | None:
-    return None if text is None else key_hash(text)
+    connection.create_function(
+        _HASH, 1, lambda text: None if text is None else key_hash(text), deterministic=True
+    )
 
 
 def _prepare(connection: Any, record: Any, _: Any) -> None:

@@ -53,8 +53,6 @@ _WRITERS = {
             'SHARED', 'SHARED_HIGH_PRIO', 'SHARED_READ', 'SHARED_READ_ONLY', 'INTENTION_EXCLUSIVE'
         ) AND OBJECT_SCHEMA = COALESCE(:schema, DATABASE()) AND OBJECT_NAME = :name""",
 }
-_PREPARED = text("XA RECOVER")
-
 # Identifies a server among those that replicate from each other.
 _SERVER = text("SELECT CONCAT(@@hostname, '/', @@port, '/', @@server_id)")
 
@@ -183,7 +181,7 @@ class Observed(Ordering):
     def _read_prepared(self, connection: Connection) -> list[str]:
         """Read the names of all transactions that are prepared and have not ended."""
         with granted("XA_RECOVER_ADMIN ON *.*"):
-            names = [row[3] for row in connection.execute(_PREPARED)]
+            names = [row[3] for row in connection.execute(text("XA RECOVER"))]
         return [
             name if isinstance(name, str) else name.decode(errors="backslashreplace")
             for name in names
@@ -193,9 +191,6 @@ class Observed(Ordering):
         events = self._events
         return {"schema": events.schema(connection), "name": events.table.name, **more}
 
-
-_DENIED = {1142, 1227, 1401}
-"""The error numbers for missing rights to a table, an action, or prepared transactions."""
 
 _ENGINE = text("""
     SELECT ENGINE AS engine FROM information_schema.TABLES
@@ -248,7 +243,7 @@ def granted(rights: str) -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
-        if error_number(error) not in _DENIED:
+        if error_number(error) not in {1142, 1227, 1401}:  # to a table, an action, XA RECOVER
             raise
         raise ConfigurationError(
             f"The feed's user may not see who is writing: GRANT {rights} TO it, or choose the "

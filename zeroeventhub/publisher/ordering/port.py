@@ -212,21 +212,16 @@ class Ordering(ABC):
 
     Attributes:
         source: the tables from which the feed reads positions and events.
+        needs_last_row: whether the database gives the number of the last row again if the row is
+            deleted; known only after `check`.
     """
 
     source: Source
+    needs_last_row = False
 
     def __init__(self, events: Events) -> None:
         self.source = Source.of(events)
         self._events = events
-
-    @property
-    def needs_last_row(self) -> bool:
-        """Return whether the database gives the number of the last row again if it is deleted.
-
-        Known only after `check`.
-        """
-        return False
 
     @abstractmethod
     def check(self, connection: Connection) -> None:

@@ -10,7 +10,7 @@ import re
 from sqlalchemy import Connection, func, inspect, select, text
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.ordering.port import Events, Horizon, Ordering
+from zeroeventhub.publisher.ordering.port import Horizon, Ordering
 
 __all__ = ["SingleWriter", "declaration", "last_number"]
 
@@ -25,14 +25,7 @@ _QUOTED_OR_COMMENT = re.compile(
 class SingleWriter(Ordering):
     """Order a SQLite table by its row id, which is the INTEGER PRIMARY KEY."""
 
-    def __init__(self, events: Events) -> None:
-        super().__init__(events)
-        self._autoincrement = False
-
-    @property
-    def needs_last_row(self) -> bool:
-        """Return whether SQLite gives the number of the last row again if it is deleted."""
-        return not self._autoincrement
+    needs_last_row = True
 
     def check(self, connection: Connection) -> None:
         """Refuse a table whose row ids may be given twice."""
@@ -40,14 +33,14 @@ class SingleWriter(Ordering):
         position, name = self._events.position, self._events.table.name
         # In capitals, without comments and quoted names.
         declared = _QUOTED_OR_COMMENT.sub(" ", declaration(connection, "table", name)).upper()
-        self._autoincrement = re.search(r"\bAUTOINCREMENT\b", declared) is not None
+        self.needs_last_row = re.search(r"\bAUTOINCREMENT\b", declared) is None
         has_row_id = re.search(r"\bWITHOUT\s+ROWID\b", declared) is None
-        if not (self._autoincrement or (has_row_id and self._is_integer_key(connection))):
+        if self.needs_last_row and not (has_row_id and self._is_integer_key(connection)):
             raise ConfigurationError(
                 f"{position} is not the INTEGER PRIMARY KEY of its table, and no other "
                 "column's order is the order of commits."
             )
-        if not (self._autoincrement or self._events.append_only):
+        if self.needs_last_row and not self._events.append_only:
             raise ConfigurationError(
                 f"SQLite gives the number of a deleted row of {name!r} again, and the "
                 "new event would be skipped: declare the key INTEGER PRIMARY KEY AUTOINCREMENT, "
@@ -58,7 +51,7 @@ class SingleWriter(Ordering):
     def horizon(self, connection: Connection) -> Horizon:
         """Return the last committed row id."""
         highest = connection.scalar(select(func.max(self._events.position))) or 0
-        if self._autoincrement:
+        if not self.needs_last_row:
             highest = max(highest, last_number(connection, self._events.table.name))
         return Horizon(settled=highest, highest=highest)
 

@@ -282,7 +282,7 @@ def test_partitioned_table_is_published_whole(bare, case):
     bare.publish_partitioned()
     bare.assert_order_of(lambda slow: append(slow, 1))
     if case != GATED:
-        leaf = "log_low" if bare.database == "postgresql" else "log PARTITION (p_low)"
+        leaf = "log_low" if bare.database == "postgresql" else "log PARTITION (p_high)"
         insert = f"INSERT INTO {leaf} (n) VALUES (1)"
         bare.assert_order_of(lambda slow: slow.exec_driver_sql(insert))
 
