@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Dialect sqlite")
 
 
 def test_row_that_the_database_refuses_is_an_error_of_sqlalchemy(tables):
-    """A key that is there twice is SQLAlchemy's IntegrityError, whatever way rows are sent."""
+    """A duplicate key is SQLAlchemy's IntegrityError, whatever way rows are sent."""
     with tables.connect() as connection, pytest.raises(IntegrityError):
         insert_events(connection, small, [Event(b'{"n":1}'), Event(b'{"n":1}')])
 
@@ -28,7 +28,7 @@ def test_row_that_the_database_refuses_is_an_error_of_sqlalchemy(tables):
 def test_page_is_one_statement(tables):
     """A page is sent at once, and on PostgreSQL goes around SQLAlchemy by COPY."""
     seen = []
-    event.listen(tables, "before_cursor_execute", lambda *told: seen.append((told[2], told[5])))
+    event.listen(tables, "before_cursor_execute", lambda *args: seen.append((args[2], args[5])))
     events = [Event(b'{"n":%d}' % number) for number in range(1, 50)]
     with tables.begin() as connection:
         insert_events(connection, small, events)
@@ -50,7 +50,7 @@ def test_columns_come_in_any_order(tables):
 
 @pytest.mark.anyio
 async def test_page_is_inserted_through_asyncio(async_engine):
-    """The rows arrive through an async driver as well, and a row that is there twice is refused."""
+    """The rows arrive through an async driver as well, and a duplicate key is refused."""
     events = [Event(b'{"n":%d,"text":"a"}' % number) for number in (1, 2)]
     documents = [Event(b'{"n":1,"document":[1]}')]
     async with async_engine.begin() as connection:

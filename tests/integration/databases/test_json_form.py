@@ -1,4 +1,4 @@
-"""The JSON form of every SQL type: made here, or to the same byte by PostgreSQL."""
+"""The JSON form of every SQL type, made by Python or, to the same byte, by PostgreSQL."""
 
 import enum
 import json
@@ -53,7 +53,7 @@ EVERYWHERE = {
     "BYTEA, BLOB": (sa.LargeBinary(), b"\x00\x01\xff"),
 }
 ON_SERVERS = {
-    # SQLite stores a NUMERIC as a float, and forgets the digits behind the last that counts.
+    # SQLite stores a NUMERIC as a float, and drops trailing zeros.
     "NUMERIC, DECIMAL": (sa.Numeric(10, 2), Decimal("12.50")),
     "JSON, JSONB": (
         sa.JSON().with_variant(postgresql.JSONB(), "postgresql"),
@@ -320,7 +320,7 @@ kinds = {
     "state": (sa.Enum(Stage), st.sampled_from(Stage)),
     "uuid": (sa.Uuid(), st.uuids()),
     "seen": (sa.DateTime(timezone=True), aware),
-    "told": (sa.DateTime(), naive),
+    "placed": (sa.DateTime(), naive),
     "day": (sa.Date(), st.dates()),
     "address": (pg.INET(), st.ip_addresses().map(str)),
     "document": (pg.JSONB(), st.dictionaries(letters, short | letters | st.none(), max_size=3)),
@@ -358,19 +358,19 @@ forms = {
         "id": "uuid",
         "type": "count",
         "key": "amount",
-        "time": "told",
+        "time": "placed",
     },
 }
 
 
 def events(engine, table=log, **options):
-    """The events of a table, as JSON."""
+    """Return the events of a table, as JSON."""
     feed = TableFeed(table, **options).bind(engine)
     return [event.raw for event in feed.read(0, FIRST, ROWS).events]
 
 
 def of_rows(engine, table=log, **options):
-    """The same, made of rows, for PostgreSQL makes no headers."""
+    """Return the same made by Python, as PostgreSQL makes no headers."""
     return events(engine, table, headers={"id": "id"}, **options)
 
 
@@ -386,8 +386,8 @@ def oslo(postgresql):
 
 @settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(rows, min_size=1, max_size=ROWS))
-def test_events_are_the_same_whoever_makes_their_json(oslo, values):
-    """Whatever is in a row, PostgreSQL and a publisher of other databases make the same of it."""
+def test_postgresql_makes_the_same_json_as_python(oslo, values):
+    """Whatever a row holds, PostgreSQL and Python make the same JSON of it."""
     with oslo.begin() as connection:
         connection.execute(sa.text("TRUNCATE log RESTART IDENTITY"))
         connection.execute(sa.insert(log), values)
@@ -410,7 +410,7 @@ def test_cursor_holds_in_the_history_that_it_was_given_for(oslo):
 
 @pytest.mark.parametrize("aware", [True, False])
 @pytest.mark.parametrize("declared", [True, False])
-def test_zone_is_told_by_the_table_and_not_by_its_declaration(oslo, *, aware, declared):
+def test_zone_is_that_of_the_table_and_not_of_its_declaration(oslo, *, aware, declared):
     """A moment is in UTC if the database knows its zone, or it is declared to have one."""
 
     def table(*, zone):
@@ -428,7 +428,7 @@ def test_zone_is_told_by_the_table_and_not_by_its_declaration(oslo, *, aware, de
     assert raw.decode() == f'{{"at":"2020-07-01T12:30:00.120000{end}"}}'
 
 
-@pytest.mark.parametrize("column", ["seen", "told", "day"])
+@pytest.mark.parametrize("column", ["seen", "placed", "day"])
 def test_time_without_a_form_is_an_error(oslo, column):
     """A moment or a day that ISO 8601 has no form for is refused, and not published as another."""
     for value in ["infinity", "-infinity", "0044-03-15 BC", "10001-01-01"]:
@@ -439,7 +439,7 @@ def test_time_without_a_form_is_an_error(oslo, column):
 
 
 def test_sequenced_events_are_the_same(oslo):
-    """With positions beside the table, events have the same JSON as those made of rows."""
+    """With positions in a side table, PostgreSQL makes the same JSON as Python."""
     with oslo.begin() as connection:
         TableFeed(log, ordering="sequenced").install(connection)
         connection.execute(sa.insert(log), {"note": "å", "paid": True, "seen": datetime.now(UTC)})

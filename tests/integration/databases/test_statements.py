@@ -1,4 +1,4 @@
-"""Rows that are there already, on each database."""
+"""Inserts that ignore existing rows, and upserts, on each database."""
 
 import sqlalchemy as sa
 

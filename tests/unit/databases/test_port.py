@@ -15,7 +15,7 @@ from zeroeventhub.databases import DATABASES, database_of
 from zeroeventhub.databases.index_hint import IndexHint
 from zeroeventhub.databases.port import Database, ErrorCodes
 from zeroeventhub.errors import ConfigurationError, Fenced
-from zeroeventhub.publisher.ordering import BY_DATABASE, Horizon, Ordering, Source
+from zeroeventhub.publisher.ordering import BY_DATABASE, Horizon, Ordering
 
 LIBRARY = Path(zeroeventhub.__file__).parent
 MAY_ASK = (LIBRARY / "databases", LIBRARY / "publisher" / "ordering")
@@ -107,9 +107,6 @@ class Pretend(Database):
 
 class Order(Ordering):
     """An ordering of it, by the position alone: this database has one writer."""
-
-    def __init__(self, events):
-        self.source = Source.of(events)
 
     def check(self, connection):
         pass

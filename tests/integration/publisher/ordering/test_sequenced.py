@@ -1,9 +1,10 @@
 """Positions given after the commit: what is installed, who may read, and who gives them."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
-from harness.log import LOG, append, connected, prepared, stranger
+from harness.log import LOG, Preparing, append, connected, prepared, stranger
 from harness.ordering_table import (
     SEQUENCED,
     SEQUENCED_MARIADB,
@@ -157,16 +158,13 @@ def test_low_mark_leaves_behind_nothing_that_did_not_fit(small_backlog, log, sho
 def test_low_mark_leaves_no_prepared_transaction_behind(bare, short_rounds):
     """A writer that is prepared while the mark is on its way is found when it is committed."""
     bare.publish()
-    with bare.engine.connect() as slow:
-        append(slow, 99)
+    with closing(Preparing(bare, "INSERT INTO log (n) VALUES (99)")) as slow:
         for number in range(3):
             bare.assert_news(number)
-        slow.exec_driver_sql("PREPARE TRANSACTION 'late'")
-        slow.invalidate()
-    for number in range(3, 6):
-        bare.assert_news(number)
-    with bare.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(text("COMMIT PREPARED 'late'"))
+        slow.prepare()
+        for number in range(3, 6):
+            bare.assert_news(number)
+        slow.commit()
     assert bare.news() == [99]
 
 
