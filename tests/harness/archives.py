@@ -62,12 +62,12 @@ def store_for(kind, request):
 
 def made(after, upto, partitions=1, **columns):
     """Make a segment with an event at each position."""
-    draft = Archive(MemoryStore()).draft()
+    writer = Archive(MemoryStore()).segment_writer()
     positions = range(after + 1, upto + 1)
     given = {"position": positions, "partition": [one % partitions for one in positions]}
     given["data"] = [f'{{"n":{one}}}' for one in positions]
-    draft.add(given | columns)
-    return draft.make(after, upto, f"1-{upto}")
+    writer.add(given | columns)
+    return writer.finish(after, upto, f"1-{upto}")
 
 
 class Died(BaseException):
@@ -100,10 +100,10 @@ def positions_in(archive) -> list[int]:
     """Read the positions of all events that an archive has, in the order of its segments."""
     found = []
     for segment in archive.look().segments:
-        footer = archive.load_footer(segment)
+        footer = archive.load(segment, "footer")
         own = []
         for number in range(len(footer.entries)):
-            own += archive.load_group(segment, footer, number).positions
+            own += archive.load(segment, number).positions
         found += sorted(own)
     return found
 

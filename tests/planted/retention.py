@@ -99,36 +99,36 @@ PLANTED = (
     Planted(
         "a file that was replaced stays for those who read it",
         "archive/archive.py",
-        "{one.name for one in newest.removed if one.since > now - self._grace}",
-        "set()",
+        "tuple(one for one in newest.removed if one.since > before)",
+        "()",
         _ARCHIVE,
     ),
     Planted(
         "a file of a sealer that may still live stays",
         "archive/archive.py",
-        " not in needed | waiting and created < now - self._grace",
-        " not in needed | waiting",
+        " not in needed and created < before",
+        " not in needed",
         _ARCHIVE,
     ),
     Planted(
         "what is in the cache is compared with what was written",
         "archive/archive.py",
-        "if found is not None and not fits(found):",
+        "if found is not None and not is_whole(found, digest, check):",
         "if found is not None and not found:",
         ("tests/integration/archive/test_cache.py", "-k", "another_program_writes"),
     ),
     Planted(
         "what comes from the store is compared with what was written",
         "archive/archive.py",
-        "            if not fits(found):\n",
+        "            if not is_whole(found, digest, check):\n",
         "            if not found:\n",
         _CHANGED,
     ),
     Planted(
         "where positions are is compared with what was written",
         "archive/archive.py",
-        "is_whole(found, segment.places_digest)",
-        'is_whole(found, "")',
+        "self._part(segment, part, segment.places_digest, None)",
+        'self._part(segment, part, "", None)',
         _CHANGED,
     ),
     Planted(
@@ -141,8 +141,8 @@ PLANTED = (
     Planted(
         "a manifest is read as it was written",
         "archive/manifest.py",
-        "if named and content != before + _digest_field(before):",
-        "if named and not content:",
+        "if digest and content != before + _digest_field(before):",
+        "if digest and not content:",
         (_MANIFEST, "-k", "another_byte"),
     ),
     Planted(
@@ -162,8 +162,8 @@ PLANTED = (
     Planted(
         "a row group is read up to its last event",
         "publisher/archive_reader.py",
-        "if place.entry.last > after and place.entry.first <= until:",
-        "if place.entry.last > after and place.entry.first < until:",
+        "if entry.last > after and entry.first <= until:",
+        "if entry.last > after and entry.first < until:",
         _ARCHIVED,
     ),
     Planted(

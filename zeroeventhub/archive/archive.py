@@ -7,23 +7,25 @@ from hashlib import blake2b, sha256
 from pathlib import Path
 from threading import Lock
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
 
-from zeroeventhub.archive.cache import DiskCache, Memory
-from zeroeventhub.archive.group import Footer, Group, Places
+from zeroeventhub.archive.cache import DiskCache, MemoryCache
+from zeroeventhub.archive.group import Footer, Places
 from zeroeventhub.archive.manifest import (
     Erasure,
     Manifest,
-    Manifests,
     Removed,
     Segment,
+    create_manifest,
+    delete_old_manifests,
     is_whole,
+    newest_manifest,
 )
 from zeroeventhub.archive.objects import Objects, damaged
-from zeroeventhub.archive.writing import Draft, Made, without
+from zeroeventhub.archive.writing import SegmentWriter, WrittenSegment, without
 from zeroeventhub.errors import ConfigurationError, Unavailable
 
 if TYPE_CHECKING:
@@ -38,14 +40,14 @@ __all__ = [
 FOOTER, PLACES = "footer", "places"
 """The parts of a segment other than its numbered row groups."""
 
-_Held = TypeVar("_Held", Footer, Group, Places)
+SIGNED = "signed"
+"""The value of `shared` for URLs that the store signs."""
 
 _FOLDER = "segments"
-_FILE, _PLACES = ".parquet", ".places"
-
-_log = logging.getLogger("zeroeventhub.archive")
 
 _MEBIBYTE = 1024 * 1024
+
+_log = logging.getLogger("zeroeventhub.archive")
 
 
 class Archive:
@@ -98,13 +100,24 @@ class Archive:
             store if isinstance(store, Objects) else Objects(store, private=shared is None)
         )
         """The objects in the store."""
-        self._manifests = Manifests(self.objects)
-        _check_shared(shared, self.objects)
+        if shared == SIGNED and not self.objects.can_sign:
+            raise ConfigurationError(
+                "This store does not sign URLs: share its files by a URL, or not at all."
+            )
+        if shared not in {None, SIGNED} and urlsplit(shared).scheme not in {
+            "file",
+            "http",
+            "https",
+        }:
+            raise ConfigurationError(
+                "The files of an archive are shared by a URL of file, http or https, or as "
+                f'"{SIGNED}".'
+            )
         self._shared = shared
         self._shared_for = min(shared_for, grace)
-        self._memory = Memory(memory_bytes)
-        # Archives that are given one folder keep apart.
-        own = blake2b(repr(self.objects.store).encode(), digest_size=8).hexdigest()
+        self._memory = MemoryCache(memory_bytes)
+        # Archives with the same cache folder have one of their own in it.
+        own = blake2b(self.objects.name.encode(), digest_size=8).hexdigest()
         self._disk = None if cache is None else DiskCache(Path(cache) / own, cache_bytes)
         self._grace = grace
         self._look_seconds = look_seconds
@@ -113,7 +126,7 @@ class Archive:
         self._looked_at: float | None = None
         self._lock = Lock()
         self.manifest = Manifest()
-        """The newest manifest that is known."""
+        """The newest known manifest."""
 
     @property
     def is_stale(self) -> bool:
@@ -127,7 +140,7 @@ class Archive:
             Unavailable: the store did not answer.
         """
         known = self.manifest
-        found = self._manifests.newest(known)
+        found = newest_manifest(self.objects, known)
         with self._lock:
             if found.generation > self.manifest.generation:
                 self.manifest = found
@@ -150,30 +163,8 @@ class Archive:
             self._looked_at = monotonic()
             return self.manifest
 
-    @property
-    def is_shared(self) -> bool:
-        """Return whether readers can read the files themselves."""
-        return self._shared is not None
-
-    def url(self, segment: Segment) -> str:
-        """Return the URL of a segment's file for readers.
-
-        Raises:
-            ConfigurationError: files are not shared.
-            Unavailable: the store had to sign the URL, and did not answer.
-        """
-        path, _ = _paths(segment.name)
-        if self._shared is None:
-            raise ConfigurationError("The files of this archive are not shared: Archive(shared=…).")
-        if self._shared == SIGNED:
-            return self.objects.signed(path, self._shared_for)
-        return f"{self._shared.rstrip('/')}/{path}"
-
     def sealed(self) -> int:
-        """Return the position up to which all events are in the archive, by its newest manifest.
-
-        The table may be trimmed up to it.
-        """
+        """Fetch the newest manifest; return the position up to which the table may be trimmed."""
         return self.look().sealed
 
     def expect(self, feed: str) -> None:
@@ -192,54 +183,59 @@ class Archive:
                 "and a new one to a feed whose events are made in another way."
             )
 
+    @property
+    def is_shared(self) -> bool:
+        """Return whether readers can read the files themselves."""
+        return self._shared is not None
+
+    def url(self, segment: Segment) -> str:
+        """Return the URL of a segment's file for readers.
+
+        Raises:
+            ConfigurationError: files are not shared.
+            Unavailable: the store had to sign the URL, and did not answer.
+        """
+        path = _path(segment)
+        if self._shared is None:
+            raise ConfigurationError("The files of this archive are not shared: Archive(shared=…).")
+        if self._shared == SIGNED:
+            return self.objects.signed(path, self._shared_for)
+        return f"{self._shared.rstrip('/')}/{path}"
+
     def held(self, segment: Segment, part: str | int) -> Any:
-        """Return a part of a segment that is in memory; None if it is not.
+        """Return a part of a segment that is in memory, else None; see `load`."""
+        return self._memory.get((segment.name, part))
+
+    def load(self, segment: Segment, part: str | int) -> Any:
+        """Fetch a part of a segment, from the cache on disk or from the store.
 
         Args:
             segment: the segment.
-            part: FOOTER, PLACES, or the number of a row group.
-        """
-        return self._memory.get((segment.name, part))
-
-    def load_footer(self, segment: Segment) -> Footer:
-        """Fetch the index of a segment.
+            part: FOOTER for a Footer, PLACES for the Places of a segment with several partitions,
+                or a number for the Group of that number.
 
         Raises:
             Unavailable: the store did not answer, or the segment has just been replaced.
         """
-        content = self._part(
-            segment,
-            FOOTER,
-            lambda found: is_whole(found, segment.footer_digest, segment.footer_check),
-            start=segment.size - segment.footer,
-            length=segment.footer,
-        )
-        return self._hold(segment, FOOTER, Footer(content, segment.size))
-
-    def load_group(self, segment: Segment, footer: Footer, number: int) -> Group:
-        """Fetch a row group of a segment.
-
-        Raises:
-            Unavailable: the store did not answer, or the segment has just been replaced.
-        """
-        entry = footer.entries[number]
-        content = self._part(
-            segment,
-            number,
-            lambda found: is_whole(found, entry.digest, entry.check),
-            start=entry.start,
-            length=entry.length,
-        )
-        return self._hold(segment, number, footer.group(number, content))
-
-    def load_places(self, segment: Segment) -> Places:
-        """Fetch the index from position to partition of a segment with several partitions.
-
-        Raises:
-            Unavailable: the store did not answer, or the segment has just been replaced.
-        """
-        content = self._part(segment, PLACES, lambda found: is_whole(found, segment.places_digest))
-        return self._hold(segment, PLACES, Places(content))
+        found: Any
+        if part == FOOTER:
+            start, length = segment.size - segment.footer, segment.footer
+            digest, check = segment.footer_digest, segment.footer_check
+            found = Footer(
+                self._part(segment, part, digest, check, start=start, length=length), segment.size
+            )
+        elif part == PLACES:
+            found = Places(self._part(segment, part, segment.places_digest, None))
+        else:
+            footer = self.held(segment, FOOTER) or self.load(segment, FOOTER)
+            entry = footer.entries[part]
+            start, length = entry.start, entry.length
+            found = footer.group(
+                part,
+                self._part(segment, part, entry.digest, entry.check, start=start, length=length),
+            )
+        self._memory.keep((segment.name, part), found)
+        return found
 
     def content(self, segment: Segment) -> bytes:
         """Fetch the whole file of a segment from the store, without the caches.
@@ -247,21 +243,21 @@ class Archive:
         Raises:
             Unavailable: the store did not answer, or the file is damaged.
         """
-        path, _ = _paths(segment.name)
+        path = _path(segment)
         content = self._fetched(path)
         if sha256(content).hexdigest() != segment.sha256:
             raise damaged(path)
         return content
 
-    def draft(self) -> Draft:
+    def segment_writer(self) -> SegmentWriter:
         """Begin a segment."""
-        return Draft()
+        return SegmentWriter()
 
-    def add(self, made: Made, feed: str) -> bool:
+    def add(self, written: WrittenSegment, feed: str) -> bool:
         """Add a segment after the last one.
 
         Args:
-            made: the segment.
+            written: the segment.
             feed: the digest of the segment's feed, as for `expect`.
 
         Returns:
@@ -269,52 +265,57 @@ class Archive:
             where the archive ends.
 
         Raises:
-            Unavailable: the store did not answer; the segment was added, or it was not.
+            Unavailable: the store did not answer; the segment was added or not.
         """
-        self._upload(made)
-        known = self.manifest
-        if made.segment.after == known.sealed and self._advance(
-            known, segments=(*known.segments, made.segment), feed=feed
-        ):
-            return True
-        return self._has(made)
+        self._upload(written)
+        known, segment = self.manifest, written.segment
+        is_next = segment.after == known.sealed
+        return (
+            is_next and self._advance(known, segments=(*known.segments, segment), feed=feed)
+        ) or self._has(segment)
 
-    def replace(self, made: Made, name: str, events: int) -> bool:
+    def replace(self, written: WrittenSegment, name: str, events: int) -> bool:
         """Replace a segment by one that covers the same positions.
 
         Args:
-            made: the new segment.
+            written: the new segment.
             name: the name of the old one.
-            events: how many events the old one has more.
+            events: how many events fewer the new one has.
 
         Returns:
             Whether it was replaced; if not, another process has replaced it before.
         """
-        self._upload(made)
-        known = self.manifest
-        segments = tuple(made.segment if one.name == name else one for one in known.segments)
-        now = datetime.now(UTC)
-        if segments != known.segments and self._advance(
-            known,
-            segments=segments,
-            removed=(*known.removed, Removed(name, now)),
-            erasures=(*known.erasures, Erasure(now, events)),
-        ):
-            return True
-        return self._has(made)
+        self._upload(written)
+        known, now = self.manifest, datetime.now(UTC)
+        segments = tuple(written.segment if one.name == name else one for one in known.segments)
+        return (
+            segments != known.segments
+            and self._advance(
+                known,
+                segments=segments,
+                removed=(*known.removed, Removed(name, now)),
+                erasures=(*known.erasures, Erasure(now, events)),
+            )
+        ) or self._has(written.segment)
 
-    def _has(self, made: Made) -> bool:
+    def _upload(self, written: WrittenSegment) -> None:
+        """Create the files of a segment, before any manifest names them."""
+        if written.places is not None:
+            self.objects.create(_path(written.segment, PLACES), written.places)
+        self.objects.create(_path(written.segment), written.content)
+
+    def _has(self, segment: Segment) -> bool:
         """Return whether the newest manifest lists a segment; if not, no later one will.
 
         A retry needs a new file, as another process may already treat this one as abandoned.
         """
-        if any(made.segment.name == one.name for one in self.look().segments):
+        if any(segment.name == one.name for one in self.look().segments):
             return True
-        self.objects.delete(_paths(made.segment.name))
+        self.objects.delete([_path(segment), _path(segment, PLACES)])
         return False
 
     def erase(self, ids: Collection[str], keys: Collection[str], bare: Callable[[int], str]) -> int:
-        """Replace segments by ones without some events.
+        """Replace segments by ones without some events; return how many events were erased.
 
         After an interruption, call it again: it continues with the segments that are left.
 
@@ -323,33 +324,30 @@ class Archive:
             keys: erase the events of these keys as well.
             bare: makes the cursor after an erased event from its position.
 
-        Returns:
-            How many events were erased.
-
         Raises:
-            Unavailable: the store did not answer; do it again.
+            Unavailable: the store did not answer; call it again.
         """
         erased = 0
         for name in [segment.name for segment in self.look().segments]:
-            # Until it is done, or nothing is left to do; another process may be sealing.
+            # Until the segment is replaced or has no such events; another process may be sealing.
             while segment := next(
                 (one for one in self.manifest.segments if one.name == name), None
             ):
                 if not keys and not self._may_have(segment, ids):
                     break
-                made, events = without(self.content(segment), segment, ids, keys, bare)
-                if made is None:
+                written, events = without(self.content(segment), segment, ids, keys, bare)
+                if written is None:
                     break
-                if self.replace(made, name, events):
+                if self.replace(written, name, events):
                     erased += events
         return erased
 
     def _may_have(self, segment: Segment, ids: Collection[str]) -> bool:
-        """Return whether some id is between the lowest and the highest of a row group."""
+        """Return whether an id is between the lowest and the highest of a row group."""
         return any(
             one.lowest <= identity <= one.highest
-            for one in self.load_footer(segment).entries
-            if one.lowest is not None and one.highest is not None
+            for one in self.load(segment, FOOTER).entries
+            if one.lowest is not None
             for identity in ids
         )
 
@@ -359,44 +357,31 @@ class Archive:
         These are replaced segments and those of sealers that died, once they are older than the
         grace time, and old manifests.
         """
-        newest, now = self.look(), datetime.now(UTC)
-        needed = {segment.name for segment in newest.segments}
-        waiting = {one.name for one in newest.removed if one.since > now - self._grace}
+        newest, before = self.look(), datetime.now(UTC) - self._grace
+        removed = tuple(one for one in newest.removed if one.since > before)
+        needed = {one.name for one in newest.segments} | {one.name for one in removed}
         left = [
             file
             for file, created in self.objects.ages(_FOLDER)
-            if file.partition(".")[0] not in needed | waiting and created < now - self._grace
+            if file.partition(".")[0] not in needed and created < before
         ]
-        kept = tuple(one for one in newest.removed if one.name in waiting)
         # Advance before deleting: a suspended writer of one of these files then fails to add it.
-        if left and not self._advance(newest, removed=kept):
+        if left and not self._advance(newest, removed=removed):
             return []
         self.objects.delete([f"{_FOLDER}/{file}" for file in left])
-        self.objects.sweep(_FOLDER, now - self._grace)
-        self._manifests.tidy(self.manifest, self._grace)
+        self.objects.sweep(_FOLDER, before)
+        delete_old_manifests(self.objects, self.manifest, self._grace)
         return sorted(left)
 
     def _advance(self, known: Manifest, **changes: Any) -> bool:
-        """Create the next generation of a manifest; return whether it is the newest now.
-
-        Args:
-            known: the manifest to change; readers may have found a newer one since.
-            changes: the changed fields.
-        """
+        """Create the generation after a manifest; return whether it is the newest now."""
         following = msgspec.structs.replace(known, generation=known.generation + 1, **changes)
-        if not self._manifests.create(following):
+        if not create_manifest(self.objects, following):
             return False
         with self._lock:
             self.manifest = following
         self._forget(known, following)
         return True
-
-    def _upload(self, made: Made) -> None:
-        """Create the files of a segment, before any manifest names them."""
-        name, places = _paths(made.segment.name)
-        if made.places is not None:
-            self.objects.create(places, made.places)
-        self.objects.create(name, made.content)
 
     def _forget(self, before: Manifest, now: Manifest) -> None:
         """Drop replaced segments from the caches, also those left by an earlier process."""
@@ -407,36 +392,26 @@ class Archive:
         if self._disk is not None and (gone or not before.generation):
             self._disk.keep_only(names)
 
-    def _hold(self, segment: Segment, part: str | int, found: _Held) -> _Held:
-        self._memory.keep((segment.name, part), found)
-        return found
-
     def _part(
         self,
         segment: Segment,
         part: str | int,
-        fits: Callable[[bytes], bool],
+        digest: str,
+        check: int | None,
         *,
         start: int = 0,
         length: int | None = None,
     ) -> bytes:
-        """Read a part of a segment, from the disk's cache or from the store.
-
-        Args:
-            segment: the segment.
-            part: as for `held`.
-            fits: checks bytes by their digest.
-            start: the part's offset in its file.
-            length: its bytes; None for the whole file.
-        """
-        name, path = f"{segment.name}.{part}", _paths(segment.name)[part == PLACES]
+        """Read a part of a file, checked as `is_whole` does, from the cache or from the store."""
+        name = f"{segment.name}.{part}"
         found = None if self._disk is None else self._disk.get(name)
-        if found is not None and not fits(found):
+        if found is not None and not is_whole(found, digest, check):
             _log.warning("%s in the archive's cache is not what was written: fetch it anew.", name)
             found = None
         if found is None:
+            path = _path(segment, part)
             found = self._fetched(path, start, length)
-            if not fits(found):
+            if not is_whole(found, digest, check):
                 raise damaged(path)
             if self._disk is not None:
                 self._disk.keep(name, found)
@@ -454,23 +429,6 @@ class Archive:
             ) from None
 
 
-def _paths(name: str) -> list[str]:
-    """Return the paths of a segment's files: its events, and the index of its positions."""
-    return [f"{_FOLDER}/{name}{_FILE}", f"{_FOLDER}/{name}{_PLACES}"]
-
-
-SIGNED = "signed"
-"""The value of `shared` for URLs that the store signs."""
-
-
-def _check_shared(shared: str | None, objects: Objects) -> None:
-    """Refuse a way to share files that cannot work; see `Archive`."""
-    if shared == SIGNED:
-        if not objects.signs:
-            raise ConfigurationError(
-                "This store does not sign URLs: share its files by a URL, or not at all."
-            )
-    elif shared is not None and urlsplit(shared).scheme not in {"file", "http", "https"}:
-        raise ConfigurationError(
-            f'The files of an archive are shared by a URL of file, http or https, or as "{SIGNED}".'
-        )
+def _path(segment: Segment, part: str | int = FOOTER) -> str:
+    """Return the path of the file that has a part of a segment."""
+    return f"{_FOLDER}/{segment.name}.{'places' if part == PLACES else 'parquet'}"

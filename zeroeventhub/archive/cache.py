@@ -1,76 +1,69 @@
-"""What was read of an archive, kept: in memory as it is used, on the disk as it was fetched."""
+"""Caches for the parts of an archive: in memory as they are used, on disk as they were fetched."""
 
 import os
 from collections import OrderedDict
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakValueDictionary
 from zlib import crc32
 
 __all__ = [
     "DiskCache",
-    "Memory",
+    "MemoryCache",
     "open_private",
 ]
 
 _CHECK = 4
-"""How many bytes a checksum has, with which a file of the cache begins."""
+"""Bytes of the checksum at the beginning of a cached file."""
 
 _SCANS = 16
-"""What part of the bound is written by a process before it looks at all files again."""
+"""The fraction of its bound that a process writes before it scans all files again is 1/16."""
 
 
 def open_private(path: str, flags: int) -> int:
-    """Open a file that only this user may read, for `open`."""
+    """Open a file that only this user may read; an opener for `open`."""
     return os.open(path, flags, mode=0o600)
 
 
-class _Weighed(Protocol):
-    """Know how many bytes it takes."""
-
-    @property
-    def weight(self) -> int: ...
-
-
-class Memory:
-    """Keep what was used last, within a bound of bytes; threads may share it.
+class MemoryCache:
+    """Hold the last used objects up to a number of bytes; threads may share it.
 
     Args:
-        most: the bound.
+        most: the sum of the objects' `weight` in bytes, at most.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._held: OrderedDict[Hashable, _Weighed] = OrderedDict()
-        # What is still in use is found, also where there is no room for it.
-        self._alive: WeakValueDictionary[Hashable, _Weighed] = WeakValueDictionary()
+        self._held: OrderedDict[Hashable, Any] = OrderedDict()
+        # Finds objects that are still in use, even if there is no room for them.
+        self._alive: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
         self._weight = 0
         self._lock = Lock()
 
     def get(self, key: Hashable) -> Any:
-        """Return what is kept under a key; None if nothing is."""
+        """Return the object of a key; None if there is none."""
         with self._lock:
             if key in self._held:
                 self._held.move_to_end(key)
             return self._alive.get(key)
 
-    def keep(self, key: Hashable, value: _Weighed) -> None:
-        """Keep something; what was not used for the longest goes."""
+    def keep(self, key: Hashable, value: Any) -> None:
+        """Add an object; drop those that were not used for the longest."""
         with self._lock:
             if key in self._held:
                 return
             self._held[key] = self._alive[key] = value
             self._weight += value.weight
             while self._weight > self._most:
-                _, gone = self._held.popitem(last=False)
-                self._weight -= gone.weight
+                _, dropped = self._held.popitem(last=False)
+                self._weight -= dropped.weight
 
     def clear(self) -> None:
-        """Keep nothing any longer."""
+        """Drop all objects."""
         with self._lock:
             self._held.clear()
             self._alive.clear()
@@ -78,23 +71,23 @@ class Memory:
 
 
 class DiskCache:
-    """Keep files in a local folder, which processes may share, within a bound of bytes.
+    """Hold files in a local folder, which processes may share, up to a number of bytes.
 
-    It is never an error if something is missing or broken: it is fetched again. Files are as old
-    as their last use.
+    A missing or damaged file is never an error: the caller fetches it again. The modification time
+    of a file is that of its last use.
 
     Args:
-        folder: where they are; it is made if need be.
-        most: the bound; for a moment each process may add a sixteenth.
+        folder: the folder; the first file creates it.
+        most: bytes at most; each process may exceed it by a sixteenth for a moment.
     """
 
     def __init__(self, folder: Path, most: int) -> None:
         self._folder = folder
         self._most = most
-        self._unseen = most  # so that the first file is a reason to look
+        self._unseen = most  # so that the first file causes a scan
 
     def get(self, name: str) -> bytes | None:
-        """Return a file; None if it is not there as it was written."""
+        """Return the content of a file; None if it is missing or damaged."""
         path = self._folder / name
         try:
             content = path.read_bytes()
@@ -108,7 +101,7 @@ class DiskCache:
         return content
 
     def keep(self, name: str, content: bytes) -> None:
-        """Keep a file, if there is room on the disk."""
+        """Write a file if the disk has room."""
         path = self._folder / name
         draft = path.with_name(f"{path.name}.{token_hex(4)}~")
         try:
@@ -116,7 +109,7 @@ class DiskCache:
             with open(draft, "xb", opener=open_private) as file:
                 file.write(crc32(content).to_bytes(_CHECK) + content)
             draft.replace(path)
-        except OSError:  # such as a disk that is full
+        except OSError:  # such as a full disk
             with suppress(OSError):
                 draft.unlink(missing_ok=True)
             return
@@ -126,21 +119,19 @@ class DiskCache:
             self._shrink()
 
     def keep_only(self, names: Collection[str]) -> None:
-        """Remove all files but those of some names, each with any ending."""
-        with suppress(OSError):
-            for entry in os.scandir(self._folder):
-                if entry.name.partition(".")[0] not in names:
-                    with suppress(OSError):
-                        Path(entry.path).unlink()
+        """Delete all files except those of some names, each with any ending."""
+        for entry in self._entries():
+            if entry.name.partition(".")[0] not in names:
+                with suppress(OSError):
+                    Path(entry.path).unlink()
 
     def _shrink(self) -> None:
-        """Remove the files that were not used for the longest, down to the bound."""
+        """Delete the files that were not used for the longest, down to the bound."""
         files = []
-        with suppress(OSError):
-            for entry in os.scandir(self._folder):
-                with suppress(OSError):
-                    state = entry.stat()
-                    files.append((state.st_mtime_ns, state.st_size, entry.path))
+        for entry in self._entries():
+            with suppress(OSError):
+                state = entry.stat()
+                files.append((state.st_mtime_ns, state.st_size, entry.path))
         total = sum(size for _, size, _ in files)
         for _, size, path in sorted(files):
             if total <= self._most:
@@ -148,3 +139,7 @@ class DiskCache:
             with suppress(OSError):
                 Path(path).unlink()
                 total -= size
+
+    def _entries(self) -> Iterator["os.DirEntry[str]"]:
+        with suppress(OSError):
+            yield from os.scandir(self._folder)

@@ -1,4 +1,4 @@
-"""What is read of a segment: its index, a row group of it, and where its positions are."""
+"""The parts of a segment that are read: its footer, a row group, and its index of positions."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
@@ -27,11 +27,15 @@ _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 
 
 class Footer:
-    """Know where the row groups of a segment are.
+    """The index of a segment's row groups.
 
     Args:
-        content: the end of its file.
-        size: the bytes of the whole file.
+        content: the end of the segment's file.
+        size: bytes of the whole file.
+
+    Attributes:
+        entries: describe the row groups, in order.
+        weight: bytes in memory, roughly.
     """
 
     def __init__(self, content: bytes, size: int) -> None:
@@ -42,57 +46,58 @@ class Footer:
         for number, entry in enumerate(self.entries):
             self._of.setdefault(entry.partition, []).append(number)
         self.weight = 4 * len(content)
-        """How many bytes it takes, about."""
 
     @property
     def partitions(self) -> list[int]:
-        """List the partitions that have events here."""
+        """List the partitions that have row groups."""
         return [*self._of]
 
     def groups(self, partition: int) -> list[int]:
-        """Return the numbers of the groups of a partition, in order."""
+        """Return the numbers of a partition's row groups, in order."""
         return self._of.get(partition, [])
 
     def group(self, number: int, content: bytes) -> "Group":
-        """Read a group, given its bytes in the file."""
+        """Read a row group, given its bytes in the file."""
         return Group(self.entries[number], content, number, self._metadata, self._size)
 
 
 class Group:
-    """Hold the events of a row group.
+    """The events of a row group.
 
     Args:
-        entry: describes it.
-        content: its bytes.
-        number: of the group in its file.
-        metadata: of the file.
-        size: of the file.
+        entry: describes the group.
+        content: the group's bytes in the file.
+        number: the group's number in the file.
+        metadata: the file's metadata.
+        size: bytes of the whole file.
+
+    Attributes:
+        positions: the positions in order, also those of deleted events.
+        weight: bytes in memory, roughly.
     """
 
     def __init__(
         self, entry: GroupEntry, content: bytes, number: int, metadata: Any, size: int
     ) -> None:
-        self.entry = entry
+        self._entry = entry
         self._content, self._number, self._metadata, self._size = content, number, metadata, size
         positions, self._data = self.columns("position", "data")
         self.positions: memoryview[int] = _numbers(positions, "q")
-        """In order, also those whose events are no longer there."""
         self._ends = _numbers(self._data, "i")
         self.weight = entry.size + 12 * entry.places + entry.length
-        """How many bytes it takes, about."""
 
     def above(self, position: int) -> int:
         """Return the index of the first place above a position."""
         return bisect_right(self.positions, position)
 
     def at(self, position: int) -> int | None:
-        """Return the index of a position; None if there is nothing at it."""
+        """Return the index of a position; None if the group does not have it."""
         index = bisect_left(self.positions, position)
         found = index < len(self.positions) and self.positions[index] == position
         return index if found else None
 
     def fitting(self, rows: Sequence[int], room: int) -> int:
-        """Count those of some rows, from the first one on, whose events fit into some bytes."""
+        """Return how many rows, from the first on, have events that fit into `room` bytes."""
         if isinstance(rows, range):
             end = bisect_right(self._ends, self._ends[rows.start] + room, rows.start, rows.stop + 1)
             return max(end - 1 - rows.start, 0)
@@ -100,21 +105,24 @@ class Group:
         return sum(1 for _ in takewhile(lambda size: size <= room, sizes))
 
     def event(self, index: int) -> Event | None:
-        """Return the event at an index; None if it is no longer there."""
+        """Return the event at an index; None if it has been deleted."""
         raw = self._data[index].as_py()
-        return None if raw is None else Event(raw.encode(), self._headers_at(index))
+        if raw is None:
+            return None
+        headers = self._headers[index].as_py() if self._has_headers else None
+        return Event(raw.encode(), {} if headers is None else _decode_headers(headers))
 
-    def is_there(self, index: int) -> bool:
-        """Return whether the event at an index is still there."""
+    def has_event(self, index: int) -> bool:
+        """Return whether the event at an index has not been deleted."""
         return bool(self._data[index].is_valid)
 
     @property
     def is_whole(self) -> bool:
-        """Return whether all events are still there."""
+        """Return whether no event has been deleted."""
         return not self._data.null_count
 
     def events(self, rows: Sequence[int]) -> tuple[Sequence[Event], int]:
-        """Return the events of some rows that are there, and how many bytes they have."""
+        """Return the events of some rows, without the deleted ones, and their size in bytes."""
         if self._has_headers:
             found = [event for row in rows if (event := self.event(row)) is not None]
             return found, size_of(found)
@@ -126,7 +134,7 @@ class Group:
         return lines, size_of(lines)
 
     def of_types(self, types: TypeFilter) -> list[int]:
-        """Return the indexes of the events that are there and that a filter lets through."""
+        """Return the indexes of the events that have the types of a filter."""
         kinds = self._kinds
         wanted = [name for name in pc.unique(kinds).to_pylist() if types.lets_through(name or "")]
         chosen = pc.is_in(kinds, pa.array([one for one in wanted if one is not None], pa.string()))
@@ -143,32 +151,27 @@ class Group:
     def first_since(self, moment: datetime) -> int | None:
         """Return the index of the first event of a moment or later."""
         since = pc.greater_equal(self._times, pa.scalar(moment, self._times.type))
-        index = pc.index(pc.and_(pc.fill_null(since, False), pc.is_valid(self._data)), True).as_py()  # noqa: FBT003 - values of a column
-        return None if index < 0 else int(index)
+        found = pc.indices_nonzero(pc.and_(since, pc.is_valid(self._data)))
+        return int(found[0].as_py()) if len(found) else None
 
-    def last_of(self, identity: str, allowed: Collection[int] | None = None) -> int | None:
-        """Return the index of the last event of an id.
-
-        Args:
-            identity: the id.
-            allowed: the indexes that count; None for all.
-        """
+    def last_of(self, event_id: str, allowed: Collection[int] | None = None) -> int | None:
+        """Return the index of the last event of an id, among the `allowed` indexes if given."""
         (ids,) = self.columns("id")
-        same = pc.and_(pc.fill_null(pc.equal(ids, identity), False), pc.is_valid(self._data))  # noqa: FBT003 - a value of a column
+        same = pc.and_(pc.equal(ids, event_id), pc.is_valid(self._data))
         found = pc.indices_nonzero(same).to_pylist()
         return max((one for one in found if allowed is None or one in allowed), default=None)
 
     def count(self, start: int, stop: int) -> int:
-        """Count the events from one index to another that are there."""
+        """Count the events in a range of indexes, without the deleted ones."""
         part = self._data.slice(start, stop - start)
         return len(part) - int(part.null_count)
 
     def index_of(self, start: int, events: int) -> int:
-        """Return the index of the last of so many events from an index on; there are as many."""
+        """Return the index of the last of a number of events that begin at an index."""
         if self.is_whole:
             return start + events - 1
-        there = pc.indices_nonzero(pc.is_valid(self._data.slice(start)))
-        return start + int(there[events - 1].as_py())
+        valid = pc.indices_nonzero(pc.is_valid(self._data.slice(start)))
+        return start + int(valid[events - 1].as_py())
 
     @cached_property
     def _times(self) -> Any:
@@ -186,23 +189,22 @@ class Group:
     def _has_headers(self) -> bool:
         return bool(self._headers.null_count < len(self._headers))
 
-    def _headers_at(self, index: int) -> dict[str, str]:
-        text = self._headers[index].as_py() if self._has_headers else None
-        return {} if text is None else _decode_headers(text)
-
     def columns(self, *columns: str) -> list[Any]:
-        """Read columns of the file."""
-        part = _Part(self._content, self.entry.start, self._size)
+        """Read columns of the group."""
+        part = _Part(self._content, self._entry.start, self._size)
         file = parquet.ParquetFile(part, metadata=self._metadata)
         table = file.read_row_group(self._number, columns=[*columns], use_threads=False)
         return [_whole(table.column(name)) for name in columns]
 
 
 class Places:
-    """Know in which partition each position of a segment is.
+    """The partition of each position of a segment.
 
     Args:
-        content: of the file beside it.
+        content: the file of the index.
+
+    Attributes:
+        weight: bytes in memory, roughly.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -210,7 +212,6 @@ class Places:
         self._positions = _numbers(_whole(table.column("position")), "q")
         self._partitions = _numbers(_whole(table.column("partition")), "i")
         self.weight = 12 * len(self._positions)
-        """How many bytes it takes, about."""
 
     def below(self, position: int) -> tuple[int, int] | None:
         """Return the last position at or below one, and its partition; None if there is none."""
@@ -219,43 +220,37 @@ class Places:
 
 
 class _Part(BytesIO):
-    """Be a file of which only one row group is there.
-
-    Args:
-        content: of the group.
-        start: where it begins.
-        size: of the whole file.
-    """
+    """A file that consists of `size` bytes, of which only a part, from `start` on, is present."""
 
     def __init__(self, content: bytes, start: int, size: int) -> None:
         super().__init__(content)
         self._start, self._size = start, size
 
     def seek(self, place: int, whence: int = SEEK_SET) -> int:
-        """Go to a place of the whole file."""
+        """Move to an offset of the whole file."""
         place += {SEEK_SET: 0, SEEK_CUR: self.tell(), SEEK_END: self._size}[whence]
         return super().seek(place - self._start) + self._start
 
     def tell(self) -> int:
-        """Return the place in the whole file."""
+        """Return the offset in the whole file."""
         return super().tell() + self._start
 
 
 def _lines(data: Any) -> Lines:
-    """Make lines of events that are all there."""
+    """Return the lines of events, none of which is NULL."""
     lists = pa.ListArray.from_arrays(pa.array([0, len(data)], pa.int32()), data)
     text = pc.binary_join(lists, BETWEEN_EVENTS.decode())[0].as_buffer()
     return Lines(b'{"data":%b}\n' % text.to_pybytes() if len(data) else b"", len(data))
 
 
 def _whole(column: Any) -> Any:
-    """Return a column in one piece, from its beginning."""
+    """Return a column as one chunk with offset 0."""
     found = column.combine_chunks()
     return found.chunk(0) if isinstance(found, pa.ChunkedArray) else found
 
 
 def _numbers(column: Any, kind: Literal["i", "q"]) -> "memoryview[int]":
-    """Look at the numbers of a column, or at where its texts end, without a copy of them."""
+    """View a column's numbers, or the ends of its texts, without a copy."""
     extra = 1 if kind == "i" and not pa.types.is_integer(column.type) else 0
     buffer = column.buffers()[1]
     start, stop = column.offset, column.offset + len(column) + extra

@@ -19,19 +19,25 @@ __all__ = [
     "Erasure",
     "GroupEntry",
     "Manifest",
-    "Manifests",
     "Removed",
     "Segment",
+    "create_manifest",
     "decode_index",
+    "delete_old_manifests",
     "digest_of",
     "encode_index",
     "is_whole",
+    "newest_manifest",
+]
+
+_PLACE = [
+    pa.field("position", pa.int64(), nullable=False),
+    pa.field("partition", pa.int32(), nullable=False),
 ]
 
 SCHEMA = pa.schema(
     [
-        pa.field("position", pa.int64(), nullable=False),
-        pa.field("partition", pa.int32(), nullable=False),
+        *_PLACE,
         pa.field("id", pa.string()),
         pa.field("type", pa.string()),
         pa.field("time", pa.timestamp("us", "UTC")),
@@ -40,25 +46,18 @@ SCHEMA = pa.schema(
         pa.field("data", pa.string()),
     ]
 )
-"""The columns: `data` is the event's JSON, byte for byte; NULL where the event is no longer there.
+"""The columns of a segment: `data` is the event's JSON, byte for byte, NULL if the event has been
+deleted; `headers` is a JSON object, NULL if there are none."""
 
-`headers` is a JSON object, and NULL where there are none.
-"""
-
-PLACES = pa.schema(
-    [
-        pa.field("position", pa.int64(), nullable=False),
-        pa.field("partition", pa.int32(), nullable=False),
-    ]
-)
-"""What lies beside a segment of several partitions: its positions in order, and where each is."""
+PLACES = pa.schema(_PLACE)
+"""The columns of the index of a segment with several partitions, in the order of positions."""
 
 INDEX = b"zeroeventhub"
-"""The name under which a file's own metadata have its index."""
+"""The key of a segment's index in the metadata of its file."""
 
 
 def digest_of(content: bytes | memoryview) -> str:
-    """Return the BLAKE2b digest of some bytes: no other bytes can be made that have it."""
+    """Return the BLAKE2b digest of some bytes."""
     return blake2b(content, digest_size=16).hexdigest()
 
 
@@ -67,8 +66,8 @@ def is_whole(content: bytes, digest: str, check: int | None = None) -> bool:
 
     Args:
         content: the bytes.
-        digest: of what was written; empty where it is not known, as in archives of before.
-        check: a checksum, which is asked then; None where there is none either.
+        digest: the digest of what was written; empty in archives from before there were digests.
+        check: the CRC-32 to compare instead in such an archive; None if it has none either.
     """
     if digest:
         return digest_of(content) == digest
@@ -76,23 +75,23 @@ def is_whole(content: bytes, digest: str, check: int | None = None) -> bool:
 
 
 class GroupEntry(msgspec.Struct, frozen=True, array_like=True):
-    """Describe a row group: events of one partition that follow each other.
+    """Describe a row group: consecutive events of one partition.
 
     Attributes:
         partition: the partition.
         first: the first position.
-        last: the last one.
-        places: how many positions there are.
-        events: how many of them have their event.
-        size: how many bytes the events have.
-        start: where the group begins in the file.
-        length: how many bytes it has there.
-        check: a checksum of them.
-        earliest: the earliest time of an event; None where none has a time.
-        latest: the latest one.
-        lowest: the lowest id; None where no event has one.
-        highest: the highest one.
-        digest: a digest of its bytes; empty in segments of before there was one.
+        last: the last position.
+        places: the number of positions.
+        events: how many of them still have their event.
+        size: bytes of the events' JSON.
+        start: offset of the group in the file.
+        length: bytes of the group in the file.
+        check: the CRC-32 of those bytes.
+        earliest: the earliest time of an event; None if no event has a time.
+        latest: the latest time.
+        lowest: the lowest id; None if no event has an id.
+        highest: the highest id.
+        digest: the digest of the group's bytes; empty in segments from before there were digests.
     """
 
     partition: int
@@ -115,32 +114,31 @@ encode_index = msgspec.json.Encoder().encode
 decode_index = msgspec.json.Decoder(tuple[GroupEntry, ...]).decode
 
 FORMAT = 1
-"""The version of the form of manifests and segments."""
+"""The version of the format of manifests and segments."""
 
 
 _Name = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{19}-[0-9]{19}-[0-9a-f]{16}\Z")]
-"""The name of a segment: it becomes a part of paths, so none that leads elsewhere is read."""
+"""The name of a segment. It becomes a part of paths, so a name that leads elsewhere is refused."""
 
 
 class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
     """Describe a segment: the events of all partitions in a closed range of positions.
 
     Attributes:
-        name: of its file; no other segment ever has it.
-        after: the position after which it begins.
-        upto: the position at which it ends.
-        places: how many positions in it have an event, or had one.
-        events: how many events there are.
-        size: how many bytes the file has.
+        name: of its file; unique.
+        after: the position before the range.
+        upto: the last position of the range.
+        places: how many positions have an event, or had one.
+        events: how many events it has.
+        size: bytes of the file.
         sha256: of the file, in hexadecimal digits.
-        footer: how many bytes at the end of the file tell where the rest is.
-        footer_check: a checksum of them.
-        last: the cursor after the last event, by which another history is noticed.
-        earliest: the earliest time of an event; None where none has a time.
-        latest: the latest one.
-        footer_digest: a digest of those bytes at the end; empty in manifests of before there was
-            one, as the next one is.
-        places_digest: a digest of the file beside it; empty for one partition as well.
+        footer: bytes at the end of the file that index the rest.
+        footer_check: the CRC-32 of those bytes.
+        last: the cursor after the last event, which reveals another history.
+        earliest: the earliest time of an event; None if no event has a time.
+        latest: the latest time.
+        footer_digest: the digest of the footer; empty in manifests from before there were digests.
+        places_digest: the digest of the index of positions; empty for one partition as well.
     """
 
     name: _Name
@@ -160,39 +158,29 @@ class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Removed(msgspec.Struct, frozen=True):
-    """Name a file that no manifest needs any more, and say since when.
-
-    Attributes:
-        name: of the segment.
-        since: the moment at which a manifest without it was made.
-    """
+    """Name a segment that was replaced, and when."""
 
     name: _Name
     since: datetime
 
 
 class Erasure(msgspec.Struct, frozen=True):
-    """Say that events were erased.
-
-    Attributes:
-        at: when.
-        events: how many.
-    """
+    """Record when events were erased, and how many."""
 
     at: datetime
     events: int
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Say what is in an archive.
+    """List what an archive has.
 
     Attributes:
-        generation: the number of this manifest; the highest one counts.
-        feed: the feed whose events they are, as its publisher describes it in a digest.
-        segments: in the order of their positions, without a gap between two.
-        removed: files that were replaced and are still there for those who read an older manifest.
+        generation: the number of this manifest; the highest one is valid.
+        feed: the digest by which the publisher identifies the feed.
+        segments: in the order of their positions, without gaps.
+        removed: replaced segments, whose files readers of an older manifest still need.
         erasures: what was erased.
-        format: the version of the form.
+        format: the version of the format.
     """
 
     generation: int = 0
@@ -204,12 +192,12 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def sealed(self) -> int:
-        """Return the position up to which all events are in segments."""
+        """Return the position up to which segments hold all events."""
         return self.segments[-1].upto if self.segments else 0
 
     @property
     def last(self) -> str | None:
-        """Return the cursor after the last event; None if there is none."""
+        """Return the cursor after the last event; None without segments."""
         return self.segments[-1].last if self.segments else None
 
     def at(self, position: int) -> int:
@@ -217,7 +205,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
         return bisect_left(self.segments, position, key=lambda segment: segment.upto)
 
     def encode(self) -> bytes:
-        """Write the manifest, and after all else its own digest."""
+        """Write the manifest, with its own digest as the last field."""
         content = msgspec.json.format(_encode(self), indent=1).removesuffix(b"\n}") + b',\n "'
         return content + _digest_field(content)
 
@@ -226,7 +214,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
         """Read a manifest.
 
         Raises:
-            ConfigurationError: it is not one, or of a version that this one cannot read.
+            ConfigurationError: it is not a manifest, or has a format that this version cannot read.
         """
         try:
             if (version := _peek(content).format) != FORMAT:
@@ -243,7 +231,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _Format(msgspec.Struct):
-    """Hold what has to be known of a manifest before anything else."""
+    """The field of a manifest that is read before the others."""
 
     format: int = FORMAT
 
@@ -253,87 +241,67 @@ _peek = msgspec.json.Decoder(_Format).decode
 _decode = msgspec.json.Decoder(Manifest).decode
 
 _DIGEST = b"blake2b"
-"""The name of a manifest's last field: a digest of all that stands before that name."""
+"""The name of a manifest's last field: a digest of everything before that name."""
 
 
 def _digest_field(content: bytes) -> bytes:
-    """Return the end of a manifest, of which the rest is given."""
+    """Return the end of a manifest, given everything before its name."""
     return b'%b": "%b"\n}' % (_DIGEST, digest_of(content).encode())
 
 
-_FOLDER = "manifest"
+_FOLDER, _ENDING = "manifest", ".json"
 
 _KEPT = 10
-"""How many generations stay, however old they are."""
+"""How many generations are kept, however old they are."""
 
 
-class Manifests:
-    """Read the newest manifest, and create the next one.
+def newest_manifest(objects: Objects, known: Manifest) -> Manifest:
+    """Return the newest manifest, which is `known` or follows it.
 
-    A generation is an object that is created unless it is there: of two processes that add to the
-    archive at once, one has to look again. No clock and no lock of the store is relied on.
-
-    Args:
-        objects: where they are.
+    Raises:
+        ConfigurationError: this version cannot read it.
+        Unavailable: the store did not answer, or the manifest is not what was written.
     """
-
-    def __init__(self, objects: Objects) -> None:
-        self._objects = objects
-
-    def newest(self, known: Manifest) -> Manifest:
-        """Return the newest manifest.
-
-        Args:
-            known: an earlier one, after which it is looked for.
-
-        Raises:
-            ConfigurationError: it cannot be read by this version.
-            Unavailable: the store did not answer, or the manifest is not what was written.
-        """
-        names = self._objects.names(_FOLDER, _name(known.generation) if known.generation else "")
-        whole = [name for name in names if name.endswith(_ENDING)]
-        if not whole:
-            return known
-        path = f"{_FOLDER}/{whole[-1]}"
-        try:
-            content = self._objects.read(path)
-        except FileNotFoundError:
-            raise Unavailable("The archive's manifest has just been replaced.") from None
-        before, named, _ = content.rpartition(_DIGEST)
-        # One of before there were digests has none.
-        if named and content != before + _digest_field(before):
-            raise damaged(path)
-        return Manifest.decode(content)
-
-    def create(self, manifest: Manifest) -> bool:
-        """Create the next generation; return whether it is the newest now.
-
-        If not, another process was before, or has already gone on from this one, or the store was
-        asked twice because its answer was lost: look again.
-
-        Raises:
-            Unavailable: the store did not answer, and the manifest may be there or not.
-        """
-        name = _name(manifest.generation)
-        if not self._objects.create(f"{_FOLDER}/{name}", manifest.encode()):
-            return False
-        # Who slept for so long that later generations were made, and this number was tidied away,
-        # has created what no reader reads.
-        return not self._objects.names(_FOLDER, name)
-
-    def tidy(self, newest: Manifest, grace: timedelta) -> None:
-        """Remove manifests that are old and that no reader can still be looking at."""
-        before = datetime.now(UTC) - grace
-        highest = _name(max(newest.generation - _KEPT, 0))
-        old = [
-            name
-            for name, created in self._objects.ages(_FOLDER)
-            if name < highest and created < before
-        ]
-        self._objects.delete([f"{_FOLDER}/{name}" for name in sorted(old)])
+    names = objects.names(_FOLDER, _name(known.generation) if known.generation else "")
+    manifests = [name for name in names if name.endswith(_ENDING)]
+    if not manifests:
+        return known
+    path = f"{_FOLDER}/{manifests[-1]}"
+    try:
+        content = objects.read(path)
+    except FileNotFoundError:
+        raise Unavailable("The archive's manifest has just been replaced.") from None
+    before, digest, _ = content.rpartition(_DIGEST)
+    # Earlier versions wrote no digest.
+    if digest and content != before + _digest_field(before):
+        raise damaged(path)
+    return Manifest.decode(content)
 
 
-_ENDING = ".json"
+def create_manifest(objects: Objects, manifest: Manifest) -> bool:
+    """Create the next generation unless it exists; return whether it is the newest now.
+
+    Of two processes that add to the archive at once, one gets False and has to look again, without
+    relying on a clock or on a lock of the store. False may also mean that another process has
+    already continued from this manifest, or that the store was asked twice as its answer was lost.
+
+    Raises:
+        Unavailable: the store did not answer; the manifest may exist or not.
+    """
+    name = _name(manifest.generation)
+    if not objects.create(f"{_FOLDER}/{name}", manifest.encode()):
+        return False
+    # A process that was suspended until later generations existed, and its number was deleted, has
+    # created a manifest that no reader reads.
+    return not objects.names(_FOLDER, name)
+
+
+def delete_old_manifests(objects: Objects, newest: Manifest, grace: timedelta) -> None:
+    """Delete manifests that are older than the grace time, except for the last generations."""
+    before = datetime.now(UTC) - grace
+    highest = _name(max(newest.generation - _KEPT, 0))
+    old = [name for name, created in objects.ages(_FOLDER) if name < highest and created < before]
+    objects.delete([f"{_FOLDER}/{name}" for name in sorted(old)])
 
 
 def _name(generation: int) -> str:

@@ -1,9 +1,9 @@
-"""Where the files of an archive are: object stores and folders, and the URLs that share them."""
+"""The files of an archive: object stores and folders, and the URLs that share them."""
 
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -31,22 +31,25 @@ __all__ = [
 ]
 
 _RETRY = 1.0
-"""Seconds after which it is worth to ask again a store that did not answer."""
+"""Seconds after which a client may retry if the store did not answer."""
 
 _CREDENTIALS = re.compile(r"(?<=://)[^/\s]*@|\?[^\s\"']*")
-"""The user, password and query of a URL: what opens the store, or one of its objects."""
+"""The user, password and query of a URL, which grant access to the store or to an object."""
 
 _log = logging.getLogger("zeroeventhub.archive")
 
 
 def damaged(path: str) -> Unavailable:
-    """Log which file is damaged, and return what readers may know of it: its name may open it."""
+    """Log which file is damaged, and return an error without its name, which may grant access."""
     _log.error("The archive's file %s is not what was written.", path)
     return Unavailable("A file of the archive is not what was written.", retry_after=60)
 
 
 class Objects:
-    """Create, read and list objects.
+    """Create, read and list the objects of a store.
+
+    A folder is created with its first object. obstore links whole files into it as well, but does
+    not wait for the disk; here a file is complete once it is visible, and survives a power failure.
 
     Args:
         store: a store of obstore's, the URL of one, or a local folder.
@@ -57,114 +60,63 @@ class Objects:
     """
 
     def __init__(self, store: "str | Path | ObjectStore", *, private: bool = True) -> None:
-        self.store: Any = _opened(store, private=private)
-        """The store of obstore's."""
-        self._create: Callable[[str, bytes], None] = self._put
-        self._sweep: Callable[[str, datetime], None] = lambda _folder, _before: None
-        if isinstance(self.store, LocalStore) and self.store.prefix is not None:
-            durable = _DurableFolder(Path(self.store.prefix), private=private)
-            self._create, self._sweep = durable.create, durable.sweep
+        self._mode = 0o700 if private else 0o777
+        self._opener = open_private if private else None
+        self._store: Any = None
+        self._folder: Path | None = None
+        try:
+            if isinstance(store, Path) or (isinstance(store, str) and "://" not in store):
+                self._folder = Path(store).absolute()
+                if self._folder.exists() and not self._folder.is_dir():
+                    raise NotADirectoryError(f"{self._folder} is not a folder.")
+            else:
+                self._store = from_url(store) if isinstance(store, str) else store
+        except (BaseError, OSError, ValueError) as error:
+            raise ConfigurationError(f"The archive cannot be opened: {_sentence(error)}") from error
+        if isinstance(self._store, LocalStore) and self._store.prefix is not None:
+            self._folder = Path(self._store.prefix)
 
     @property
-    def signs(self) -> bool:
+    def store(self) -> Any:
+        """Return the store of obstore's; raise FileNotFoundError if its folder does not exist."""
+        if self._store is None and self._folder is not None:
+            self._store = LocalStore(self._folder.resolve(strict=True))
+        return self._store
+
+    @property
+    def name(self) -> str:
+        """Return a text that differs between stores."""
+        return f'LocalStore("{self._folder}")' if self._folder else repr(self._store)
+
+    @property
+    def can_sign(self) -> bool:
         """Return whether the store can sign URLs of its objects."""
-        return isinstance(self.store, AzureStore | GCSStore | S3Store)
+        return isinstance(self._store, AzureStore | GCSStore | S3Store)
 
     def create(self, path: str, content: bytes) -> bool:
-        """Create an object, whole or not at all; return whether there was none.
+        """Create an object, whole or not at all; return False if it existed.
 
         Raises:
-            Unavailable: the store did not answer; the object may be there or not.
+            Unavailable: the store did not answer; the object may exist or not.
         """
         with _explained():
             try:
-                self._create(path, content)
+                if self._folder is None:
+                    obstore.put(self.store, path, content, mode="create")
+                else:
+                    self._create_file(self._folder, path, content)
             except (AlreadyExistsError, FileExistsError):
                 return False
         return True
 
-    def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        """Read an object, or a part of it.
-
-        Raises:
-            FileNotFoundError: it is not there.
-            Unavailable: the store did not answer.
-        """
-        with _explained():
-            if length is None:
-                return bytes(obstore.get(self.store, path).bytes())
-            return bytes(obstore.get_range(self.store, path, start=start, length=length))
-
-    def signed(self, path: str, lifetime: timedelta) -> str:
-        """Return a URL with which everybody can read an object for some time.
-
-        Raises:
-            Unavailable: the store did not answer.
-        """
-        with _explained():
-            return str(obstore.sign(self.store, "GET", path, lifetime))
-
-    def names(self, folder: str, after: str = "") -> list[str]:
-        """List the names of objects in a folder, in order, those after one."""
-        return sorted(name for name, _ in self.ages(folder, after))
-
-    def ages(self, folder: str, after: str = "") -> Iterator[tuple[str, datetime]]:
-        """Yield the names of objects in a folder, in any order, and when each was created."""
-        offset = f"{folder}/{after}" if after else None
-        with _explained():
-            for some in obstore.list(self.store, f"{folder}/", offset=offset, chunk_size=1000):
-                for one in some:
-                    name = one["path"].rpartition("/")[2]
-                    # Some servers do not know of offsets, and list everything.
-                    if name > after:
-                        yield name, one["last_modified"]
-
-    def delete(self, paths: Sequence[str]) -> None:
-        """Delete objects, those that are there."""
-        for path in paths:
-            with _explained():
-                try:
-                    obstore.delete(self.store, path)
-                except FileNotFoundError:
-                    continue
-
-    def sweep(self, folder: str, before: datetime) -> None:
-        """Delete what writers that died have left half-written in a folder.
-
-        Args:
-            folder: where it is; a store has nothing of that kind.
-            before: when they began, at the latest.
-        """
-        with _explained():
-            self._sweep(folder, before)
-
-    def _put(self, path: str, content: bytes) -> None:
-        obstore.put(self.store, path, content, mode="create")
-
-
-class _DurableFolder:
-    """Create files that are whole as soon as they are seen, and stay if the power fails.
-
-    obstore links a whole file as well, but does not wait for the disk.
-
-    Args:
-        folder: where they are.
-        private: whether only this user may read them.
-    """
-
-    def __init__(self, folder: Path, *, private: bool) -> None:
-        self._folder = folder
-        self._opener = open_private if private else None
-
-    def create(self, path: str, content: bytes) -> None:
-        """Create a file.
-
-        Raises:
-            FileExistsError: it is there.
-        """
-        file = self._folder / path
-        self._make(file.parent)
-        # What ends so is not listed by obstore.
+    def _create_file(self, root: Path, path: str, content: bytes) -> None:
+        """Create a file; raise FileExistsError if it exists."""
+        file = root / path
+        for folder in (root, file.parent):
+            if not folder.is_dir():
+                folder.mkdir(self._mode, parents=True, exist_ok=True)
+                _sync(folder.parent)
+        # obstore does not list a name with such an end.
         draft = file.with_name(f"{file.name}#{int(token_hex(7), 16)}")
         try:
             with open(draft, "xb", opener=self._opener) as opened:
@@ -176,21 +128,65 @@ class _DurableFolder:
             draft.unlink(missing_ok=True)
         _sync(file.parent)
 
-    def sweep(self, folder: str, before: datetime) -> None:
-        """Delete drafts of those that died, which are of before a moment."""
-        for draft in (self._folder / folder).glob("*#*"):
-            with suppress(FileNotFoundError):
-                if draft.stat().st_mtime < before.timestamp():
-                    draft.unlink()
+    def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        """Read an object, or a part of it.
 
-    def _make(self, folder: Path) -> None:
-        if not folder.is_dir():
-            folder.mkdir(0o700 if self._opener else 0o777, parents=True, exist_ok=True)
-            _sync(folder.parent)
+        Raises:
+            FileNotFoundError: the object does not exist.
+            Unavailable: the store did not answer.
+        """
+        with _explained():
+            if length is None:
+                return bytes(obstore.get(self.store, path).bytes())
+            return bytes(obstore.get_range(self.store, path, start=start, length=length))
+
+    def signed(self, path: str, lifetime: timedelta) -> str:
+        """Return a URL with which anyone can read an object until its lifetime ends.
+
+        Raises:
+            Unavailable: the store did not answer.
+        """
+        with _explained():
+            return str(obstore.sign(self.store, "GET", path, lifetime))
+
+    def names(self, folder: str, after: str = "") -> list[str]:
+        """List the names of the objects in a folder that follow `after`, in order."""
+        return sorted(name for name, _ in self.ages(folder, after))
+
+    def ages(self, folder: str, after: str = "") -> Iterator[tuple[str, datetime]]:
+        """Yield the names of the same objects in any order, and when each was created."""
+        offset = f"{folder}/{after}" if after else None
+        with _explained():
+            try:
+                store = self.store
+            except FileNotFoundError:
+                return
+            for listed in obstore.list(store, f"{folder}/", offset=offset, chunk_size=1000):
+                for found in listed:
+                    name = found["path"].rpartition("/")[2]
+                    # Some servers ignore offsets, and list everything.
+                    if name > after:
+                        yield name, found["last_modified"]
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Delete objects, as far as they exist."""
+        for path in paths:
+            with _explained(), suppress(FileNotFoundError):
+                obstore.delete(self.store, path)
+
+    def sweep(self, folder: str, before: datetime) -> None:
+        """Delete the files that writers began before a moment and left incomplete in a folder."""
+        if self._folder is None:
+            return
+        with _explained():
+            for draft in (self._folder / folder).glob("*#*"):
+                with suppress(FileNotFoundError):
+                    if draft.stat().st_mtime < before.timestamp():
+                        draft.unlink()
 
 
 def _sync(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk, where a folder can be waited for."""
+    """Wait until the names in a folder are on the disk, if the operating system can."""
     if os.name != "posix":
         return
     opened = os.open(folder, os.O_RDONLY)
@@ -200,25 +196,12 @@ def _sync(folder: Path) -> None:
         os.close(opened)
 
 
-def _opened(store: "str | Path | ObjectStore", *, private: bool) -> Any:
-    if not isinstance(store, str | Path):
-        return store
-    try:
-        if isinstance(store, str) and "://" in store:
-            return from_url(store)
-        folder = Path(store).absolute()
-        folder.mkdir(0o700 if private else 0o777, parents=True, exist_ok=True)
-        return LocalStore(folder)
-    except (BaseError, OSError, ValueError) as error:
-        raise ConfigurationError(f"The archive cannot be opened: {_sentence(error)}") from error
-
-
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Raise an error of the store's as one of this library's.
+    """Translate an error of the store's.
 
-    Readers of the feed see the text of Unavailable. The store's own words, which have addresses and
-    names of files in them, are for the log.
+    Readers of the feed see the text of Unavailable. The store's own words, with addresses and names
+    of files, go to the log only.
     """
     try:
         yield
@@ -234,5 +217,5 @@ def _explained() -> Iterator[None]:
 
 
 def _sentence(error: Exception) -> str:
-    """Return what an error says, without credentials and what obstore adds for its developers."""
+    """Return an error's message without credentials and obstore's details for its developers."""
     return _CREDENTIALS.sub("", str(error).partition("\n")[0])

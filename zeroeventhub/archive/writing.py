@@ -1,4 +1,4 @@
-"""Write segments, and write them anew without what is erased."""
+"""Write segments, and rewrite them without erased events."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,28 +23,28 @@ from zeroeventhub.archive.manifest import (
 )
 
 __all__ = [
-    "Draft",
-    "Made",
+    "SegmentWriter",
+    "WrittenSegment",
     "without",
 ]
 
 GROUP_EVENTS = 10_000
-"""How many positions a row group has at most: what is fetched to read a page of it."""
+"""Positions of a row group at most: a reader fetches whole groups."""
 
 GROUP_BYTES = 4 * 1024 * 1024
-"""How many bytes of JSON a row group has, unless a single event is larger."""
+"""Bytes of JSON in a row group at most, unless a single event is larger."""
 
 _BY_PARTITION = [("partition", "ascending"), ("position", "ascending")]
 
 
 @dataclass(frozen=True)
-class Made:
-    """Hold a segment that has been made.
+class WrittenSegment:
+    """A segment that is not in an archive yet.
 
     Attributes:
-        segment: describes it.
-        content: the file.
-        places: the file beside it; None for one partition.
+        segment: its description.
+        content: its file.
+        places: the file of its index of positions; None for one partition.
     """
 
     segment: Segment
@@ -52,10 +52,14 @@ class Made:
     places: bytes | None
 
 
-class Draft:
-    """Make a segment of events that come in the order of positions.
+class SegmentWriter:
+    """Write a segment of events that come in the order of positions.
 
-    Those of each partition wait until they fill a row group; what has been written is packed.
+    The events of each partition wait until they fill a row group; written groups are compressed.
+
+    Attributes:
+        size: bytes of JSON so far.
+        places: the number of positions so far.
     """
 
     def __init__(self) -> None:
@@ -67,35 +71,33 @@ class Draft:
             compression_level=3,
             use_dictionary=["type", "key", "headers"],
             column_encoding=dict.fromkeys(["position", "time"], "DELTA_BINARY_PACKED"),
-            write_page_checksum=True,  # for who reads the file without this library
+            write_page_checksum=True,  # for programs that read the file without this library
             write_statistics=["position", "partition", "type", "time"],
         )
         self._groups: list[GroupEntry] = []
         self._waiting: dict[int, _Waiting] = {}
         self._seen: list[pa.RecordBatch] = []
         self.size = 0
-        """How many bytes of JSON there are."""
         self.places = 0
-        """How many positions there are."""
 
     def add(self, columns: Mapping[str, Sequence[Any]]) -> None:
-        """Take in what follows, in the order of positions.
+        """Add rows in the order of positions.
 
         Args:
-            columns: by the names of `SCHEMA`; without a partition it is 0, and what else is missing
-                is NULL.
+            columns: by the names of `SCHEMA`; a missing partition is 0, and other missing columns
+                are NULL.
         """
         rows = len(columns["position"])
         arrays = [
             pa.array(columns[field.name], field.type)
             if field.name in columns
-            else _repeated(field, rows)
+            else _default(field, rows)
             for field in SCHEMA
         ]
-        self.take(pa.record_batch(arrays, schema=SCHEMA))
+        self.add_batch(pa.record_batch(arrays, schema=SCHEMA))
 
-    def take(self, batch: pa.RecordBatch) -> None:
-        """Take in what follows, by `SCHEMA`; positions of a partition rise."""
+    def add_batch(self, batch: pa.RecordBatch) -> None:
+        """Add rows of `SCHEMA`; the positions of each partition rise."""
         self._seen.append(batch.select(PLACES.names))
         self.places += len(batch)
         self.size += _size(batch.column("data"))
@@ -103,18 +105,18 @@ class Draft:
             waiting = self._waiting.setdefault(part.column("partition")[0].as_py(), _Waiting())
             waiting.add(part)
             if waiting.is_full:
-                self._write(waiting.groups(all_of_them=False))
+                self._write(waiting.groups(last=False))
 
-    def make(self, after: int, upto: int, last: str) -> Made:
-        """Make the segment.
+    def finish(self, after: int, upto: int, last: str) -> WrittenSegment:
+        """Return the segment.
 
         Args:
-            after: the position after which it begins.
-            upto: the one at which it ends.
+            after: the position before its range.
+            upto: the last position of its range.
             last: the cursor after the last event.
         """
         for partition in sorted(self._waiting):
-            self._write(self._waiting[partition].groups(all_of_them=True))
+            self._write(self._waiting[partition].groups(last=True))
         end, groups = self._sink.tell(), self._groups
         self._writer.add_key_value_metadata({INDEX: encode_index(groups)})
         self._writer.close()
@@ -137,7 +139,7 @@ class Draft:
             footer_digest=digest_of(content[end:]),
             places_digest="" if places is None else digest_of(places),
         )
-        return Made(segment, content, places)
+        return WrittenSegment(segment, content, places)
 
     def _write(self, groups: Iterable[pa.Table]) -> None:
         for group in groups:
@@ -148,7 +150,7 @@ class Draft:
 
 
 class _Waiting:
-    """Hold events of a partition that fill no row group yet."""
+    """Events of a partition that do not fill a row group yet."""
 
     def __init__(self) -> None:
         self._batches: list[pa.RecordBatch] = []
@@ -156,24 +158,24 @@ class _Waiting:
 
     @property
     def is_full(self) -> bool:
-        """Return whether there are enough for a row group."""
+        """Return whether the events fill a row group."""
         return self._rows >= GROUP_EVENTS or self._size >= GROUP_BYTES
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take in what follows."""
+        """Add rows in order."""
         self._batches.append(batch)
         self._rows += len(batch)
         self._size += _size(batch.column("data"))
 
-    def groups(self, *, all_of_them: bool) -> Iterator[pa.Table]:
-        """Yield row groups, and keep what does not fill one unless all are wanted."""
+    def groups(self, *, last: bool) -> Iterator[pa.Table]:
+        """Yield row groups; keep events that do not fill one unless these are the last groups."""
         table = pa.Table.from_batches(self._batches, SCHEMA)
         self._batches.clear()
         self._rows = self._size = start = 0
         while start < len(table):
             part = table.slice(start, GROUP_EVENTS).combine_chunks()
             fitting = _fitting(part)
-            if not all_of_them and fitting == len(part) < GROUP_EVENTS:
+            if not last and fitting == len(part) < GROUP_EVENTS:
                 self.add(part.to_batches()[0])
                 return
             yield part.slice(0, fitting)
@@ -181,7 +183,7 @@ class _Waiting:
 
 
 def _by_partition(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Cut a batch into the events of each partition, in their order."""
+    """Divide a batch into the events of each partition, in order."""
     bounds = pc.min_max(batch.column("partition")).as_py()
     if bounds["min"] == bounds["max"]:
         if len(batch):
@@ -208,7 +210,7 @@ def _places(seen: Sequence[pa.RecordBatch]) -> bytes:
 
 
 def _fitting(part: pa.Table) -> int:
-    """Count the events that fit into a row group."""
+    """Return how many events fit into a row group."""
     sizes = pc.cast(pc.fill_null(pc.binary_length(part.column("data")), 0), pa.int64())
     within = pc.sum(pc.less_equal(pc.cumulative_sum(sizes), GROUP_BYTES)).as_py()
     return max(int(within), 1)
@@ -235,8 +237,8 @@ def _entry(part: pa.Table, start: int, content: memoryview) -> GroupEntry:
     )
 
 
-def _repeated(field: Any, rows: int) -> Any:
-    """Return a column of which nothing was said."""
+def _default(field: Any, rows: int) -> Any:
+    """Return the values of a column that was not given."""
     return (
         pa.nulls(rows, field.type) if field.nullable else pa.repeat(pa.scalar(0, field.type), rows)
     )
@@ -246,8 +248,8 @@ def _size(data: Any) -> int:
     return int(pc.sum(pc.binary_length(data)).as_py() or 0)
 
 
-_TELLING = ("id", "key", "headers", "data")
-"""The columns that may identify a person; when an event of what type was there stays known."""
+_ERASED = ("id", "key", "headers", "data")
+"""The columns that may identify a person; positions, types and times stay."""
 
 
 def without(
@@ -256,25 +258,25 @@ def without(
     ids: Collection[str],
     keys: Collection[str],
     bare: Callable[[int], str],
-) -> tuple[Made | None, int]:
-    """Make a segment without some events; None if it has none of them."""
+) -> tuple[WrittenSegment | None, int]:
+    """Rewrite a segment without some events; return it, None if it had none, and their number."""
     table = parquet.read_table(BytesIO(content)).cast(SCHEMA)
     gone = pc.or_(_among(table.column("id"), ids), _among(table.column("key"), keys))
     events = pc.sum(pc.and_(gone, pc.is_valid(table.column("data")))).as_py() or 0
     if not events:
         return None, 0
-    for name in _TELLING:
+    for name in _ERASED:
         field = SCHEMA.field(name)
-        left = pc.if_else(gone, pa.scalar(None, field.type), table.column(name))
-        table = table.set_column(SCHEMA.get_field_index(name), field, left)
+        kept = pc.if_else(gone, pa.scalar(None, field.type), table.column(name))
+        table = table.set_column(SCHEMA.get_field_index(name), field, kept)
     last = segment.last
     at_end = pc.equal(table.column("position"), segment.upto)
     if pc.any(pc.and_(gone, at_end)).as_py():
         last = bare(segment.upto)
-    draft = Draft()
+    writer = SegmentWriter()
     for batch in table.to_batches():
-        draft.take(batch)
-    return draft.make(segment.after, segment.upto, last), events
+        writer.add_batch(batch)
+    return writer.finish(segment.after, segment.upto, last), events
 
 
 def _among(column: Any, values: Collection[str]) -> Any:

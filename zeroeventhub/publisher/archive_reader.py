@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from itertools import islice, takewhile
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection
@@ -25,47 +25,36 @@ from zeroeventhub.publisher.splits import Part
 
 if TYPE_CHECKING:
     from zeroeventhub.archive.archive import Archive
-    from zeroeventhub.archive.group import Footer, Group
+    from zeroeventhub.archive.group import Footer, Group, Places
     from zeroeventhub.archive.manifest import GroupEntry, Manifest, Segment
 
 __all__ = ["ArchiveReader", "ArchivedPages", "SegmentPlace"]
 
 SEGMENTS = 64
-"""How many segments one query reads at most; of further ones it uses only their sizes."""
+"""Segments that one query reads at most; of further ones it uses only the sizes."""
 
 GROUPS = 16
-"""How many row groups are searched for an id, at most."""
+"""Row groups that are searched for an id, at most."""
 
 FILES = 100
-"""How many files one answer names, at most."""
+"""Files that one answer names, at most."""
 
 
 class GroupPlace(NamedTuple):
-    """Locate a row group.
-
-    Attributes:
-        segment: the segment that holds it.
-        footer: that segment's index.
-        number: the group's number within the segment.
-    """
+    """A row group: its segment, its number within the segment, and its description."""
 
     segment: "Segment"
-    footer: "Footer"
     number: int
-
-    @property
-    def entry(self) -> "GroupEntry":
-        """Return the footer's entry for the group."""
-        return self.footer.entries[self.number]
+    entry: "GroupEntry"
 
 
 class SegmentPlace(NamedTuple):
-    """Name the events of a segment that a reader needs.
+    """The events of a segment that a reader needs.
 
     Attributes:
         segment: the segment.
-        after: the position after which the events begin.
-        upto: the position at which they end.
+        after: the position before the events.
+        upto: the last position of the events.
         cursor: the cursor at that position.
     """
 
@@ -77,13 +66,13 @@ class SegmentPlace(NamedTuple):
 
 @dataclass
 class ArchivedPages:
-    """Hold the pages, whole or begun, that an archive has.
+    """The pages that an archive has.
 
     Attributes:
-        pages: the whole ones.
+        pages: the complete ones.
         begun: the beginning of the next one, which the table continues; None if no more are wanted.
         after: the position after which the table is read.
-        looked_at: how many rows were examined for the begun page, if types are filtered.
+        looked_at: the rows examined for the begun page, if types are filtered.
     """
 
     pages: list[Stretch]
@@ -114,12 +103,13 @@ class ArchiveReader:
         """Return whether events may be erased after they were published."""
         return self.archive.erasable
 
-    def boundary(self, connection: Connection) -> int:
-        """Return the position up to which a query reads the archive.
+    @property
+    def is_shared(self) -> bool:
+        """Return whether readers can read the archive's files themselves."""
+        return self.archive.is_shared
 
-        Args:
-            connection: the query's.
-        """
+    def boundary(self, connection: Connection) -> int:
+        """Return the position up to which the query of a connection reads the archive."""
         return self._boundaries.setdefault(connection, self._reached)
 
     def has_lost(self, connection: Connection, trimmed: int, position: int) -> bool:
@@ -166,7 +156,9 @@ class ArchiveReader:
         """Return the segments that overlap the positions in (after, until], in order."""
         if after >= until:
             return []
-        return [*takewhile(lambda one: one.after < until, self._segments(after))]
+        known = self._known()
+        following = known.segments[known.at(after + 1) :]
+        return [*takewhile(lambda one: one.after < until, following)]
 
     def groups(
         self,
@@ -175,41 +167,33 @@ class ArchiveReader:
         until: int,
         wanted: Callable[["Segment"], bool] = lambda _segment: True,
     ) -> Iterator[GroupPlace]:
-        """Yield the row groups of a partition that overlap the positions in (after, until].
+        """Yield the row groups that overlap the positions in (after, until].
 
         Args:
-            partition: the partition; None for all of them, one after the other in each segment.
+            partition: the partition; None for all, one after the other in each segment.
             after: the position before the range.
             until: the last position of the range.
             wanted: whether to read a segment.
         """
-        for segment in self.segments(after, until):
-            if not wanted(segment):
-                continue
+        for segment in filter(wanted, self.segments(after, until)):
             footer = self._footer(segment)
             everything = range(len(footer.entries))
             for number in everything if partition is None else footer.groups(partition):
-                place = GroupPlace(segment, footer, number)
-                if place.entry.last > after and place.entry.first <= until:
-                    yield place
+                entry = footer.entries[number]
+                if entry.last > after and entry.first <= until:
+                    yield GroupPlace(segment, number, entry)
 
     def group(self, place: GroupPlace) -> "Group":
-        """Return a row group.
-
-        Raises:
-            ArchiveMiss: it has to be fetched first.
-        """
-        found: Group | None = self.archive.held(place.segment, place.number)
-        if found is None:
-            load = self.archive.load_group
-            raise ArchiveMiss(partial(load, place.segment, place.footer, place.number))
-        return found
+        """Return a row group; raise ArchiveMiss if it has to be fetched."""
+        group: Group = self._part(place.segment, place.number)
+        return group
 
     def row_at(self, position: int) -> Row | None:
         """Return the row at a position, in any partition."""
-        segment = next(self._segments(position - 1), None)
-        if segment is None or segment.after >= position:
+        segments = self.segments(position - 1, position)
+        if not segments:
             return None
+        (segment,) = segments
         footer = self._footer(segment)
         # After a page has been read, its last row is wanted, and that row's group is in memory.
         for number, entry in enumerate(footer.entries):
@@ -232,9 +216,7 @@ class ArchiveReader:
     def _row_below(self, segment: "Segment", footer: "Footer", position: int) -> Row | None:
         partitions = footer.partitions
         if len(partitions) > 1:
-            places = self.archive.held(segment, "places")
-            if places is None:
-                raise ArchiveMiss(partial(self.archive.load_places, segment))
+            places: Places = self._part(segment, "places")
             found = places.below(position)
             if found is None:
                 return None
@@ -245,14 +227,9 @@ class ArchiveReader:
         below = [number for number in numbers if footer.entries[number].first <= position]
         if not below:
             return None
-        group = self.group(GroupPlace(segment, footer, below[-1]))
+        group: Group = self._part(segment, below[-1])
         index = group.above(position) - 1
         return group.positions[index], group.event(index)
-
-    def _segments(self, after: int) -> Iterator["Segment"]:
-        """Yield the segments that have positions above `after`, in order."""
-        known = self._known()
-        yield from known.segments[known.at(after + 1) :]
 
     def _known(self) -> "Manifest":
         """Return the manifest, after a check of its age and of the feed that it belongs to.
@@ -266,10 +243,21 @@ class ArchiveReader:
         self.archive.expect(self.feed)
         return self.archive.manifest
 
-    def _footer(self, segment: "Segment") -> "Footer":
-        found: Footer | None = self.archive.held(segment, "footer")
+    def _part(self, segment: "Segment", part: str | int) -> Any:
+        """Return a part of a segment; raise ArchiveMiss if it has to be fetched."""
+        found = self.archive.held(segment, part)
         if found is None:
-            raise ArchiveMiss(partial(self.archive.load_footer, segment))
+            raise ArchiveMiss(partial(self.archive.load, segment, part))
+        return found
+
+    def _footer(self, segment: "Segment") -> "Footer":
+        """Return the index of a segment.
+
+        Raises:
+            ArchiveMiss: it has to be fetched first.
+            ConfigurationError: the segment has a partition that the feed does not have.
+        """
+        found: Footer = self._part(segment, "footer")
         if strays := [one for one in found.partitions if one not in self._partitions]:
             raise ConfigurationError(
                 f"The archive has events of partition {strays[0]}, which the feed does not have: "
@@ -427,11 +415,6 @@ class ArchiveReader:
             for position in group.positions[group.above(after) : group.above(end)]
         ]
 
-    @property
-    def is_shared(self) -> bool:
-        """Return whether readers can read the archive's files themselves."""
-        return self.archive.is_shared
-
     def files(self, after: int, until: int, stop: Place | None) -> list[SegmentPlace]:
         """Return the first files that hold the events in (after, until].
 
@@ -440,22 +423,19 @@ class ArchiveReader:
             until: the last position of the range.
             stop: where the reader stops; None to read on to the end.
         """
-        return list(islice(self._files(after, until, stop), FILES))
-
-    def _files(self, after: int, until: int, stop: Place | None) -> Iterator[SegmentPlace]:
-        for segment in self.segments(after, until):
+        found = []
+        for segment in self.segments(after, until)[:FILES]:
             low, high = max(segment.after, after), min(segment.upto, until)
-            if low >= high:
-                return
             cursor = str(Place(high))
             if stop is not None and high == stop.position:
                 cursor = str(stop)
             elif high == segment.upto and Place.of(segment.last).position == high:
                 cursor = segment.last
-            yield SegmentPlace(segment, low, high, cursor)
+            found.append(SegmentPlace(segment, low, high, cursor))
+        return found
 
     def named(self, start: str, files: list[SegmentPlace]) -> Segments:
-        """Return the files' URLs. Needs no connection: the store may have to sign each URL.
+        """Return the files' URLs, without a connection: the store may have to sign each URL.
 
         Args:
             start: the cursor after which their events begin.
@@ -470,12 +450,17 @@ class ArchiveReader:
 
 
 class _PageReader:
-    """Read a page from the row groups of an archive, one after the other.
+    """Read a page from row groups, one after the other.
 
     Args:
         request: the range, types and size of the page.
         room: bytes that the page may hold.
         window: how many rows the page may examine to find events of the requested types.
+
+    Attributes:
+        stretch: the page so far.
+        looked_at: the rows examined, if types are filtered.
+        is_done: whether the page ends here.
     """
 
     def __init__(self, request: ReadRequest, room: int, window: int) -> None:
@@ -484,9 +469,7 @@ class _PageReader:
         self._room = room
         self._window = window
         self.looked_at = 0
-        """How many rows were examined, if types are filtered."""
         self.is_done = False
-        """Whether the page ends here."""
 
     def take(self, group: "Group", start: int, stop: int) -> None:
         """Add the rows of a group that have the requested types."""
@@ -509,7 +492,7 @@ class _PageReader:
         taken = rows[: limit - stretch.rows]
         fitting = group.fitting(taken, self._room - stretch.size)
         if fitting < len(taken):
-            if not stretch.parts and not any(map(group.is_there, taken[:fitting])):
+            if not stretch.parts and not any(map(group.has_event, taken[:fitting])):
                 fitting += 1  # The first event of a page always fits.
             taken = taken[:fitting]
             stretch.full = self.is_done = True
@@ -523,8 +506,8 @@ class _PageReader:
             stretch.parts.append(events)
             stretch.size += size
         if self._request.each:
-            there = (row for row in taken if group.is_whole or group.is_there(row))
-            stretch.positions += [group.positions[row] for row in there]
+            with_event = (row for row in taken if group.is_whole or group.has_event(row))
+            stretch.positions += [group.positions[row] for row in with_event]
         if self.is_done or stretch.rows == limit:
             stretch.full, self.is_done = stretch.last[0] < stretch.until, True
 

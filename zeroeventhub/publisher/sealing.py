@@ -29,7 +29,7 @@ from zeroeventhub.wire.lines import one_line
 
 if TYPE_CHECKING:
     from zeroeventhub.archive.manifest import Manifest
-    from zeroeventhub.archive.writing import Draft
+    from zeroeventhub.archive.writing import SegmentWriter
 
 __all__ = [
     "SEGMENT_BYTES",
@@ -43,22 +43,8 @@ __all__ = [
 _encode = msgspec.json.Encoder().encode
 
 
-@dataclass(frozen=True)
-class SealedRows:
-    """Rows in the form that a segment has.
-
-    Attributes:
-        columns: the segment's columns by name.
-        last: the last row; None without rows.
-    """
-
-    columns: Mapping[str, Sequence[Any]]
-    last: Row | None
-
-    @property
-    def count(self) -> int:
-        """Return the number of rows."""
-        return len(self.columns["position"])
+Columns = Mapping[str, Sequence[Any]]
+"""Rows in the form of a segment: its columns by name."""
 
 
 class SealQuery:
@@ -68,7 +54,7 @@ class SealQuery:
         near: finds the rows of all partitions.
         mapper: turns rows into events.
         database: the events' database.
-        partition: the column of partitions beside the positions; None for the one partition 0.
+        partition: the column of partitions in the table of positions; None for one partition.
         attributes: the columns of `id`, `type`, `key` and `time`, as far as configured.
         kind: the type of events whose type column is empty; empty if they have no type.
     """
@@ -93,14 +79,10 @@ class SealQuery:
         self._near = near
         self._columns = 1 if self._rows.is_json else len(mapper.columns)
 
-    def read(self, connection: Connection, after: int, until: int, limit: int) -> SealedRows:
-        """Read rows.
-
-        Args:
-            connection: to the feed's database.
-            after: the position before the range.
-            until: the last position of the range.
-            limit: the highest number of rows.
+    def read(
+        self, connection: Connection, after: int, until: int, limit: int
+    ) -> tuple[Columns, Row | None]:
+        """Return the first rows in (after, until], and the last one of them.
 
         Raises:
             FeedFailure: a row cannot be published, or an attribute cannot be stored in a segment.
@@ -112,11 +94,11 @@ class SealQuery:
         values = {"after": after, "until": until, "limit": limit}
         rows = self._rows.fetch(connection, query, values)
         if not rows:
-            return SealedRows({"position": ()}, None)
+            return {"position": ()}, None
         columns = list(zip(*rows, strict=True))
         found: dict[str, Sequence[Any]] = {"position": columns[0]}
         names = [*self._forms, *self._placed]
-        # After them there may be one more column, NULL if the event is deleted.
+        # One more column may follow, NULL if the event is deleted.
         attributes = dict(zip(names, columns[1 + self._columns :], strict=False))
         if self._kind is not None:
             attributes.setdefault("type", (None,) * len(rows))
@@ -129,10 +111,10 @@ class SealQuery:
         found |= self._events(rows, columns)
         raw = found["data"][-1]
         last = None if raw is None else Event(raw if isinstance(raw, bytes) else raw.encode())
-        return SealedRows(found, (columns[0][-1], last))
+        return found, (columns[0][-1], last)
 
     def _values(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
-        """Convert attributes to their form in segments."""
+        """Convert the values of an attribute to their form in segments."""
         form = self._forms.get(name)
         if form is not None and form.convert is not None:
             values = [None if value is None else form.convert(value) for value in values]
@@ -147,7 +129,7 @@ class SealQuery:
         return values
 
     def _events(self, rows: list[Any], columns: list[tuple[Any, ...]]) -> dict[str, Sequence[Any]]:
-        """Return the JSON of events, None for those that were deleted, and headers if any."""
+        """Return the JSON of events, None for deleted ones, and their headers if any."""
         if not self._rows.is_json:
             events = [self._rows.event(row) for row in rows]
             headers = [
@@ -164,25 +146,21 @@ class SealQuery:
 
 
 AT_ONCE = 10_000
-"""How many rows one statement reads."""
+"""Rows that one statement reads."""
 
 SEGMENT_EVENTS = 1_000_000
-"""How many events a segment has, at most."""
+"""Events of a segment at most, by default."""
 
 SEGMENT_BYTES = 256 * 1024 * 1024
-"""Bytes of JSON at which a segment is closed: it is built in memory."""
+"""Bytes of JSON at which a segment is closed, by default: it is built in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SealOptions:
-    """Options of sealing a table.
+    """The options of `BoundFeed.seal`.
 
-    Attributes:
-        older_than: leave out events younger than this; None to seal up to the horizon.
-        segment_events: how many events a segment has at most.
-        segment_bytes: how many bytes of JSON it has at most, roughly.
-        least: the fewest events that make a segment; fewer stay in the table until there are more.
-        on_progress: called after each statement with how many events have been read.
+    Raises:
+        ConfigurationError: a number is below 1.
     """
 
     older_than: timedelta | None
@@ -192,11 +170,7 @@ class SealOptions:
     on_progress: Callable[[int], None]
 
     def __post_init__(self) -> None:
-        """Refuse empty segments.
-
-        Raises:
-            ConfigurationError: a number is zero or below.
-        """
+        """Refuse empty segments."""
         for name in ("segment_events", "segment_bytes", "least"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} has to be above zero.")
@@ -219,8 +193,8 @@ class Sealed:
     position: int
 
 
-Answer = Callable[[Callable[[Connection], Any]], Steps[Any]]
-"""Runs a query on the feed's table; see `BoundFeed.answer`."""
+Ask = Callable[[Callable[[Connection], Any]], Steps[Any]]
+"""Run a query on the feed's table; see `BoundFeed.answer`."""
 
 
 class Sealer:
@@ -256,40 +230,35 @@ class Sealer:
         self._partitions = partitions
         self._attributes = attributes
 
-    def seal(self, options: SealOptions, answer: Answer) -> Steps[Sealed]:
-        """Seal the table; see `BoundFeed.seal`.
-
-        Args:
-            options: how to seal it.
-            answer: runs a query on the table.
-        """
+    def seal(self, options: SealOptions, ask: Ask) -> Steps[Sealed]:
+        """Seal the table by the queries that `ask` runs; see `BoundFeed.seal`."""
         segments = events = size = 0
         until = None
         while True:
-            known = yield Work(self._archive.look)
-            self._archive.expect(self._feed)
+            known = yield Work(self.kept)
             if until is None:
-                ask = partial(self._sealable, kept=known, older_than=options.older_than)
-                until = yield from answer(ask)
+                until = yield from ask(
+                    partial(self._sealable, kept=known, older_than=options.older_than)
+                )
             if known.sealed >= until:
                 break
-            draft = self._archive.draft()
+            writer = self._archive.segment_writer()
             last = yield from self._collect(
-                draft, options, answer, after=known.sealed, until=until, before=events
+                writer, options, ask, after=known.sealed, until=until, before=events
             )
-            if last is None or draft.places < options.least:
+            if last is None or writer.places < options.least:
                 break
-            made = yield Work(partial(draft.make, known.sealed, *last))
-            if (yield Work(partial(self._archive.add, made, self._feed))):
-                segments, size = segments + 1, size + made.segment.size
-                events += made.segment.events
+            written = yield Work(partial(writer.finish, known.sealed, *last))
+            if (yield Work(partial(self._archive.add, written, self._feed))):
+                segments, size = segments + 1, size + written.segment.size
+                events += written.segment.events
         return Sealed(segments, events, size, self._archive.manifest.sealed)
 
     def _collect(
         self,
-        draft: "Draft",
+        writer: "SegmentWriter",
         options: SealOptions,
-        answer: Answer,
+        ask: Ask,
         *,
         after: int,
         until: int,
@@ -300,20 +269,20 @@ class Sealer:
         begun: Future[None] | None = None
         worker = ThreadPoolExecutor(1)
         try:
-            while places < options.segment_events and draft.size < options.segment_bytes:
+            while places < options.segment_events and writer.size < options.segment_bytes:
                 limit = min(AT_ONCE, options.segment_events - places)
-                ask = partial(self._rows, after=after, until=until, limit=limit)
-                rows, cursor = yield from answer(ask)
-                if rows.last is None:
+                rows = partial(self._rows, after=after, until=until, limit=limit)
+                columns, found = yield from ask(rows)
+                if found is None:
                     break
                 if begun is not None:
                     yield Work(begun.result)
                 # In a thread while the next rows are read: its size lags by one step.
-                begun = worker.submit(draft.add, rows.columns)
-                after, places = rows.last[0], places + rows.count
-                last = after, cursor
+                begun = worker.submit(writer.add, columns)
+                count, last = len(columns["position"]), found
+                after, places = last[0], places + count
                 options.on_progress(before + places)
-                if rows.count < limit:
+                if count < limit:
                     break
             if begun is not None:
                 yield Work(begun.result)
@@ -356,11 +325,6 @@ class Sealer:
     ) -> int:
         """Return the position up to which the table can be sealed.
 
-        Args:
-            connection: to the feed's database.
-            kept: the archive's manifest.
-            older_than: leave out events younger than this; None to seal up to the horizon.
-
         Raises:
             Gone: the archive and the table have different histories.
             FeedFailure: the table has events below its mark.
@@ -371,27 +335,25 @@ class Sealer:
         self._reader.checks.refuse_unpublished(connection)
         settled = self._reader.head(connection)
         trimmed = self._history.mark(connection).trimmed
-        if self._query.read(connection, 0, trimmed, 1).last is not None:
+        if self._query.read(connection, 0, trimmed, 1)[1] is not None:
             raise begun_again(trimmed)
         self._refuse_gap(connection, kept.sealed)
         if kept.last is not None:
             self._reader.vouch_in_table(connection, kept.last)
         if older_than is None:
             return settled
-        moment = datetime.now(UTC) - older_than
-        return min(
-            self._times.position(connection, partition, moment, settled=settled)
-            for partition in self._partitions
+        return self._times.before(
+            connection, datetime.now(UTC) - older_than, self._partitions, settled=settled
         )
 
     def _rows(
         self, connection: Connection, after: int, until: int, limit: int
-    ) -> tuple[SealedRows, str]:
-        """Read rows in the form of segments; return them and the cursor after the last one."""
-        rows = self._query.read(connection, after, until, limit)
+    ) -> tuple[Columns, tuple[int, str] | None]:
+        """Return the first rows in (after, until], the last position and the cursor after it."""
+        columns, last = self._query.read(connection, after, until, limit)
         # After the rows: a trim that deleted some of them has moved the mark by now.
         self._refuse_gap(connection, after)
-        return rows, "" if rows.last is None else self._history.cursor(*rows.last)
+        return columns, None if last is None else (last[0], self._history.cursor(*last))
 
     def _refuse_gap(self, connection: Connection, sealed: int) -> None:
         trimmed = self._history.mark(connection).trimmed

@@ -242,12 +242,12 @@ def test_segment_that_was_changed_by_another_program_is_refused(tmp_path):
     archive = Archive(tmp_path, erasable=True)
     archive.add(made(0, 1_000, key=["ada", "bob"] * 500), "feed")
     (segment,) = archive.look().segments
-    footer = archive.load_footer(segment)
+    archive.load(segment, "footer")
     (path,) = (tmp_path / "segments").glob("*.parquet")
     content = path.read_bytes()
     for place, load in (
-        (500, lambda: archive.load_group(segment, footer, 0)),
-        (len(content) - 20, lambda: archive.load_footer(segment)),
+        (500, lambda: archive.load(segment, 0)),
+        (len(content) - 20, lambda: archive.load(segment, "footer")),
         (500, lambda: archive.erase([], ["ada"], bare)),
     ):
         path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
@@ -255,7 +255,7 @@ def test_segment_that_was_changed_by_another_program_is_refused(tmp_path):
             load()
     path.unlink()
     with pytest.raises(Unavailable, match="is not there"):
-        archive.load_group(segment, footer, 0)
+        archive.load(segment, 0)
     assert archive.is_stale
 
 

@@ -34,8 +34,9 @@ def cached(tmp_path):
 
 
 def load(archive, segment):
-    """Load the first row group of a segment."""
-    return archive.load_group(segment, archive.load_footer(segment), 0)
+    """Load the index and the first row group of a segment."""
+    archive.load(segment, "footer")
+    return archive.load(segment, 0)
 
 
 def reopened(tmp_path, **options):
@@ -101,8 +102,8 @@ def test_cache_that_another_program_writes_is_not_believed(tmp_path, caplog, par
         archive, objects = reopened(tmp_path)
         found = []
         for segment in archive.manifest.segments:
-            footer, places = archive.load_footer(segment), archive.load_places(segment)
-            groups = [archive.load_group(segment, footer, number) for number in (0, 1)]
+            places = archive.load(segment, "places")
+            groups = [archive.load(segment, number) for number in (0, 1)]
             found += [group.event(index) for group in groups for index in range(5)]
             found += [places.below(at) for at in range(21)]
         return objects.fetched, found
@@ -151,8 +152,7 @@ def test_memory_keeps_what_was_used_last_within_its_bound(tmp_path):
     archive = Archive(tmp_path)
     archive.add(made(0, 4 * EVENTS), "feed")
     (segment,) = archive.look().segments
-    footer = archive.load_footer(segment)
-    weight = archive.load_group(segment, footer, 0).weight
+    weight = archive.load(segment, 0).weight
     archive = Archive(tmp_path, memory_bytes=int(3.5 * weight))
     archive.look()
 
@@ -160,15 +160,15 @@ def test_memory_keeps_what_was_used_last_within_its_bound(tmp_path):
         return [archive.held(segment, number) is not None for number in asked]
 
     for number in (0, 1, 2, 1, 2, 0):
-        archive.load_group(segment, footer, number)
+        archive.load(segment, number)
     assert at_hand(2, 1, 0, 3) == [True, True, True, False]
     used = archive.held(segment, 2)
     assert at_hand(1, 0) == [True, True]
-    archive.load_group(segment, footer, 3)
+    archive.load(segment, 3)
     assert at_hand(0, 1, 2, 3) == [True] * 4
     del used
     assert at_hand(0, 1, 2, 3) == [True, True, False, True]
-    archive.load_group(segment, footer, 2)
+    archive.load(segment, 2)
     assert at_hand(2) == [True]
 
 

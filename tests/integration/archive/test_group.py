@@ -17,10 +17,10 @@ def everything_in(folder):
     """All that an archive in a folder says: its segments, their events, and where they are."""
     archive, found = Archive(folder), []
     for segment in archive.look().segments:
-        footer, places = archive.load_footer(segment), archive.load_places(segment)
+        footer, places = archive.load(segment, "footer"), archive.load(segment, "places")
         found.append((segment, [places.below(at) for at in range(segment.upto + 1)]))
         for number, entry in enumerate(footer.entries):
-            group = archive.load_group(segment, footer, number)
+            group = archive.load(segment, number)
             events = [group.event(index) for index in range(entry.places)]
             found.append((entry, group.positions.tolist(), events))
     return found

@@ -42,6 +42,19 @@ def test_object_is_created_once(objects):
         objects.read("segments/one")
 
 
+def test_folder_begins_with_its_first_object(tmp_path):
+    """An archive that is only looked at, or tidied, creates no folder; another process sees one."""
+    store = tmp_path / "shop" / "archive"
+    archive, other = Archive(store), Archive(store)
+    assert archive.sealed() == other.sealed() == 0
+    assert archive.tidy() == []
+    with pytest.raises(FileNotFoundError):
+        archive.objects.read("segments/one")
+    assert [*tmp_path.iterdir()] == []
+    assert archive.objects.create("segments/one", b"1")
+    assert other.objects.names("segments") == ["one"]
+
+
 def test_store_that_does_not_answer_is_unavailable(tmp_path):
     """A store that is gone can be asked again; one that cannot be opened is refused."""
     keys = {"region": "us-east-1", "access_key_id": "any", "secret_access_key": "any"}

@@ -39,9 +39,9 @@ def data_of(archive):
     """The data of all events by position, None for those of which no column tells anything."""
     found = {}
     for segment in archive.look().segments:
-        footer = archive.load_footer(segment)
+        footer = archive.load(segment, "footer")
         for number in range(len(footer.entries)):
-            group = archive.load_group(segment, footer, number)
+            group = archive.load(segment, number)
             columns = group.columns("id", "key", "headers", "data")
             for index, position in enumerate(group.positions):
                 told = [column[index].as_py() for column in columns]
@@ -185,7 +185,7 @@ def test_row_groups_hold_what_is_fetched_at_once(tmp_path):
     large = [f'"{"x" * size}"' for size in (3_000_000, 2_000_000, 1_000_000, 5_000_000, 10)]
     archive.add(made(20_001, 20_006, data=large), "feed")
     groups = [
-        [(entry.first, entry.last) for entry in archive.load_footer(one).entries]
+        [(entry.first, entry.last) for entry in archive.load(one, "footer").entries]
         for one in archive.look().segments
     ]
     assert groups == [

@@ -84,8 +84,8 @@ def test_attributes_are_columns_of_segments(engine, tmp_path):
     assert feed.read(0, FIRST, 9) == page
     assert [event.headers for event in page.events] == [{"customer": "c0"}]
     (segment,) = archive.look().segments
-    footer = archive.load_footer(segment)
-    group = archive.load_group(segment, footer, footer.groups(2)[0])
+    footer = archive.load(segment, "footer")
+    group = archive.load(segment, footer.groups(2)[0])
     found = [column[0].as_py() for column in group.columns("id", "type", "time", "key")]
     assert found == ["3", "orders", BEGAN, "c2"]
 

@@ -25,7 +25,7 @@ from starlette.routing import Route
 
 from zeroeventhub import FIRST, Principal, TableFeed, feed_routes
 from zeroeventhub.archive import Archive
-from zeroeventhub.archive.writing import Draft
+from zeroeventhub.archive.writing import SegmentWriter
 from zeroeventhub.errors import (
     BadCursor,
     ConfigurationError,
@@ -61,10 +61,10 @@ class FiledFeed(ReadFeed):
             for number, key in self.shown(share.id, after)
         ]
         shown.sort(key=itemgetter("position"))
-        draft = Draft()
-        draft.add({name: [row[name] for row in shown] for name in shown[0]})
+        writer = SegmentWriter()
+        writer.add({name: [row[name] for row in shown] for name in shown[0]})
         name = f"{after}-{upto}.parquet"
-        (self.folder / name).write_bytes(draft.make(after, upto, str(upto)).content)
+        (self.folder / name).write_bytes(writer.finish(after, upto, str(upto)).content)
         self.files.append((name, after, upto))
 
     @property
