@@ -1,6 +1,7 @@
 """Find the cursor of a moment, of an id or of a number of events, and count a reader's lag."""
 
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,6 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Connection,
-    Dialect,
     Enum,
     FromClause,
     Integer,
@@ -31,6 +31,7 @@ from sqlalchemy import (
 from sqlalchemy import types as sql
 
 from zeroeventhub.databases import database_of
+from zeroeventhub.databases.clock import as_utc
 from zeroeventhub.databases.index_hint import IndexHint
 from zeroeventhub.databases.json_form import json_form
 from zeroeventhub.databases.port import Database
@@ -54,8 +55,10 @@ __all__ = [
     "value_of",
 ]
 
-# Subtracts nothing, but keeps the database from scanning the events in the order of positions,
-# which it prefers if it overestimates how many match.
+_ONE: ColumnElement[int] = literal_column("1")
+
+# Skips nothing, but keeps the database from scanning the events in the order of positions, which it
+# prefers if it overestimates how many match.
 _NONE: ColumnElement[int] = literal_column("0")
 
 
@@ -66,7 +69,7 @@ def positions_of(
 
     Args:
         source: the table of positions.
-        searched: the search by which the events are found.
+        searched: the index by which the events are found.
         table: the events' table.
         conditions: the conditions on the events, by columns of their table.
     """
@@ -81,15 +84,28 @@ def positions_of(
     query = select(*references).where(*conditions).offset(_NONE)
     events = searched.through(query, table).subquery("event")
     same = and_(*(source.table.c[name] == events.c[name] for name in source.key))
+    if source.lateral:
+        position = select(*place).where(same).limit(_ONE).lateral("place")
+        query = select(*position.c).select_from(events.join(position, true()))
+    else:
+        query = select(*place).select_from(events.join(source.table, same))
+    return query.offset(_NONE).subquery("found")
+
+
+def with_events(
+    source: Source, events: FromClause, positions: Subquery, *, isouter: bool
+) -> tuple[FromClause, ColumnElement[Any]]:
+    """Join events to positions of a side table.
+
+    Returns:
+        The join, and a column that is NULL in the rows of deleted events if `isouter`.
+    """
     if not source.lateral:
-        return _joined(place, events.join(source.table, same))
-    position = select(*place).where(same).limit(literal_column("1")).lateral("place")
-    return _joined(position.c, events.join(position, true()))
-
-
-def _joined(columns: Any, events: FromClause) -> Subquery:
-    joined: Select[Any] = select(*columns).select_from(events)
-    return joined.offset(_NONE).subquery("found")
+        joined = positions.join(events, source.same(positions), isouter=isouter)
+        return joined, next(iter(source.key.values()))
+    query: Select[Any] = select(_ONE.label("presence")).select_from(events)
+    event = query.where(source.same(positions)).limit(_ONE).lateral("event")
+    return positions.join(event, true(), isouter=isouter), event.c.presence
 
 
 class TimeQuery:
@@ -122,20 +138,13 @@ class TimeQuery:
     ) -> int:
         """Return the position after which all events of a moment or later follow.
 
-        Args:
-            connection: to the feed's database.
-            partition: one of the feed's.
-            moment: with a time zone.
-            settled: the horizon; events above it are not searched.
-
-        Returns:
-            The horizon while no settled event is of the moment or later; after that always the
-            same position.
+        It is the horizon `settled` while no settled event is of the moment or later; after that,
+        it is always the same position.
 
         Raises:
             ConfigurationError: the moment has no zone, or the feed does not know times.
         """
-        moment = self._floored(moment, connection.dialect)
+        moment = self._floored(connection, moment)
         end = 0 if self._archive is None else min(self._archive.boundary(connection), settled)
         if self._archive is None or not end:
             return self._in_table(connection, partition, moment, settled)
@@ -145,6 +154,15 @@ class TimeQuery:
         if first is not None:
             return first - 1
         return max(self._in_table(connection, partition, moment, settled), end)
+
+    def before(
+        self, connection: Connection, moment: datetime, partitions: Iterable[int], *, settled: int
+    ) -> int:
+        """Return the position at and below which all events of some partitions are older."""
+        return min(
+            self.position(connection, partition, moment, settled=settled)
+            for partition in partitions
+        )
 
     def _in_table(
         self, connection: Connection, partition: int, moment: datetime, settled: int
@@ -157,20 +175,17 @@ class TimeQuery:
             "This feed does not know the times of its events: say which column is their time."
         )
 
-    def _floored(self, moment: datetime, dialect: Dialect) -> datetime:
-        """Truncate a moment to the precision of the time column.
+    def _floored(self, connection: Connection, moment: datetime) -> datetime:
+        """Truncate a moment to the precision of the time column, as the database truncates times.
 
-        The database truncates event times too. An event written just after the moment may have got
-        a time before it, and only the truncated moment finds that event.
-
-        Raises:
-            ConfigurationError: the moment has no zone.
+        An event written just after the moment may have got a time before it, and only the truncated
+        moment finds that event.
         """
         if moment.tzinfo is None:
             raise ConfigurationError("A moment needs a time zone, such as datetime.now(UTC) has.")
         time = self._source.given_at if self._time is None else self._time.source.position
-        kind = None if time is None else time.type.dialect_impl(dialect)
-        digits = database_of(dialect).decimals(kind, is_side_table=self._time is None)
+        kind = None if time is None else time.type.dialect_impl(connection.dialect)
+        digits = database_of(connection).decimals(kind, is_side_table=self._time is None)
         unit = 10 ** (6 - digits)
         return moment.replace(microsecond=moment.microsecond // unit * unit)
 
@@ -189,7 +204,9 @@ class TimeQuery:
                 f"{time.type!r}."
             )
         source = self._source
-        stored = _as_stored(moment, zoned=bool(getattr(time.type, "timezone", False)))
+        stored = moment.astimezone(UTC)
+        if not getattr(time.type, "timezone", False):
+            stored = stored.replace(tzinfo=None)
         conditions = [database_of(connection).not_before(time, stored)]
         if source.partition is not None and source.events is None:
             conditions.append(source.partition == partition)
@@ -204,29 +221,19 @@ class TimeQuery:
     def _bisect(
         self, connection: Connection, moment: datetime, given_at: ColumnElement[Any], settled: int
     ) -> int:
-        """Search by bisection: these times rise with the positions of all partitions."""
+        """Search by bisection, as these times rise with the positions of all partitions."""
         query = select(self._source.position, given_at).select_from(self._source.table)
         hint = self._rows.hint(connection)
-        query = self._rows.above(query, hint, given("after"), HIGHEST).limit(literal_column("1"))
+        query = self._rows.above(query, hint, given("after"), HIGHEST).limit(_ONE)
         below, above = 0, settled
         while below < above:
             middle = (below + above) // 2
             row = connection.execute(query, {"after": middle}).first()
-            if row is None or row[0] > above or _utc(row[1]) >= moment:
+            if row is None or row[0] > above or as_utc(row[1]) >= moment:
                 above = middle
             else:
                 below = int(row[0])
         return below
-
-
-def _as_stored(moment: datetime, *, zoned: bool) -> datetime:
-    """Convert a moment for its column; a column without a zone is in UTC."""
-    moment = moment.astimezone(UTC)
-    return moment if zoned else moment.replace(tzinfo=None)
-
-
-def _utc(stored: datetime) -> datetime:
-    return stored if stored.tzinfo else stored.replace(tzinfo=UTC)
 
 
 class IdQuery:
@@ -271,7 +278,7 @@ class IdQuery:
             connection: to the feed's database.
             event_id: the id in the event's JSON.
             partition: the event's partition.
-            until: the horizon; events above it are not searched.
+            until: the horizon, up to which events are searched.
             types: the types of events to search; None for all.
 
         Raises:
@@ -279,7 +286,6 @@ class IdQuery:
             Trimmed: the search in the archive gave up before the beginning.
             ConfigurationError: ids of this SQL type cannot be searched.
         """
-        end = 0 if self._archive is None else min(self._archive.boundary(connection), until)
         value = value_of(self._identity, event_id)
         if self._searched is None:
             if value is not None and 0 < value <= until:
@@ -295,9 +301,10 @@ class IdQuery:
                 query = query.where(found.c.partition == partition)
             if (position := connection.scalar(query, {"until": until})) is not None:
                 return int(position)
-            if self._archive is not None and end:
+            archive = self._archive
+            if archive is not None and (end := min(archive.boundary(connection), until)):
                 text = str(UUID(event_id)) if isinstance(value, UUID) else str(value)
-                archived = self._archive.last_of(text, partition, end, types)
+                archived = archive.last_of(text, partition, end, types)
                 if archived is not None:
                     return archived
         raise BadCursor("No event of this feed has this id.")
@@ -308,7 +315,7 @@ def same_as(
 ) -> list[ColumnElement[bool]]:
     """Return the conditions that a column equals a value; an index serves the first of them."""
     if isinstance(column.type, Integer):
-        return [column == literal(value, BigInteger)]  # larger than the column's, even
+        return [column == literal(value, BigInteger)]  # it may be too large for the column
     same = [column == value]
     if isinstance(column.type, String):
         same.append(database.exact(column) == database.exact(literal(value, Text)))
@@ -344,10 +351,10 @@ def value_of(column: ColumnElement[Any], text: str) -> Any:
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,18}", re.ASCII)
 
 MOST = 1_000_000
-"""How many events are counted, at most: a database counts so many in half a second."""
+"""How many events are counted at most, which takes a database half a second."""
 
 MOST_LOOKED_UP = 100_000
-"""The same if positions are in a side table, and the database has to look up each event."""
+"""The same if positions are in a side table, so that the database looks up each event."""
 
 
 class LagQuery:
@@ -375,17 +382,7 @@ class LagQuery:
         self._statement = lru_cache(maxsize=2)(self._build)
 
     def count(self, connection: Connection, partition: int, *, after: int, until: int) -> Lag:
-        """Count the events in (after, until].
-
-        Args:
-            connection: to the feed's database.
-            partition: one of the feed's.
-            after: the reader's position.
-            until: the horizon.
-
-        Raises:
-            FeedFailure: the first event's time is not a time.
-        """
+        """Count the events in (after, until]; raise FeedFailure if the first one's time is none."""
         if self._archive is None:
             return self._in_table(connection, partition, after, until)
         places, events, first, after = self._archive.measure(
@@ -418,25 +415,16 @@ class LagQuery:
         query = select(source.position.label("position"), *references).select_from(source.table)
         query = self._rows.above(query, hint, given("after"), given("until"))
         near = query.limit(literal_column(str(self._most + 1))).subquery("near")
-        found, presence = self._join(near)
+        found: FromClause = near
+        presence: ColumnElement[Any] = near.c.position
+        if source.events is not None:
+            found, presence = with_events(source, source.events, near, isouter=True)
         columns: tuple[ColumnElement[Any], ...] = (
             func.count(),
             func.count(presence),
             func.min(case((presence.is_not(None), near.c.position))),
         )
         return select(*columns).select_from(found)
-
-    def _join(self, near: Subquery) -> tuple[FromClause, ColumnElement[Any]]:
-        """Join events to positions; return the join and a column that deleted events have NULL."""
-        if self._source.events is None:
-            return near, near.c.position
-        presence: ColumnElement[Any] = next(iter(self._source.key.values()))
-        if not self._source.lateral:
-            return self._source.join(near), presence
-        event: Select[Any] = select(literal_column("1").label("presence"))
-        event = event.select_from(self._source.events).where(self._source.same(near))
-        found = event.limit(1).lateral("event")
-        return near.join(found, true(), isouter=True), found.c.presence
 
     def happened(self, connection: Connection, position: int) -> datetime | None:
         """Return when the event at a position happened; None if it has no time.
@@ -467,14 +455,12 @@ def _age(happened: datetime | None) -> float | None:
 
 
 AT_ONCE = 100_000
-"""How many positions a statement examines, at most: few enough to be quick even if the database
-has to look up each event."""
+"""Positions that a statement examines at most, few enough even if the database has to look up each
+event."""
 
 # A literal, as LIMIT is.
 _LOOKED_AT: ColumnElement[int] = bindparam("looked_at", type_=Integer, literal_execute=True)
 _BEFORE: ColumnElement[int] = bindparam("before", type_=Integer, literal_execute=True)
-
-_ONE: ColumnElement[int] = literal_column("1")
 
 
 class CountQuery:
@@ -548,12 +534,7 @@ class CountQuery:
         # The positions in a subquery, so that no plan joins more than these.
         near = self._above(hint, *order, *references).limit(_LOOKED_AT)
         page = near.subquery("near")
-        if source.lateral:
-            event: Select[Any] = select(_ONE.label("presence"))
-            event = event.select_from(source.events).where(source.same(page)).limit(_ONE)
-            joined = page.join(event.lateral("event"), true())
-        else:
-            joined = page.join(source.events, source.same(page))
+        joined, _ = with_events(source, source.events, page, isouter=False)
         # By all columns of the positions' order, so that the database need not sort.
         ordered = [page.c[each.name] for each in order]
         query: Select[Any] = select(page.c.position).select_from(joined)
