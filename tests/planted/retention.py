@@ -183,8 +183,8 @@ PLANTED = (
     Planted(
         "an id that comes again says the same of its key",
         "event_log/log.py",
-        "said = (columns.type, columns.key, columns.data)",
-        "said = (columns.type, columns.data)",
+        "compared = (columns.type, columns.key, columns.data)",
+        "compared = (columns.type, columns.data)",
         _LOG,
     ),
 )

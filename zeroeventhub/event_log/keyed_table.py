@@ -50,11 +50,7 @@ class ExpectedVersion(Enum):
 
 
 def check_expected(expected: Any) -> None:
-    """Refuse a value that cannot be an expected version.
-
-    Raises:
-        ConfigurationError: it is neither a number from 0 on nor an ExpectedVersion.
-    """
+    """Refuse a value that cannot be an expected version."""
     if isinstance(expected, ExpectedVersion):
         return
     if isinstance(expected, bool) or not isinstance(expected, int) or expected < 0:
@@ -77,7 +73,7 @@ def is_expected(expected: int | ExpectedVersion, version: int) -> bool:
 
 
 _TRIES = 20
-"""How often to try an append to any version while other transactions append to the same key."""
+"""Tries of an append to any version while other transactions append to the same key."""
 
 _STORE = "The database of the events"
 
@@ -122,7 +118,7 @@ class KeyedTable:
             expect_unique(table, self._id)
             compared = (self._key, *(_column(table, each) for each in same))
             self._stored = Stored(table, self._id, compared, [self._version])
-        self._told = frozenset(_column(table, each).name for each in (*([id] if id else ()), *same))
+        self._required = {_column(table, each).name for each in (*([id] if id else ()), *same)}
         self._single = RowInsert(table)
         self._last = select(func.max(self._version)).where(self._key == _OF)
         self._rows = self.query(select(table))
@@ -195,7 +191,7 @@ class KeyedTable:
         ready = [self._ready(connection, key, row) for row in rows]
         if len({frozenset(row) for row in ready}) > 1:
             raise ConfigurationError("Give every row values for the same columns.")
-        if ready and (missing := self._told - ready[0].keys()):
+        if ready and (missing := self._required - ready[0].keys()):
             raise ConfigurationError(
                 f"A row has no {min(missing)!r}, by which it would be recognized if it came again."
             )
@@ -209,14 +205,13 @@ class KeyedTable:
         rows: Sequence[dict[str, Any]],
         expected: int | ExpectedVersion,
     ) -> int:
+        latest = database_of(connection).latest(self._last)
         version, taken = self._version_of(connection, self._last, key), None
         for _ in range(_TRIES):
             if not is_expected(expected, version):
                 if (known := self._known(connection, rows, expected)) is not None:
                     return known
-                found = self._version_of(
-                    connection, database_of(connection).latest(self._last), key
-                )
+                found = self._version_of(connection, latest, key)
                 if found != version:
                     version = found
                     continue
@@ -237,7 +232,7 @@ class KeyedTable:
                 return version + len(rows)
             if (known := self._known(connection, rows, expected)) is not None:
                 return known
-            found = self._version_of(connection, database_of(connection).latest(self._last), key)
+            found = self._version_of(connection, latest, key)
             if found == version:
                 raise unseen() from taken
             version = found
@@ -278,10 +273,10 @@ class KeyedTable:
         """
         if self._id is None or not rows:
             return None
-        there = self._stored.find(connection, rows)
-        if not there:
+        found = self._stored.find(connection, rows)
+        if not found:
             return None
-        known = [there.get(row[self._id.name]) for row in rows]
+        known = [found.get(row[self._id.name]) for row in rows]
         # Events appended without a key's version have NULL as theirs.
         versions = [(one and one[self._version.name]) or 0 for one in known]
         first, last = versions[0], versions[0] + len(rows) - 1

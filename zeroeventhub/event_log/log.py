@@ -1,16 +1,33 @@
 """A log of events: a ready-made table in your metadata, appends to it, and its feed."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from sqlalchemy import Connection, MetaData, Table, event, func
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from zeroeventhub.databases.error_codes import reaching_store
+from zeroeventhub.databases import database_of
+from zeroeventhub.databases.error_codes import is_duplicate, reaching_store
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.event_log.keyed_table import ExpectedVersion, KeyedTable
-from zeroeventhub.event_log.log_table import Batch, connected, log_table, writing
-from zeroeventhub.event_log.stored import KeptEvent, NewEvent, Stored, check_name, kept_events
+from zeroeventhub.event_log.log_table import (
+    DuplicateKey,
+    RowInsert,
+    connected,
+    insert_rows,
+    log_table,
+    writing,
+)
+from zeroeventhub.event_log.stored import (
+    KeptEvent,
+    NewEvent,
+    Stored,
+    check_name,
+    kept_events,
+    unseen,
+)
 from zeroeventhub.partitions import Layout
 from zeroeventhub.publisher import TableFeed
 from zeroeventhub.publisher.partition_hash import layout_expression
@@ -68,8 +85,9 @@ class EventLog:
         self._ordering = ordering
         self.table: Table = log_table(metadata, name, schema, ordering)
         columns = self.table.c
-        said = (columns.type, columns.key, columns.data)
-        self._batch = Batch(self.table, Stored(self.table, columns.id, said))
+        compared = (columns.type, columns.key, columns.data)
+        self._stored = Stored(self.table, columns.id, compared)
+        self._single = RowInsert(self.table)
         self._keyed = KeyedTable(self.table, id="id", same=("type", "data"))
         self._kept = self._keyed.query(kept_events(self.table))
         if ordering is not None:
@@ -89,7 +107,30 @@ class EventLog:
         """
         rows = [self._row(one, one.key) | {"key": one.key} for one in _checked(events)]
         with reaching_store(_STORE):
-            self._batch.append(writing(handle, self.table), rows)
+            connection, missing = writing(handle, self.table), self._stored.distinct(rows)
+            while missing:
+                try:
+                    self._insert(connection, missing)
+                    break
+                except DuplicateKey as taken:
+                    found = self._stored.find(connection, missing)
+                    if not found:
+                        raise unseen() from taken
+                missing = [row for row in missing if row["id"] not in found]
+
+    def _insert(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Insert rows; raise DuplicateKey if some exist, and the rest may have been inserted."""
+        if len(rows) == 1:
+            self._single.insert(connection, rows[0])
+            return
+        is_fatal = database_of(connection).aborts_on_error
+        try:
+            with connection.begin_nested() if is_fatal else nullcontext():
+                insert_rows(connection, self.table, rows)
+        except IntegrityError as error:
+            if not is_duplicate(error):
+                raise
+            raise DuplicateKey from error
 
     def append_to(
         self,

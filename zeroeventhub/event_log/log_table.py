@@ -1,7 +1,6 @@
-"""The table of a log, and the statements that insert events which it lacks."""
+"""The table of a log, and the statements that insert its rows."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -31,10 +30,9 @@ from zeroeventhub.databases.error_codes import is_duplicate
 from zeroeventhub.databases.port import Database
 from zeroeventhub.databases.statements import document, exact, fine_moment, row_number
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.event_log.stored import LONGEST_NAME, Stored, unseen
+from zeroeventhub.event_log.stored import LONGEST_NAME
 
 __all__ = [
-    "Batch",
     "DuplicateKey",
     "RowInsert",
     "connected",
@@ -49,11 +47,7 @@ class DuplicateKey(Exception):  # noqa: N818 - named for what happened
 
 
 class RowInsert:
-    """Insert single rows, so that a duplicate key leaves the transaction usable.
-
-    Args:
-        table: the table.
-    """
+    """Insert single rows, so that a duplicate key leaves the transaction usable."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -61,11 +55,7 @@ class RowInsert:
         self._statement = lru_cache(maxsize=16)(self._build)
 
     def insert(self, connection: Connection, row: Mapping[str, Any]) -> None:
-        """Insert a row.
-
-        Args:
-            connection: in the caller's transaction.
-            row: values by column name, with JSON as text.
+        """Insert a row of values by column name, with JSON as text.
 
         Raises:
             DuplicateKey: nothing was inserted.
@@ -83,19 +73,15 @@ class RowInsert:
             raise DuplicateKey
 
     def _build(self, database: Database, names: tuple[str, ...]) -> Executable:
-        columns = (self._columns[name] for name in names)
-        values = {
-            column.key: _parameter(database, column, f"p{place}")
-            for place, column in enumerate(columns)
-        }
+        values = {}
+        for place, name in enumerate(names):
+            column, parameter = self._columns[name], f"p{place}"
+            values[column.key] = (
+                database.json_parameter(bindparam(parameter, type_=Text), column.type)
+                if isinstance(column.type, JSON)
+                else bindparam(parameter, type_=column.type)
+            )
         return database.insert_new(self._table).values(values).inline()
-
-
-def _parameter(database: Database, column: Column[Any], parameter: str) -> Any:
-    kind = column.type
-    if not isinstance(kind, JSON):
-        return bindparam(parameter, type_=kind)
-    return database.json_parameter(bindparam(parameter, type_=Text), kind)
 
 
 def insert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -125,7 +111,7 @@ def connected(handle: Any, table: Table) -> Connection:
 
 
 def writing(handle: Any, table: Table) -> Connection:
-    """Return the same for an append.
+    """Return the same connection for an append.
 
     Raises:
         ConfigurationError: the handle is no Connection or Session, or commits each statement.
@@ -140,70 +126,10 @@ def writing(handle: Any, table: Table) -> Connection:
     return connection
 
 
-class Batch:
-    """Append events to a table.
-
-    Args:
-        table: the table.
-        stored: looks up existing events.
-    """
-
-    def __init__(self, table: Table, stored: Stored) -> None:
-        self._table = table
-        self._stored = stored
-        self._single = RowInsert(table)
-
-    def append(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Insert the rows that the table lacks.
-
-        Args:
-            connection: in the caller's transaction.
-            rows: with the same columns each, and JSON as text.
-
-        Raises:
-            IdReused: the table has a row with the same id and other values.
-        """
-        left = self._stored.distinct(rows)
-        while left:
-            try:
-                self._insert(connection, left)
-                break
-            except DuplicateKey as taken:
-                there = self._stored.find(connection, left)
-                if not there:
-                    raise unseen() from taken
-            left = [row for row in left if row["id"] not in there]
-
-    def _insert(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Insert rows.
-
-        Raises:
-            DuplicateKey: some exist already; the rest may have been inserted.
-        """
-        if len(rows) == 1:
-            self._single.insert(connection, rows[0])
-            return
-        is_fatal = database_of(connection).aborts_on_error
-        try:
-            with connection.begin_nested() if is_fatal else nullcontext():
-                insert_rows(connection, self._table, rows)
-        except IntegrityError as error:
-            if not is_duplicate(error):
-                raise
-            raise DuplicateKey from error
-
-
 def log_table(
     metadata: MetaData, name: str, schema: str | None = None, ordering: str | None = None
 ) -> Table:
-    """Add the table of a log to the caller's metadata.
-
-    Args:
-        metadata: the MetaData that the table is added to, so that migrations find it.
-        name: the table's name.
-        schema: the database schema; None for the connection's default.
-        ordering: the ordering of its feed; None for the first one of the database.
-    """
+    """Add the table of a log to the caller's metadata; the arguments are those of EventLog."""
     # With positions in a side table, a moment is searched in all partitions at once.
     by_time = ("time",) if ordering == "sequenced" else ("partition", "time", "position")
     return Table(

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import JSON, Column, ColumnElement, Connection, RowMapping, Select, Table, select
+from sqlalchemy import JSON, Column, Connection, RowMapping, Select, Table, select
 
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.clock import as_utc
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 LONGEST_NAME = 200
-"""The most characters that the id, the key or the type of an event has."""
+"""Characters that the id, the key or the type of an event has at most."""
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,7 @@ class NewEvent:
 
 
 def check_name(attribute: str, value: Any) -> None:
-    """Refuse a name that some database would confuse with another one.
-
-    Raises:
-        ConfigurationError: it is no text, is empty or too long, or ends with a space.
-    """
+    """Refuse a text that some database would cut, change, or confuse with another one."""
     if not isinstance(value, str):
         raise ConfigurationError(f"The {attribute} of an event is text; {value!r} is not.")
     if not 0 < len(value) <= LONGEST_NAME:
@@ -107,10 +103,10 @@ def check_name(attribute: str, value: Any) -> None:
 _Row = Mapping[str, Any]
 
 _EXACT = 19
-"""The digits from which a number may not fit into 64 bits."""
+"""Digits from which on a number may not fit into 64 bits."""
 
 _AT_ONCE = 500
-"""How many ids are looked up by one statement."""
+"""Ids that one statement looks up."""
 
 
 class Stored:
@@ -133,7 +129,11 @@ class Stored:
         self._id = identity
         self._compared = compared
         columns = (identity, *compared, *shown)
-        self._query = select(*(_shown(column) for column in columns)).select_from(table)
+        shapes = (
+            json_form(one, one.name).select.label(one.name) if isinstance(one.type, JSON) else one
+            for one in columns
+        )
+        self._query = select(*shapes).select_from(table)
 
     def find(self, connection: Connection, rows: Sequence[_Row]) -> dict[Any, _Row]:
         """Return the existing events with the ids of some rows, by id.
@@ -166,7 +166,7 @@ class Stored:
 
     def _check_same(self, row: _Row, known: _Row) -> None:
         for column in self._compared:
-            if not same_value(column, row[column.name], known[column.name]):
+            if not _is_same(column, row[column.name], known[column.name]):
                 raise IdReused(
                     f"An event of the id {row[self._id.name]!r} is there already, with another "
                     f"{column.name}: roll back, and give each event an id of its own. An id may "
@@ -182,14 +182,8 @@ def unseen() -> StoreUnavailable:
     )
 
 
-def _shown(column: Column[Any]) -> ColumnElement[Any]:
-    if isinstance(column.type, JSON):
-        return json_form(column, column.name).select.label(column.name)
-    return column
-
-
-def same_value(column: Column[Any], one: Any, other: Any) -> bool:
-    """Compare two values; JSON by its meaning, as databases change its form."""
+def _is_same(column: Column[Any], one: Any, other: Any) -> bool:
+    """Return whether two values are equal; JSON by its meaning, as databases change its form."""
     if one == other or not isinstance(column.type, JSON):
         return bool(one == other)
     return bool(_read(one) == _read(other))
@@ -197,11 +191,7 @@ def same_value(column: Column[Any], one: Any, other: Any) -> bool:
 
 def _read(text: str) -> Any:
     # Numbers become pairs, as True equals 1 in Python but not a pair.
-    return json.loads(text, parse_int=_whole, parse_float=_real)
-
-
-def _real(digits: str) -> tuple[str, float]:
-    return "number", float(digits)
+    return json.loads(text, parse_int=_whole, parse_float=lambda digits: ("number", float(digits)))
 
 
 def _whole(digits: str) -> tuple[str, float]:
