@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
-    Column,
     ColumnElement,
     Connection,
     Select,
@@ -18,7 +17,7 @@ from sqlalchemy import (
     or_,
     select,
 )
-from sqlalchemy.sql.visitors import replacement_traverse
+from sqlalchemy.sql.util import ClauseAdapter
 
 from zeroeventhub.databases.index_hint import IndexHint
 from zeroeventhub.errors import ConfigurationError
@@ -68,7 +67,7 @@ class Compaction:
 
 
 ROWS = 1_000
-"""How many events a batch examines by default."""
+"""Events that a batch examines by default."""
 
 _ONE: ColumnElement[int] = literal_column("1")
 
@@ -142,12 +141,7 @@ class Compactor:
         return Span(self._marks.read(connection).trimmed, until, settled, tombstones)
 
     def batch(self, span: Span, rows: int) -> Batch:
-        """Return the function that examines the next events and deletes the superseded ones.
-
-        Args:
-            span: the range of the whole compaction.
-            rows: how many events a batch examines, at most.
-        """
+        """Return the function that examines up to `rows` events and deletes superseded ones."""
         bounds = {"until": span.until, "settled": span.settled, "tombstones": span.tombstones}
 
         def deleted(connection: Connection, after: int) -> Deleted:
@@ -188,7 +182,8 @@ class Compactor:
         is_later = and_(position > source.position, position <= given("settled"))
         query = select(_ONE).select_from(rows).where(key == self._key, is_later)
         if source.partition is not None:
-            query = query.where(_of(later, source.partition, positions) == source.partition)
+            partition = ClauseAdapter(later).traverse(source.partition)
+            query = query.where(partition == source.partition)
         outer = [positions] if source.events is None else [positions, source.events]
         return exists(query.correlate(*outer))
 
@@ -197,14 +192,3 @@ class Compactor:
             return false()
         is_old = self._source.position <= given("tombstones")
         return and_(self._tombstone, self._key.is_not(None), is_old)
-
-
-def _of(alias: Any, expression: ColumnElement[int], table: Any) -> ColumnElement[int]:
-    """Rewrite an expression over a table for an alias of it."""
-
-    def replaced(element: Any, **_: Any) -> Any:
-        is_own = isinstance(element, Column) and element.table is table
-        return alias.c[element.key] if is_own else None
-
-    found: ColumnElement[int] = replacement_traverse(expression, {}, replaced)
-    return found

@@ -21,7 +21,10 @@ __all__ = [
 ]
 
 TRIES = 10
-"""How often a batch is tried if writers hold its locks for too long."""
+"""Tries of a batch while writers hold its locks for too long."""
+
+LOCK_SECONDS = 1.0
+"""Seconds that a batch waits for the locks of writers, at most."""
 
 LEAST = 0.02
 """Seconds between two batches, at least: by then readers see that the first one has ended."""
@@ -87,14 +90,10 @@ def delete_in_batches(
 
 
 def _in_transaction(batch: Batch, after: int, connection: Connection) -> Deleted:
-    with database_of(connection).lock_timeout(connection, PATIENCE):
+    with database_of(connection).lock_timeout(connection, LOCK_SECONDS):
         deleted = batch(connection, after)
         connection.commit()
     return deleted
-
-
-PATIENCE = 1.0
-"""Seconds that a batch waits for the locks of writers, at most."""
 
 
 def delete_events(

@@ -103,7 +103,7 @@ class Mapper:
         self._forms: list[JsonForm] = []
         self._fields: list[str] | None = None
         self._data = self._add_data(table, data)
-        self._parts = [*self._forms]
+        self._data_forms = [*self._forms]
         self._envelope = envelope
         resolved = {name: resolve(table, attribute) for name, attribute in attributes.items()}
         if "time" in resolved and not isinstance(resolved["time"].type, sql.DateTime | sql.String):
@@ -117,7 +117,7 @@ class Mapper:
             else {}
         )
         self._attribute_forms = dict(
-            zip(self._attributes, self._forms[len(self._parts) :], strict=True)
+            zip(self._attributes, self._forms[len(self._data_forms) :], strict=True)
         )
         self._headers = {
             name: self._add(resolve(table, expression), name)
@@ -155,7 +155,7 @@ class Mapper:
         stored = self._forms[0].stored
         if streams and stored is not None and self.json is not None:
             return func.coalesce(stored, literal_column("'null'"))
-        data = None if self._headers else data_text(self._parts, self._fields)
+        data = None if self._headers else data_text(self._data_forms, self._fields)
         if self._envelope is None or data is None:
             return data
         if position is None:
@@ -211,13 +211,9 @@ class Mapper:
 
     def _add_data(self, table: Table, data: Data) -> Callable[[Row[Any]], Any]:
         if isinstance(data, Mapping):
-            fields = {
-                name: self._add(resolve(table, expression), name)
-                for name, expression in data.items()
-            }
+            columns = {name: resolve(table, expression) for name, expression in data.items()}
         elif isinstance(data, Sequence) and not isinstance(data, str):
-            columns = [resolve(table, expression) for expression in data]
-            fields = {_name(column): self._add(column, _name(column)) for column in columns}
+            columns = {_name(one): one for one in (resolve(table, each) for each in data)}
         else:
             column = resolve(table, data)
             if not isinstance(column.type, sql.JSON | sql.String):
@@ -226,8 +222,9 @@ class Mapper:
                     f"type {column.type!r}: name it in a list of columns."
                 )
             return self._add(column, _name(column))
-        if not fields:
+        if not columns:
             raise ConfigurationError("An event's data needs at least one column.")
+        fields = {name: self._add(column, name) for name, column in columns.items()}
         self._fields = [*fields]
         return lambda row: {name: get(row) for name, get in fields.items()}
 

@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 NAME_LENGTH = 200
-"""The most characters that the name of a consumer has."""
+"""Characters that the name of a consumer has at most."""
 
 _PRINCIPAL_LENGTH = 256
 _FEED_LENGTH = 250
@@ -126,12 +126,7 @@ class Registry:
 
     @staticmethod
     def check(consumer: str, cursor: str) -> None:
-        """Refuse an invalid name or cursor, before the database is used.
-
-        Raises:
-            BadRequest: the name is invalid.
-            BadCursor: no consumer can have committed at this cursor.
-        """
+        """Refuse an invalid name (BadRequest) or cursor (BadCursor) before the database is used."""
         if not 0 < len(consumer) <= NAME_LENGTH or not consumer.isprintable():
             raise BadRequest(
                 f"The name of a consumer is one line of text of 1 to {NAME_LENGTH} characters."
@@ -182,11 +177,7 @@ class Registry:
             connection.execute(insert(self._table).values({**key, **place}))
 
     def _make_room(self, connection: Connection, consumer: str, principal: str) -> None:
-        """Limit the names of a principal: forget the silent ones, refuse one too many.
-
-        Raises:
-            Forbidden: the principal may register no more names.
-        """
+        """Limit the names of a principal: forget silent ones, raise Forbidden for one too many."""
         columns = self._table.c
         own = [columns.feed == self._feed, columns.principal == principal]
         silent = columns.heard_at < time.time() - SILENT
@@ -211,17 +202,9 @@ class Registry:
     ) -> list[Registered]:
         """Return the progress of all consumers, by name and partition."""
         columns = self._table.c
-        query = (
-            select(
-                columns.consumer,
-                columns.principal,
-                columns.partition,
-                columns.cursor,
-                columns.heard_at,
-            )
-            .where(columns.feed == self._feed, *conditions)
-            .order_by(columns.consumer, columns.principal, columns.partition)
-        )
+        order = (columns.consumer, columns.principal, columns.partition)
+        query = select(*order, columns.cursor, columns.heard_at)
+        query = query.where(columns.feed == self._feed, *conditions).order_by(*order)
         now = time.time()
         return [
             Registered(consumer, principal, partition, cursor, max(0.0, now - heard_at))
@@ -262,14 +245,8 @@ class Registry:
     ) -> int | None:
         """Return the position up to which a consumer allows a trim; None if it lost events already.
 
-        After the trim the consumer can continue only if the feed can still check its cursor: the
-        cursor has to be at the last trimmed event of its partition, or above the trimmed events.
-
-        Args:
-            connection: to the feed's database.
-            one: the consumer's progress.
-            mark: what has been trimmed.
-            until: the position up to which the trim should go.
+        The feed has to be able to check the consumer's cursor after the trim: the cursor has to be
+        at the last trimmed event of its partition, or above the trimmed events.
         """
         place = Place.of(one.cursor)
         if place.position >= until:

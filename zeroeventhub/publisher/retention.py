@@ -77,7 +77,8 @@ class FeedTable:
     @classmethod
     def beside(cls, source: Source) -> Self:
         """Return the table for the feeds in the schema of a feed's table."""
-        return cls(schema=_schema_of(source))
+        table: Any = source.table if source.events is None else source.events
+        return cls(schema=table.schema)
 
     def is_there(self, connection: Connection) -> bool:
         """Return whether the table exists."""
@@ -126,13 +127,6 @@ class Retention(FeedTable):
             Column("compacted", BigInteger, nullable=False, server_default="0"),
             Column("partitions", long_text()),
         ]
-
-
-def _schema_of(source: Source) -> str | None:
-    """Return the schema of the feed's table."""
-    table: Any = source.table if source.events is None else source.events
-    schema: str | None = table.schema
-    return schema
 
 
 @dataclass(frozen=True)
@@ -190,11 +184,7 @@ NOTHING_TRIMMED = LowWaterMark()
 
 
 def begun_again(mark: int) -> FeedFailure:
-    """Return the error for a table that has events below its mark.
-
-    Args:
-        mark: the position up to which the table was trimmed.
-    """
+    """Return the error for a table that has events below its mark."""
     return FeedFailure(f"The table's numbers start again below {mark}, up to which it was trimmed.")
 
 
@@ -243,7 +233,7 @@ class MarkTable:
 
     def statements(self, dialect: Dialect) -> tuple[str, ...]:
         """Return the statements that create the table and the feed's row."""
-        row = statement_text(dialect, self.row, compile_kwargs={"literal_binds": True})
+        row = statement_text(dialect, self._row, compile_kwargs={"literal_binds": True})
         return self._retention.statement(dialect), row
 
     def read(self, connection: Connection) -> LowWaterMark:
@@ -254,8 +244,13 @@ class MarkTable:
         """
         row = connection.execute(self._query).first()
         if row is None:
-            raise ConfigurationError(self.missing)
-        return LowWaterMark(row.trimmed, row.earliest, row.compacted, partitions=self._of(row))
+            raise self._missing()
+        cursors: Mapping[int, str] = {}
+        if row.partitions is not None:
+            known = _decode(row.partitions)
+            if (known.scheme, known.trimmed) == (self._scheme, row.trimmed):
+                cursors = known.cursors
+        return LowWaterMark(row.trimmed, row.earliest, row.compacted, partitions=cursors)
 
     def locked(self, connection: Connection) -> LowWaterMark:
         """Return the mark, locked so that no other transaction raises it before this one ends.
@@ -267,7 +262,7 @@ class MarkTable:
         """
         same = update(self.table).where(self._own)
         if connection.execute(same.values(trimmed=self.table.c.trimmed)).rowcount == 0:
-            raise ConfigurationError(self.missing)
+            raise self._missing()
         return self.read(connection)
 
     def check(self, connection: Connection) -> None:
@@ -277,7 +272,7 @@ class MarkTable:
             ConfigurationError: the row is missing.
         """
         if not self.are_there(connection):
-            raise ConfigurationError(self.missing)
+            raise self._missing()
 
     def are_there(self, connection: Connection) -> bool:
         """Return whether the feed has a row."""
@@ -288,10 +283,10 @@ class MarkTable:
     def install(self, connection: Connection) -> None:
         """Create the table and the feed's row unless they exist."""
         self._retention.create_tables(connection)
-        connection.execute(self.row)
+        connection.execute(self._row)
 
     @property
-    def row(self) -> Insert:
+    def _row(self) -> Insert:
         """Return the statement that adds the feed's row unless it exists."""
         row = select(
             literal(self.feed, String),
@@ -316,7 +311,7 @@ class MarkTable:
             mark: the present mark, locked.
             trimmed: the new `LowWaterMark.trimmed`.
             earliest: the new `LowWaterMark.earliest`.
-            last: the new `LowWaterMark.partitions` for the partitions that lose events.
+            last: the new `LowWaterMark.partitions` of the partitions that lose events.
         """
         cursors = dict.fromkeys(self.partitions, mark.earliest) | dict(mark.partitions)
         known = _Partitions(self._scheme, trimmed, cursors | dict(last))
@@ -329,18 +324,8 @@ class MarkTable:
         change = update(self.table).where(self._own, column < until)
         connection.execute(change.values(compacted=until))
 
-    def _of(self, row: Any) -> dict[int, str]:
-        """Return the partitions' cursors of a row; none if it has another division or mark."""
-        if row.partitions is None:
-            return {}
-        known = _decode(row.partitions)
-        is_known = known.scheme == self._scheme and known.trimmed == row.trimmed
-        return known.cursors if is_known else {}
-
-    @property
-    def missing(self) -> str:
-        """Return the error text for a feed without a row."""
-        return (
+    def _missing(self) -> ConfigurationError:
+        return ConfigurationError(
             f"Table {self.table.fullname!r} has no row of feed {self.feed!r}, which "
             "says what has been trimmed of it: TableFeed.install adds it, and so do the "
             "statements that `zeroeventhub ddl --retention` prints."

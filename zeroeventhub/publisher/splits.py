@@ -37,16 +37,16 @@ __all__ = [
 ]
 
 ROWS = 100
-"""How many rows a look reads on each side: about as many as a leaf of an index holds."""
+"""Rows that a look reads on each side: about as many as a leaf of an index holds."""
 
 OPENED, OPENED_A_PIECE = 512, 6
-"""How many intervals are opened, each by two looks: a fixed number, and more for each piece."""
+"""Intervals that are opened, each by two looks: a fixed number, and more for each piece."""
 
 OPENED_AT_ONCE = 32
-"""How many of them are chosen at once, at most."""
+"""Intervals that are chosen at once, at most."""
 
 FEW = 1_000
-"""Up to this number of positions, they are read and cut exactly, without an estimate."""
+"""Positions up to which they are read and cut exactly, without an estimate."""
 
 GOLDEN = 0.6180339887498949
 """The golden ratio: its multiples avoid any regular pattern in the positions."""
@@ -127,7 +127,7 @@ def places(
 
     Args:
         low: the position of the first row.
-        high: the position of the last one.
+        high: the position of the last row.
         count: how many pieces.
         before: the parts below the first row, which are cut as well.
 
@@ -143,7 +143,16 @@ def places(
 
 def cut(parts: Iterable[Part], count: int) -> list[int]:
     """Return the places between pieces of nearly equal numbers of rows."""
-    return [*_cut(sorted(part for part in parts if part.rows > 0), count)]
+    filled = sorted(part for part in parts if part.rows > 0)
+    share = sum(part.rows for part in filled) / count
+    found = list[int]()
+    passed = 0.0
+    for part in filled:
+        while (number := len(found) + 1) < count and number * share <= passed + part.rows:
+            within = (number * share - passed) / part.rows
+            found.append(part.low + int((part.high - part.low) * within))
+        passed += part.rows
+    return found
 
 
 def _parts(
@@ -188,20 +197,8 @@ def _look(low: int, high: int, number: int) -> Look:
     return Look(low, min(low + int((high - low) * share), high - 1), high)
 
 
-def _cut(parts: list[Part], count: int) -> Iterator[int]:
-    """Yield the places between pieces of equal numbers of rows."""
-    share = sum(part.rows for part in parts) / count
-    passed, number = 0.0, 1
-    for part in parts:
-        while number < count and number * share <= passed + part.rows:
-            within = (number * share - passed) / part.rows
-            yield part.low + int((part.high - part.low) * within)
-            number += 1
-        passed += part.rows
-
-
 BATCH = 32
-"""How many lookups one statement makes, at most."""
+"""Lookups that one statement makes, at most."""
 
 
 class _Probe(NamedTuple):
@@ -297,16 +294,7 @@ class SplitQuery:
         until: int,
         before: Sequence[Part] = (),
     ) -> list[int]:
-        """Return the places between pieces, with or without rows at them.
-
-        Args:
-            connection: to the feed's database.
-            partition: one of the feed's.
-            count: how many pieces.
-            low: the position of the first row.
-            until: the last boundary.
-            before: the parts below the first row.
-        """
+        """Return the places between pieces; the first row of the table is at `low`."""
         high = max(self._last(connection, partition, [until]), default=0)
         if low >= high:  # a trim is deleting the rows
             return cut(before, count) if before else []
@@ -336,11 +324,9 @@ class SplitQuery:
     def _look(
         self, connection: Connection, partition: int, looks: list[Look]
     ) -> list[tuple[Window, Window]]:
-        probes = [
-            probe
-            for low, place, high in looks
-            for probe in (_Probe(place, low, above=False), _Probe(place, high, above=True))
-        ]
+        probes = []
+        for low, place, high in looks:
+            probes += [_Probe(place, low, above=False), _Probe(place, high, above=True)]
         windows = self._probe(connection, partition, probes, ROWS)
         return list(zip(windows[::2], windows[1::2], strict=True))
 
@@ -349,7 +335,10 @@ class SplitQuery:
     ) -> list[Window]:
         windows = []
         hint = self._rows.hint(connection)
-        for batch in _batches(probes):
+        while probes:
+            # Batches have sizes of powers of two, so that few statements differ.
+            size = min(BATCH, 1 << len(probes).bit_length() - 1)
+            batch, probes = probes[:size], probes[size:]
             values = {"partition": partition}
             for number, probe in enumerate(batch):
                 values |= {f"place_{number}": probe.place, f"end_{number}": probe.end}
@@ -388,11 +377,3 @@ class SplitQuery:
         else:
             query = self._rows.below(query, hint, here)
         return query.limit(literal_column(str(rows))).subquery(f"near_{number}")
-
-
-def _batches(probes: Sequence[_Probe]) -> Iterator[Sequence[_Probe]]:
-    """Cut probes into batches whose sizes are powers of two, so that few statements differ."""
-    while probes:
-        size = min(BATCH, 1 << len(probes).bit_length() - 1)
-        yield probes[:size]
-        probes = probes[size:]

@@ -84,7 +84,7 @@ def _moment(moment: datetime) -> str:
 
 
 SILENCE = timedelta(days=7)
-"""How long trimming waits for a silent consumer."""
+"""How long trimming waits for a silent consumer by default."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,10 +140,10 @@ _ONLY: ColumnElement[int] = literal_column("0", Integer)
 
 
 MOST = 1_000_000
-"""How many events are counted, at most."""
+"""Events that are counted, at most."""
 
 ROWS = 1_000
-"""How many events a batch deletes by default."""
+"""Events that a batch deletes by default."""
 
 _ONE: ColumnElement[int] = literal_column("1")
 
@@ -236,10 +236,7 @@ class Trimmer:
 
     def before(self, connection: Connection, moment: datetime, settled: int) -> int:
         """Return the position at and below which all events happened before a moment."""
-        return min(
-            self._times.position(connection, partition, moment, settled=settled)
-            for partition in self._marks.partitions
-        )
+        return self._times.before(connection, moment, self._marks.partitions, settled=settled)
 
     def _held_back(
         self, connection: Connection, bound: TrimBound, mark: LowWaterMark, until: int
@@ -286,12 +283,7 @@ class Trimmer:
         return self._near.above(query, self._near.hint(connection), given("after"), given("until"))
 
     def batch(self, plan: TrimPlan, rows: int) -> Batch:
-        """Return the function that deletes the next oldest events and moves the mark.
-
-        Args:
-            plan: made by `plan`.
-            rows: how many events to delete at most.
-        """
+        """Return the function that deletes the next `rows` events of a plan and moves the mark."""
 
         def deleted(connection: Connection, _: int) -> Deleted:
             mark, until = self._marks.locked(connection), plan.until

@@ -78,7 +78,7 @@ def test_positions_beside_the_events_go_with_them(log, case):
 def impatient(monkeypatch):
     """Let a locked row be given up soon."""
     monkeypatch.setattr(deleting, "TRIES", 2)
-    monkeypatch.setattr("zeroeventhub.publisher.deleting.PATIENCE", 0.1)
+    monkeypatch.setattr("zeroeventhub.publisher.deleting.LOCK_SECONDS", 0.1)
 
 
 @pytest.mark.usefixtures("impatient")
