@@ -149,11 +149,7 @@ class Archive:
         return self.manifest
 
     def refresh(self) -> Manifest:
-        """Fetch the newest manifest; if that fails, keep the known one.
-
-        Raises:
-            Unavailable: the store did not answer, and no manifest is known.
-        """
+        """Fetch the newest manifest; if the store does not answer, keep the one known, if any."""
         try:
             return self.look()
         except Unavailable as error:
@@ -168,14 +164,7 @@ class Archive:
         return self.look().sealed
 
     def expect(self, feed: str) -> None:
-        """Refuse to serve a feed from the archive of another one.
-
-        Args:
-            feed: the digest of how the feed makes its events, to compare with the manifest's.
-
-        Raises:
-            ConfigurationError: the archive belongs to another feed.
-        """
+        """Refuse to serve a feed, identified by a digest, from the archive of another one."""
         if self.manifest.feed not in {"", feed}:
             raise ConfigurationError(
                 "The archive belongs to another feed, or to this one before a change of its table, "
@@ -189,12 +178,7 @@ class Archive:
         return self._shared is not None
 
     def url(self, segment: Segment) -> str:
-        """Return the URL of a segment's file for readers.
-
-        Raises:
-            ConfigurationError: files are not shared.
-            Unavailable: the store had to sign the URL, and did not answer.
-        """
+        """Return the URL of a segment's file for readers."""
         path = _path(segment)
         if self._shared is None:
             raise ConfigurationError("The files of this archive are not shared: Archive(shared=…).")
@@ -238,11 +222,7 @@ class Archive:
         return found
 
     def content(self, segment: Segment) -> bytes:
-        """Fetch the whole file of a segment from the store, without the caches.
-
-        Raises:
-            Unavailable: the store did not answer, or the file is damaged.
-        """
+        """Fetch the whole file of a segment from the store, without the caches; check it."""
         path = _path(segment)
         content = self._fetched(path)
         if sha256(content).hexdigest() != segment.sha256:
@@ -254,15 +234,9 @@ class Archive:
         return SegmentWriter()
 
     def add(self, written: WrittenSegment, feed: str) -> bool:
-        """Add a segment after the last one.
+        """Add a segment of a feed after the last one; return whether it was added.
 
-        Args:
-            written: the segment.
-            feed: the digest of the segment's feed, as for `expect`.
-
-        Returns:
-            Whether it was added. If not, another process has added some of its events: read again
-            where the archive ends.
+        If not, another process has added some of its events: read again where the archive ends.
 
         Raises:
             Unavailable: the store did not answer; the segment was added or not.
@@ -275,15 +249,9 @@ class Archive:
         ) or self._has(segment)
 
     def replace(self, written: WrittenSegment, name: str, events: int) -> bool:
-        """Replace a segment by one that covers the same positions.
+        """Replace the segment of a name by one of the same positions with so many events fewer.
 
-        Args:
-            written: the new segment.
-            name: the name of the old one.
-            events: how many events fewer the new one has.
-
-        Returns:
-            Whether it was replaced; if not, another process has replaced it before.
+        Return whether it was replaced; if not, another process has replaced it before.
         """
         self._upload(written)
         known, now = self.manifest, datetime.now(UTC)
@@ -323,9 +291,6 @@ class Archive:
             ids: erase the events with these ids.
             keys: erase the events of these keys as well.
             bare: makes the cursor after an erased event from its position.
-
-        Raises:
-            Unavailable: the store did not answer; call it again.
         """
         erased = 0
         for name in [segment.name for segment in self.look().segments]:

@@ -30,11 +30,7 @@ def open_private(path: str, flags: int) -> int:
 
 
 class MemoryCache:
-    """Hold the last used objects up to a number of bytes; threads may share it.
-
-    Args:
-        most: the sum of the objects' `weight` in bytes, at most.
-    """
+    """Hold the last used objects up to a number of bytes by `weight`; threads may share it."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -27,15 +27,11 @@ _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 
 
 class Footer:
-    """The index of a segment's row groups.
+    """The index of a segment's row groups: `entries` describe them in order.
 
     Args:
         content: the end of the segment's file.
         size: bytes of the whole file.
-
-    Attributes:
-        entries: describe the row groups, in order.
-        weight: bytes in memory, roughly.
     """
 
     def __init__(self, content: bytes, size: int) -> None:
@@ -62,7 +58,7 @@ class Footer:
 
 
 class Group:
-    """The events of a row group.
+    """The events of a row group, at `positions` in order, also those of deleted events.
 
     Args:
         entry: describes the group.
@@ -70,10 +66,6 @@ class Group:
         number: the group's number in the file.
         metadata: the file's metadata.
         size: bytes of the whole file.
-
-    Attributes:
-        positions: the positions in order, also those of deleted events.
-        weight: bytes in memory, roughly.
     """
 
     def __init__(
@@ -198,14 +190,7 @@ class Group:
 
 
 class Places:
-    """The partition of each position of a segment.
-
-    Args:
-        content: the file of the index.
-
-    Attributes:
-        weight: bytes in memory, roughly.
-    """
+    """The partition of each position of a segment, from the file of its index."""
 
     def __init__(self, content: bytes) -> None:
         table = parquet.read_table(BytesIO(content), use_threads=False)

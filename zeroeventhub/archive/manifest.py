@@ -211,11 +211,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def decode(cls, content: bytes) -> "Manifest":
-        """Read a manifest.
-
-        Raises:
-            ConfigurationError: it is not a manifest, or has a format that this version cannot read.
-        """
+        """Read a manifest; refuse one of a format that this version cannot read."""
         try:
             if (version := _peek(content).format) != FORMAT:
                 raise ConfigurationError(
@@ -256,12 +252,7 @@ _KEPT = 10
 
 
 def newest_manifest(objects: Objects, known: Manifest) -> Manifest:
-    """Return the newest manifest, which is `known` or follows it.
-
-    Raises:
-        ConfigurationError: this version cannot read it.
-        Unavailable: the store did not answer, or the manifest is not what was written.
-    """
+    """Return the newest manifest, which is `known` or follows it; refuse a damaged one."""
     names = objects.names(_FOLDER, _name(known.generation) if known.generation else "")
     manifests = [name for name in names if name.endswith(_ENDING)]
     if not manifests:
@@ -284,9 +275,6 @@ def create_manifest(objects: Objects, manifest: Manifest) -> bool:
     Of two processes that add to the archive at once, one gets False and has to look again, without
     relying on a clock or on a lock of the store. False may also mean that another process has
     already continued from this manifest, or that the store was asked twice as its answer was lost.
-
-    Raises:
-        Unavailable: the store did not answer; the manifest may exist or not.
     """
     name = _name(manifest.generation)
     if not objects.create(f"{_FOLDER}/{name}", manifest.encode()):

@@ -129,23 +129,14 @@ class Objects:
         _sync(file.parent)
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        """Read an object, or a part of it.
-
-        Raises:
-            FileNotFoundError: the object does not exist.
-            Unavailable: the store did not answer.
-        """
+        """Read an object, or a part of it; raise FileNotFoundError if it does not exist."""
         with _explained():
             if length is None:
                 return bytes(obstore.get(self.store, path).bytes())
             return bytes(obstore.get_range(self.store, path, start=start, length=length))
 
     def signed(self, path: str, lifetime: timedelta) -> str:
-        """Return a URL with which anyone can read an object until its lifetime ends.
-
-        Raises:
-            Unavailable: the store did not answer.
-        """
+        """Return a URL with which anyone can read an object until its lifetime ends."""
         with _explained():
             return str(obstore.sign(self.store, "GET", path, lifetime))
 

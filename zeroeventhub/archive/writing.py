@@ -39,13 +39,7 @@ _BY_PARTITION = [("partition", "ascending"), ("position", "ascending")]
 
 @dataclass(frozen=True)
 class WrittenSegment:
-    """A segment that is not in an archive yet.
-
-    Attributes:
-        segment: its description.
-        content: its file.
-        places: the file of its index of positions; None for one partition.
-    """
+    """A segment that is not in an archive yet: its description, and its one or two files."""
 
     segment: Segment
     content: bytes
@@ -81,12 +75,7 @@ class SegmentWriter:
         self.places = 0
 
     def add(self, columns: Mapping[str, Sequence[Any]]) -> None:
-        """Add rows in the order of positions.
-
-        Args:
-            columns: by the names of `SCHEMA`; a missing partition is 0, and other missing columns
-                are NULL.
-        """
+        """Add rows by columns of `SCHEMA`, in the order of positions; missing ones are NULL or 0."""
         rows = len(columns["position"])
         arrays = [
             pa.array(columns[field.name], field.type)
@@ -108,13 +97,7 @@ class SegmentWriter:
                 self._write(waiting.groups(last=False))
 
     def finish(self, after: int, upto: int, last: str) -> WrittenSegment:
-        """Return the segment.
-
-        Args:
-            after: the position before its range.
-            upto: the last position of its range.
-            last: the cursor after the last event.
-        """
+        """Return the segment of the positions in (after, upto]; `last` is the cursor at its end."""
         for partition in sorted(self._waiting):
             self._write(self._waiting[partition].groups(last=True))
         end, groups = self._sink.tell(), self._groups

@@ -266,11 +266,7 @@ class KeyedTable:
         rows: Sequence[Mapping[str, Any]],
         expected: int | ExpectedVersion,
     ) -> int | None:
-        """Return the version of the last of rows that were appended before; None if they were not.
-
-        Raises:
-            IdReused: some of the ids exist, but not exactly these events in this order.
-        """
+        """Return the last version of rows that were appended before; None if they were not."""
         if self._id is None or not rows:
             return None
         found = self._stored.find(connection, rows)

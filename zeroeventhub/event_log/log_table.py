@@ -92,11 +92,7 @@ def insert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str
 
 
 def connected(handle: Any, table: Table) -> Connection:
-    """Return the connection of a caller's transaction for a table.
-
-    Raises:
-        ConfigurationError: the handle is no Connection or Session.
-    """
+    """Return the connection of a caller's transaction for a table."""
     if isinstance(handle, scoped_session):
         handle = handle()
     if isinstance(handle, Session):
@@ -111,11 +107,7 @@ def connected(handle: Any, table: Table) -> Connection:
 
 
 def writing(handle: Any, table: Table) -> Connection:
-    """Return the same connection for an append.
-
-    Raises:
-        ConfigurationError: the handle is no Connection or Session, or commits each statement.
-    """
+    """Return the same connection for an append; refuse one that commits each statement."""
     connection = connected(handle, table)
     level = connection.get_execution_options().get("isolation_level", "")
     if level.upper() == "AUTOCOMMIT":

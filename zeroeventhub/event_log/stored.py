@@ -136,11 +136,7 @@ class Stored:
         self._query = select(*shapes).select_from(table)
 
     def find(self, connection: Connection, rows: Sequence[_Row]) -> dict[Any, _Row]:
-        """Return the existing events with the ids of some rows, by id.
-
-        Raises:
-            IdReused: one differs from the row with its id.
-        """
+        """Return the existing events with the ids of some rows, by id; IdReused if one differs."""
         query, name = database_of(connection).latest(self._query), self._id.name
         found: dict[Any, _Row] = {}
         for first in range(0, len(rows), _AT_ONCE):
@@ -153,11 +149,7 @@ class Stored:
         return found
 
     def distinct(self, rows: Sequence[_Row]) -> list[_Row]:
-        """Drop repeated rows.
-
-        Raises:
-            IdReused: two rows with one id differ.
-        """
+        """Drop repeated rows; raise IdReused if two rows with one id differ."""
         found: dict[Any, _Row] = {}
         for row in rows:
             if (known := found.setdefault(row[self._id.name], row)) is not row:

@@ -49,14 +49,7 @@ class GroupPlace(NamedTuple):
 
 
 class SegmentPlace(NamedTuple):
-    """The events of a segment that a reader needs.
-
-    Attributes:
-        segment: the segment.
-        after: the position before the events.
-        upto: the last position of the events.
-        cursor: the cursor at that position.
-    """
+    """The events of a segment in (after, upto], and the cursor at `upto`."""
 
     segment: "Segment"
     after: int
@@ -84,10 +77,7 @@ class ArchivedPages:
 class ArchiveReader:
     """Find events in the parts of an archive in memory; `ArchiveMiss` names a part to fetch.
 
-    Args:
-        archive: the archive.
-        feed: the digest by which the archive identifies the feed.
-        partitions: the feed's partitions.
+    `feed` is the digest by which the archive identifies the feed.
     """
 
     def __init__(self, archive: "Archive", feed: str, partitions: Collection[int]) -> None:
@@ -113,15 +103,9 @@ class ArchiveReader:
         return self._boundaries.setdefault(connection, self._reached)
 
     def has_lost(self, connection: Connection, trimmed: int, position: int) -> bool:
-        """Return whether events that a query needs were trimmed and are not in the archive.
+        """Return whether events from a position on were trimmed and are not in the archive.
 
-        Args:
-            connection: the query's.
-            trimmed: the position up to which the table has been trimmed by now.
-            position: the lowest position that the query needs.
-
-        Raises:
-            ArchiveMiss: the archive has them: the query has to run again, and reads them there.
+        If the archive has them, ArchiveMiss makes the query run again, and read them there.
         """
         if trimmed <= self.boundary(connection) or position > trimmed:
             return False
@@ -130,11 +114,7 @@ class ArchiveReader:
         raise ArchiveMiss(partial(self.reach, trimmed))
 
     def holds(self, position: int) -> bool:
-        """Return whether the archive is known to have all events up to a position.
-
-        Raises:
-            ArchiveMiss: a newer manifest may exist that has them.
-        """
+        """Return whether the archive has all events up to a position, by a manifest not too old."""
         if self.archive.manifest.sealed >= position:
             return True
         if self.archive.is_stale:
@@ -148,9 +128,9 @@ class ArchiveReader:
     def cursor_at_end(self, position: int) -> str | None:
         """Return the cursor after the last event of a segment, if it ends at a position."""
         known = self._known()
-        index = known.at(position)
-        ends = index < len(known.segments) and known.segments[index].upto == position
-        return known.segments[index].last if ends else None
+        following = known.segments[known.at(position) :]
+        ends = following and following[0].upto == position
+        return following[0].last if ends else None
 
     def segments(self, after: int, until: int) -> list["Segment"]:
         """Return the segments that overlap the positions in (after, until], in order."""
@@ -169,11 +149,7 @@ class ArchiveReader:
     ) -> Iterator[GroupPlace]:
         """Yield the row groups that overlap the positions in (after, until].
 
-        Args:
-            partition: the partition; None for all, one after the other in each segment.
-            after: the position before the range.
-            until: the last position of the range.
-            wanted: whether to read a segment.
+        Those are of one partition, or of all, one after the other in each segment that is `wanted`.
         """
         for segment in filter(wanted, self.segments(after, until)):
             footer = self._footer(segment)
@@ -232,12 +208,7 @@ class ArchiveReader:
         return group.positions[index], group.event(index)
 
     def _known(self) -> "Manifest":
-        """Return the manifest, after a check of its age and of the feed that it belongs to.
-
-        Raises:
-            ArchiveMiss: it has to be fetched first.
-            ConfigurationError: the archive belongs to another feed.
-        """
+        """Return the manifest; refuse one of another feed, and raise ArchiveMiss for an old one."""
         if self.archive.is_stale:
             raise ArchiveMiss(self.archive.refresh)
         self.archive.expect(self.feed)
@@ -251,12 +222,7 @@ class ArchiveReader:
         return found
 
     def _footer(self, segment: "Segment") -> "Footer":
-        """Return the index of a segment.
-
-        Raises:
-            ArchiveMiss: it has to be fetched first.
-            ConfigurationError: the segment has a partition that the feed does not have.
-        """
+        """Return the index of a segment; refuse one with a partition that the feed lacks."""
         found: Footer = self._part(segment, "footer")
         if strays := [one for one in found.partitions if one not in self._partitions]:
             raise ConfigurationError(
@@ -363,11 +329,7 @@ class ArchiveReader:
     def last_of(
         self, event_id: str, partition: int, end: int, types: TypeFilter | None
     ) -> int | None:
-        """Return the position of the last event with an id, searching backwards.
-
-        Raises:
-            Trimmed: the search gave up before the beginning, where the event may be.
-        """
+        """Return the position of the last event with an id; Trimmed if it may be too far back."""
         searched = 0
         segments = self.segments(0, end)
         for segment in reversed(segments[-SEGMENTS:]):
@@ -408,21 +370,14 @@ class ArchiveReader:
 
     def positions(self, partition: int, after: int, end: int) -> list[int]:
         """Return the positions of a partition's rows."""
-        return [
-            position
-            for place in self.groups(partition, after, end)
-            for group in [self.group(place)]
-            for position in group.positions[group.above(after) : group.above(end)]
-        ]
+        found = list[int]()
+        for place in self.groups(partition, after, end):
+            group = self.group(place)
+            found += group.positions[group.above(after) : group.above(end)]
+        return found
 
     def files(self, after: int, until: int, stop: Place | None) -> list[SegmentPlace]:
-        """Return the first files that hold the events in (after, until].
-
-        Args:
-            after: the position before the range.
-            until: the last position of the range.
-            stop: where the reader stops; None to read on to the end.
-        """
+        """Return the first files of the events in (after, until], which may end at a cursor."""
         found = []
         for segment in self.segments(after, until)[:FILES]:
             low, high = max(segment.after, after), min(segment.upto, until)
@@ -435,12 +390,7 @@ class ArchiveReader:
         return found
 
     def named(self, start: str, files: list[SegmentPlace]) -> Segments:
-        """Return the files' URLs, without a connection: the store may have to sign each URL.
-
-        Args:
-            start: the cursor after which their events begin.
-            files: the events that each file contributes.
-        """
+        """Return the files' URLs and their end; the store may have to sign each URL."""
         url = self.archive.url
         parts = tuple(
             SegmentPart(url(one.segment), one.segment.size, one.after, one.upto, one.cursor)
@@ -451,11 +401,6 @@ class ArchiveReader:
 
 class _PageReader:
     """Read a page from row groups, one after the other.
-
-    Args:
-        request: the range, types and size of the page.
-        room: bytes that the page may hold.
-        window: how many rows the page may examine to find events of the requested types.
 
     Attributes:
         stretch: the page so far.

@@ -93,11 +93,11 @@ class Span:
 
 
 class Compactor:
-    """Compact a feed.
+    """Compact a feed by the column of its keys.
 
     Args:
-        reader: reads its horizon.
-        source: the table of its positions.
+        reader: reads the feed's horizon.
+        source: the table of the feed's positions.
         marks: the feed's mark of what was compacted.
         before: finds the position before the events of a moment.
         key: the column of keys.

@@ -35,12 +35,9 @@ LONGEST = 5.0
 
 @dataclass(frozen=True)
 class Deleted:
-    """What a batch has deleted.
+    """What a batch has deleted: the number of events, up to a position, and whether it is the last.
 
-    Attributes:
-        events: how many events.
-        reached: the position above which the next batch begins.
-        is_last: whether nothing is left to do.
+    The next batch begins above the position.
     """
 
     events: int
@@ -55,15 +52,14 @@ Batch = Callable[[Connection, int], Deleted]
 def delete_in_batches(
     batch: Batch, after: int, on_progress: Callable[[int, int], None]
 ) -> Steps[int]:
-    """Delete batches until the last, with pauses as long as each batch so that writers get turns.
+    """Delete batches above a position until the last; return how many events were deleted.
+
+    Between batches it pauses for as long as each has taken, so that writers get turns.
 
     Args:
         batch: deletes one batch.
         after: the position above which the first batch begins.
         on_progress: called after each batch with the events deleted so far and the last position.
-
-    Returns:
-        How many events were deleted.
 
     Raises:
         Unavailable: a batch failed in all of its tries.
@@ -104,11 +100,11 @@ def delete_events(
     Args:
         connection: in a transaction, each of whose statements sees the last commits.
         source: the table of the positions.
-        found: its rows to delete, in order; each ends with the columns of the source's key.
-        is_range: whether these are all the rows between the first and the last of them.
+        found: the rows to delete, in order; each ends with the columns of the source's key.
+        is_range: whether these are all rows between the first and the last of them.
     """
     if source.events is not None:
-        return _delete_beside(connection, source, found)
+        return _delete_with_positions(connection, source, found)
     table: Any = source.table
     here = source.position
     # For a range MariaDB and MySQL also lock the row after it, and wait for a writer to release it.
@@ -120,7 +116,9 @@ def delete_events(
     return len(found)
 
 
-def _delete_beside(connection: Connection, source: Source, found: Sequence[Row[Any]]) -> int:
+def _delete_with_positions(
+    connection: Connection, source: Source, found: Sequence[Row[Any]]
+) -> int:
     """Delete events whose positions are in a side table, and their positions; return how many.
 
     A writer may have inserted a deleted key again: that event still waits for a position, and is
@@ -131,15 +129,13 @@ def _delete_beside(connection: Connection, source: Source, found: Sequence[Row[A
     keys = [tuple(row[-len(source.key) :]) for row in found]
     same = tuple_(*source.key.values())
     locked = select(*source.key.values()).where(same.in_(keys)).with_for_update()
-    there = {tuple(row) for row in connection.execute(locked)}
+    left = {tuple(row) for row in connection.execute(locked)}
     if source.waiting is not None:
         waiting = [source.waiting.c[name] for name in source.key]
-        there -= {
-            tuple(row)
-            for row in connection.execute(select(*waiting).where(tuple_(*waiting).in_(keys)))
-        }
+        query = select(*waiting).where(tuple_(*waiting).in_(keys))
+        left -= {tuple(row) for row in connection.execute(query)}
     numbers = [row.position for row in found]
     connection.execute(delete(positions).where(source.position.in_(numbers)))
-    if there:
-        connection.execute(delete(events).where(same.in_([*there])))
-    return len(there)
+    if left:
+        connection.execute(delete(events).where(same.in_([*left])))
+    return len(left)

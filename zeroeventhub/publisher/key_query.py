@@ -38,15 +38,9 @@ _LIMIT: ColumnElement[int] = bindparam("limit", type_=Integer)
 
 
 class KeyQuery:
-    """Read the events of a key.
+    """Read the events of a key by the columns of keys and of versions.
 
-    Args:
-        published: the events.
-        key: the column of keys.
-        version: the column of an event's number within its key.
-        source: the table of the feed's positions.
-        mapper: turns rows into events.
-        page_bytes: bytes of data that a page holds at most, unless a single event is larger.
+    A page holds `page_bytes` of data at most, unless a single event is larger.
     """
 
     def __init__(
@@ -78,17 +72,15 @@ class KeyQuery:
         limit: int,
         partitions: Collection[int] | None,
     ) -> KeyPage:
-        """Read events of a key; see `ExtendedFeed.read_key`.
-
-        Raises:
-            FeedFailure: a row holds a value that its declared type does not allow.
-        """
+        """Read events of a key; see `ExtendedFeed.read_key`."""
         value = value_of(self._key, key)
         if value is None:
             return KeyPage([], [])
         query = self._query.where(*same_as(self._key, value, database_of(connection)))
         if partitions is not None:
-            query = query.where(self._of(partitions))
+            # A feed with one partition has no column for it.
+            partition = literal_column("0") if self._partition is None else self._partition
+            query = query.where(partition.in_(sorted(partitions)))
         events: list[Event] = []
         versions: list[int] = []
         room = self._page_bytes
@@ -110,18 +102,9 @@ class KeyQuery:
             limit, after_version = limit - portion, numbers[-1]
         return KeyPage(events, versions, more=True)
 
-    def _of(self, partitions: Collection[int]) -> ColumnElement[bool]:
-        # A feed with one partition has no column for it.
-        partition = literal_column("0") if self._partition is None else self._partition
-        return partition.in_(sorted(partitions))
-
 
 def expect_unique(table: Table, *columns: Column[Any]) -> None:
-    """Refuse a table that is not declared to have a unique index on columns.
-
-    Raises:
-        ConfigurationError: it is not.
-    """
+    """Refuse a table that is not declared to have a unique index on columns."""
     parts = [table.primary_key, *table.constraints, *table.indexes]
     unique = (
         {*part.columns}

@@ -67,11 +67,7 @@ def positions_of(
 ) -> Subquery:
     """Select the positions of events, and their partitions if the feed has a column for them.
 
-    Args:
-        source: the table of positions.
-        searched: the index by which the events are found.
-        table: the events' table.
-        conditions: the conditions on the events, by columns of their table.
+    The events are found by the conditions on columns of their table, with an index hint.
     """
     query: Select[Any]
     place = [source.position.label("position")]
@@ -323,11 +319,7 @@ def same_as(
 
 
 def value_of(column: ColumnElement[Any], text: str) -> Any:
-    """Convert the text of an id or a key to the column's type; None if it has no such value.
-
-    Raises:
-        ConfigurationError: columns of this SQL type cannot be searched.
-    """
+    """Convert the text of an id or a key to the column's type; None if it has no such value."""
     kind = column.type
     if isinstance(kind, Integer):
         if not _WHOLE.fullmatch(text):
@@ -427,11 +419,7 @@ class LagQuery:
         return select(*columns).select_from(found)
 
     def happened(self, connection: Connection, position: int) -> datetime | None:
-        """Return when the event at a position happened; None if it has no time.
-
-        Raises:
-            FeedFailure: its time is not a time.
-        """
+        """Return when the event at a position happened; None if it has no time."""
         if self._time is None:
             return None
         query = (
@@ -464,12 +452,7 @@ _BEFORE: ColumnElement[int] = bindparam("before", type_=Integer, literal_execute
 
 
 class CountQuery:
-    """Find the position after a number of events of a partition.
-
-    Args:
-        rows: finds the rows next to a position.
-        archive: holds the events below its boundary; None if the table has all of them.
-    """
+    """Find the position after a number of events of a partition."""
 
     def __init__(self, rows: NearRows, archive: "ArchiveReader | None" = None) -> None:
         self._archive = archive
@@ -481,14 +464,9 @@ class CountQuery:
     def find(
         self, connection: Connection, partition: int, events: int, *, after: int, until: int
     ) -> tuple[int, int]:
-        """Return the position of the last event counted, and the count.
+        """Return the position of the last event counted in (after, until], and the count.
 
-        Args:
-            connection: to the feed's database.
-            partition: one of the feed's.
-            events: how many to count; the result is smaller if the range has fewer.
-            after: the position before the range.
-            until: the last position of the range.
+        The count is smaller than `events` if the range has fewer.
         """
         hint, position, found = self._rows.hint(connection), after, 0
         if self._archive is not None:

@@ -8,15 +8,7 @@ from collections.abc import Collection, Iterable
 from itertools import pairwise
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    Engine,
-    Integer,
-    and_,
-    case,
-    literal_column,
-)
+from sqlalchemy import BigInteger, ColumnElement, Engine, Integer, and_, case, literal_column
 from sqlalchemy import types as sql
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.ext.compiler import compiles
@@ -148,13 +140,8 @@ def _shared(
     layout: Layout, key: ColumnElement[Any] | Any | None, written: ColumnElement[Any]
 ) -> ColumnElement[int]:
     """Return an event's partition: that of its writer, or by hash one of those that replaced it."""
-    ancestors = sorted(
-        {
-            ancestor
-            for share in (*layout.partitions, *layout.dropped)
-            for ancestor in share.cursor_from
-        }
-    )
+    shares = (*layout.partitions, *layout.dropped)
+    ancestors = sorted({ancestor for share in shares for ancestor in share.cursor_from})
     if not ancestors:
         return written
     if key is None:
@@ -163,25 +150,13 @@ def _shared(
             "shared out."
         )
     hashed = _Hash(_key(key))
-    return case(
-        *(
-            (written == _number(ancestor), _one_of(layout.heirs(ancestor), hashed))
-            for ancestor in ancestors
-        ),
-        else_=written,
-    )
+    cases = ((written == _number(one), _one_of(layout.heirs(one), hashed)) for one in ancestors)
+    return case(*cases, else_=written)
 
 
 def _one_of(heirs: Iterable[Share], hashed: ColumnElement[int]) -> ColumnElement[int]:
-    return case(
-        *(
-            (
-                _Remainder(hashed, _number(heir.modulus)) == _number(heir.remainder),
-                _number(heir.id),
-            )
-            for heir in heirs
-        )
-    )
+    remainders = ((_Remainder(hashed, _number(heir.modulus)), heir) for heir in heirs)
+    return case(*((one == _number(heir.remainder), _number(heir.id)) for one, heir in remainders))
 
 
 def _number(number: int) -> ColumnElement[int]:

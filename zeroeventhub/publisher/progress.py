@@ -69,9 +69,9 @@ class Registered:
 
 
 class Progress(FeedTable):
-    """Table of the progress that consumers report to the feeds over tables of the same schema.
+    """Table of the progress that consumers report, a row for each consumer and partition of a feed.
 
-    It has a row for each consumer and partition of a feed.
+    It holds the progress for all feeds over tables of the same schema.
 
     Example:
         feed = TableFeed(orders, data="data", retention=Retention(), progress=Progress())
@@ -112,10 +112,7 @@ CLOCKS = 60.0
 class Registry:
     """Store the progress of a feed's consumers.
 
-    Args:
-        progress: the table.
-        source: the table of the feed's positions.
-        marks: the mark of what was trimmed; None if trimming loses nothing, as with an archive.
+    The marks are None if trimming loses nothing, as with an archive.
     """
 
     def __init__(self, progress: Progress, source: Source, marks: MarkTable | None = None) -> None:
@@ -216,11 +213,7 @@ class Registry:
     ) -> int:
         """Return the position up to which consumers that reported since a moment allow a trim.
 
-        Args:
-            connection: to the feed's database.
-            since: the moment, in seconds since 1970, by a clock that may be somewhat ahead.
-            mark: what has been trimmed.
-            until: the position up to which the trim should go.
+        The moment is in seconds since 1970, by a clock that may be ahead by `CLOCKS`.
         """
         columns = self._table.c
         for one in self.registered(

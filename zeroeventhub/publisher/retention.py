@@ -46,14 +46,11 @@ _CURSOR_LENGTH = 250
 
 
 class FeedTable:
-    """Base of the tables in which a publisher stores something about its feeds.
+    """Base of the tables, as `table`, in which a publisher stores something about its feeds.
 
     Args:
         metadata: the MetaData to add the table to, so that migrations find it; None for a new one.
         schema: the database schema; must be that of the feeds' tables.
-
-    Attributes:
-        table: the table.
     """
 
     name: ClassVar[str]
@@ -90,11 +87,7 @@ class FeedTable:
         return creation(dialect, self.table)
 
     def create_tables(self, connection: Connection) -> None:
-        """Create the table unless it exists; `TableFeed.install` does.
-
-        Args:
-            connection: to the feeds' database, in a transaction that you commit.
-        """
+        """Create the table unless it exists, in a transaction that you commit."""
         database_of(connection).lock_creation(connection)
         if not self.is_there(connection):
             connection.execute(CreateTable(self.table, if_not_exists=True))
@@ -152,11 +145,8 @@ class LowWaterMark:
         """Return whether no event that follows a place at or below the mark has been trimmed.
 
         For a place with a digest, return True only if the mark has a digest to compare it with:
-        otherwise the place may belong to another history, with other events after it.
-
-        Args:
-            place: at the mark or below it.
-            partition: the partition that is read; None for all of them.
+        otherwise the place may belong to another history, with other events after it. With None as
+        the partition, consider the events of all partitions.
 
         Raises:
             Diverged: another event was at this place.
@@ -203,11 +193,6 @@ _decode = msgspec.json.Decoder(_Partitions).decode
 class MarkTable:
     """Read and raise the low-water mark of a feed.
 
-    Args:
-        retention: the table.
-        source: the table of the feed's positions.
-        partitions: the partitions that events may be in.
-
     Attributes:
         table: the table, with the rows of all feeds in the schema.
         feed: the key of this feed's row.
@@ -237,11 +222,7 @@ class MarkTable:
         return self._retention.statement(dialect), row
 
     def read(self, connection: Connection) -> LowWaterMark:
-        """Return the mark.
-
-        Raises:
-            ConfigurationError: the feed has no row.
-        """
+        """Return the mark; raise ConfigurationError if the feed has no row."""
         row = connection.execute(self._query).first()
         if row is None:
             raise self._missing()
@@ -256,9 +237,6 @@ class MarkTable:
         """Return the mark, locked so that no other transaction raises it before this one ends.
 
         It starts with a write, as SQLite locks at a transaction's first write.
-
-        Raises:
-            ConfigurationError: the feed has no row.
         """
         same = update(self.table).where(self._own)
         if connection.execute(same.values(trimmed=self.table.c.trimmed)).rowcount == 0:
@@ -266,11 +244,7 @@ class MarkTable:
         return self.read(connection)
 
     def check(self, connection: Connection) -> None:
-        """Refuse a database without the feed's row.
-
-        Raises:
-            ConfigurationError: the row is missing.
-        """
+        """Raise ConfigurationError if the database does not have the feed's row."""
         if not self.are_there(connection):
             raise self._missing()
 
@@ -304,11 +278,11 @@ class MarkTable:
         earliest: str,
         last: Mapping[int, str],
     ) -> None:
-        """Raise the mark, in the transaction that deletes the events.
+        """Raise the mark, in the transaction that deletes the events and has locked the mark.
 
         Args:
             connection: in that transaction.
-            mark: the present mark, locked.
+            mark: the present mark.
             trimmed: the new `LowWaterMark.trimmed`.
             earliest: the new `LowWaterMark.earliest`.
             last: the new `LowWaterMark.partitions` of the partitions that lose events.

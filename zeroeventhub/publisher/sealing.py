@@ -157,11 +157,7 @@ SEGMENT_BYTES = 256 * 1024 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class SealOptions:
-    """The options of `BoundFeed.seal`.
-
-    Raises:
-        ConfigurationError: a number is below 1.
-    """
+    """The options of `BoundFeed.seal`; ConfigurationError if a number is below 1."""
 
     older_than: timedelta | None
     segment_events: int
@@ -198,17 +194,7 @@ Ask = Callable[[Callable[[Connection], Any]], Steps[Any]]
 
 
 class Sealer:
-    """Seal a feed's table into its archive.
-
-    Args:
-        archive: the feed's archive.
-        query: reads the rows of segments.
-        reader: reads the horizon.
-        history: makes cursors, and reads the mark of what was trimmed.
-        times: finds the position of a moment.
-        partitions: the partitions that events may be in.
-        attributes: the names of the attributes for which the feed has a column.
-    """
+    """Seal a feed's table into its archive, with the attributes for which the feed has columns."""
 
     def __init__(
         self,
@@ -310,12 +296,7 @@ class Sealer:
         return self._archive.erase(ids, keys, lambda position: str(Place(position)))
 
     def kept(self) -> "Manifest":
-        """Fetch the archive's manifest from its store.
-
-        Raises:
-            ConfigurationError: the archive belongs to another feed.
-            Unavailable: the store did not answer.
-        """
+        """Fetch the archive's manifest from its store; refuse the archive of another feed."""
         manifest = self._archive.look()
         self._archive.expect(self._feed)
         return manifest

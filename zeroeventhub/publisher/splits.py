@@ -123,13 +123,9 @@ class _Interval:
 def places(
     low: int, high: int, count: int, before: Sequence[Part] = ()
 ) -> Generator[list[Look], list[tuple[Window, Window]], list[int]]:
-    """Find places that cut rows into pieces of nearly equal numbers of rows.
+    """Find places that cut the rows in [low, high] into pieces of nearly equal numbers of rows.
 
-    Args:
-        low: the position of the first row.
-        high: the position of the last row.
-        count: how many pieces.
-        before: the parts below the first row, which are cut as well.
+    `before` are the parts below the first row, which are cut as well.
 
     Yields:
         Looks; the caller sends the windows below and above their places.
@@ -213,11 +209,7 @@ class SplitQuery:
     """Cut a partition's events into pieces that can be read in parallel.
 
     It reads an index 2,053 times at most, plus 25 times for each piece: once 1,000 entries, and
-    100 at most each other time.
-
-    Args:
-        rows: finds the rows next to a position.
-        archive: holds the events below its boundary; None if the table has all of them.
+    100 at most each other time. The archive, if any, holds the events below its boundary.
     """
 
     def __init__(self, rows: NearRows, archive: "ArchiveReader | None" = None) -> None:
@@ -228,18 +220,13 @@ class SplitQuery:
     def positions(
         self, connection: Connection, partition: int, *, count: int, after: int, until: int
     ) -> list[int]:
-        """Return the boundaries of pieces; a piece is the events above one and up to the next.
+        """Return the boundaries of pieces in (after, until], which is at or below the horizon.
 
-        Args:
-            connection: to the feed's database.
-            partition: one of the feed's.
-            count: how many pieces; fewer if the range has fewer events.
-            after: the first boundary.
-            until: the last boundary, a position at or below the horizon.
+        A piece is the events above one boundary and up to the next.
 
         Returns:
-            Rising positions; all but the first and the last are those of rows. For an empty range,
-            the first boundary twice.
+            Rising positions from `after` to `until`; all between them are those of rows. There are
+            fewer pieces than `count` if the range has fewer events, and one if it is empty.
         """
         if after >= until:
             return [after, after]

@@ -89,14 +89,7 @@ SILENCE = timedelta(days=7)
 
 @dataclass(frozen=True, kw_only=True)
 class TrimBound:
-    """The caller's bounds of a trim; an event is trimmed only if all that are given allow it.
-
-    Attributes:
-        older_than: an age, as for `BoundFeed.plan_trim`.
-        below: a position or a cursor.
-        sealed: a position, or a function that returns it.
-        silence: how long trimming waits for a silent consumer.
-        kept: the manifest of the feed's archive; None for a feed without one.
+    """The bounds of `BoundFeed.plan_trim`, and the manifest of the feed's archive if it has one.
 
     Raises:
         ConfigurationError: no bound is given, or one is invalid.
@@ -138,7 +131,6 @@ class TrimBound:
 _ONLY: ColumnElement[int] = literal_column("0", Integer)
 """The partition of every event in a feed without a partition column."""
 
-
 MOST = 1_000_000
 """Events that are counted, at most."""
 
@@ -151,15 +143,8 @@ _ONE: ColumnElement[int] = literal_column("1")
 class Trimmer:
     """Trim a feed: plan it, and delete the events in batches.
 
-    Args:
-        reader: reads the feed.
-        ordering: the feed's ordering.
-        history: makes the cursor of the mark.
-        marks: the table of the feed's mark.
-        queries: the queries on the feed's table.
-        registry: the progress of consumers; None without `progress`, and for a feed with an
-            archive, where no consumer loses anything.
-        version: the column of an event's number within its key; None for a feed without versions.
+    The registry is None for a feed without `progress`, and for one with an archive, where no
+    consumer loses anything. `version` is the column of an event's number within its key.
     """
 
     def __init__(
@@ -244,7 +229,7 @@ class Trimmer:
         """Return the position up to which consumers allow a trim, and a sentence about each."""
         if self._registry is None:
             return until, []
-        said, lowest = [], until
+        reasons, lowest = [], until
         for one in self._registry.registered(connection):
             allowed = self._registry.allowed(connection, one, mark, until)
             if allowed is not None and allowed >= until:
@@ -252,18 +237,20 @@ class Trimmer:
             ago = timedelta(seconds=round(one.heard))
             where = f"in partition {one.partition}; last heard of {ago} ago"
             if allowed is None:
-                said.append(f"{one.name} has lost events already {where}: it holds nothing back.")
+                reasons.append(
+                    f"{one.name} has lost events already {where}: it holds nothing back."
+                )
             elif one.heard > bound.silence.total_seconds():
-                said.append(
+                reasons.append(
                     f"{one.name} WILL LOSE EVENTS {where}: that is too long to wait for it."
                 )
             else:
                 lowest = min(lowest, allowed)
-                said.append(f"{one.name} keeps what lies above position {allowed} {where}.")
-        return lowest, said
+                reasons.append(f"{one.name} keeps what lies above position {allowed} {where}.")
+        return lowest, reasons
 
     def _first_with_version(self, connection: Connection, after: int, until: int) -> int | None:
-        """Return the position of the first event that has a version; None if none has."""
+        """Return the position of the first event that has a version."""
         if self._version is None:
             return None
         source = self._source
