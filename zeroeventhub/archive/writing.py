@@ -75,7 +75,7 @@ class SegmentWriter:
         self.places = 0
 
     def add(self, columns: Mapping[str, Sequence[Any]]) -> None:
-        """Add rows by columns of `SCHEMA`, in the order of positions; missing ones are NULL or 0."""
+        """Add rows by columns of `SCHEMA`, in order of positions; missing ones are NULL or 0."""
         rows = len(columns["position"])
         arrays = [
             pa.array(columns[field.name], field.type)
