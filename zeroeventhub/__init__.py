@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from zeroeventhub.event_log import EventLog, ExpectedVersion, KeptEvent, KeyedTable, NewEvent
     from zeroeventhub.feed import AsyncExtendedFeed, AsyncFeed, ExtendedFeed, Feed
     from zeroeventhub.publisher import TableFeed
-    from zeroeventhub.publisher.compacting import Compaction
+    from zeroeventhub.publisher.compaction import Compaction
     from zeroeventhub.publisher.partition_hash import (
         hash_on_connect,
         layout_expression,
@@ -109,7 +109,7 @@ _LAZY = {
     "AsyncExtendedFeed": "feed",
     "AsyncFeed": "feed",
     "AsyncPendingPage": "consumer.page",
-    "Compaction": "publisher.compacting",
+    "Compaction": "publisher.compaction",
     "Consumer": "consumer.consumer",
     "CursorStatus": "consumer.store.store",
     "CursorStore": "consumer.store.store",

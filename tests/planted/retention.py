@@ -4,14 +4,14 @@ from harness.planted import Planted
 
 _RETENTION = "tests/integration/publisher/test_retention.py"
 _PROGRESS = ("tests/integration/publisher/test_progress.py", "-k", "sqlite")
-_DELETING = ("tests/integration/publisher/test_deleting.py", "-k", "sqlite")
-_COMPACTING = ("tests/integration/publisher/test_compacting.py", "-k", "sqlite")
+_DELETION = ("tests/integration/publisher/test_deletion.py", "-k", "sqlite")
+_COMPACTION = ("tests/integration/publisher/test_compaction.py", "-k", "sqlite")
 _SEALING = ("tests/integration/publisher/test_sealing.py", "-k", "history")
 _ARCHIVED = ("tests/integration/publisher/test_archive_reader.py", "-k", "boundary")
 _ARCHIVE = ("tests/integration/archive/test_archive.py", "-k", "not s3")
 _CHANGED = ("tests/integration/archive/test_group.py", "-k", "byte_that_was_changed")
 _MANIFEST = "tests/integration/archive/test_manifest.py"
-_ERASING = ("tests/integration/archive/test_writing.py",)
+_ERASING = ("tests/integration/archive/test_segment_writer.py",)
 _LOG = ("tests/integration/event_log/test_log.py", "-k", "sqlite")
 _LOG_TABLE = ("tests/integration/event_log/test_log_table.py", "-k", "sqlite")
 
@@ -45,7 +45,7 @@ PLANTED = (
         """            events = delete_events""",
         """            connection.commit()
             events = delete_events""",
-        (_DELETING[0], "-k", "refer_to_stay"),
+        (_DELETION[0], "-k", "refer_to_stay"),
     ),
     Planted(
         "a cursor at the mark is of the event that was trimmed there",
@@ -91,10 +91,10 @@ PLANTED = (
     ),
     Planted(
         "a cursor at an event that was compacted stays good",
-        "publisher/compacting.py",
+        "publisher/compaction.py",
         "self._marks.thin(connection, int(found[-1].position))",
         "self._marks.thin(connection, int(found[0].position))",
-        _COMPACTING,
+        _COMPACTION,
     ),
     Planted(
         "a file that was replaced stays for those who read it",

@@ -117,7 +117,7 @@ PLANTED = (
     ),
     Planted(
         "a file has a checksum of each page",
-        "archive/writing.py",
+        "archive/segment_writer.py",
         "write_page_checksum=True",
         "write_page_checksum=False",
         (*_SEGMENTS, "-k", "changed_byte"),

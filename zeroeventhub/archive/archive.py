@@ -25,7 +25,7 @@ from zeroeventhub.archive.manifest import (
     newest_manifest,
 )
 from zeroeventhub.archive.objects import Objects, damaged
-from zeroeventhub.archive.writing import SegmentWriter, WrittenSegment, without
+from zeroeventhub.archive.segment_writer import SegmentWriter, WrittenSegment, without
 from zeroeventhub.errors import ConfigurationError, Unavailable
 
 if TYPE_CHECKING:

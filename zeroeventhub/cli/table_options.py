@@ -21,7 +21,7 @@ from zeroeventhub.databases import database_of, driver_of
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher import TableFeed
 from zeroeventhub.publisher.bound_feed import BoundFeed
-from zeroeventhub.publisher.compacting import Compaction
+from zeroeventhub.publisher.compaction import Compaction
 from zeroeventhub.publisher.mapping import resolve
 from zeroeventhub.publisher.ordering import ORDERINGS
 from zeroeventhub.publisher.progress import Progress

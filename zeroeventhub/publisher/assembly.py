@@ -25,7 +25,7 @@ from zeroeventhub.protocol import (
 from zeroeventhub.publisher.archive_reader import ArchiveReader
 from zeroeventhub.publisher.bound_feed import AsyncBoundFeed, BoundFeed
 from zeroeventhub.publisher.checks import Checkup, Columns
-from zeroeventhub.publisher.compacting import Compactor
+from zeroeventhub.publisher.compaction import Compactor
 from zeroeventhub.publisher.cursor import digest
 from zeroeventhub.publisher.definition import Definition
 from zeroeventhub.publisher.history import History

@@ -18,11 +18,11 @@ from zeroeventhub.driving import blocking, drive
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.feed import ArchiveMiss, hold_part
 from zeroeventhub.protocol import EXTENSIONS, FeedInfo, Segments
-from zeroeventhub.publisher import compacting, trimming
+from zeroeventhub.publisher import compaction, trimming
 from zeroeventhub.publisher.bound_feed_steps import Query, Step, Steps, Work
 from zeroeventhub.publisher.checks import Finding
-from zeroeventhub.publisher.compacting import Compactor
-from zeroeventhub.publisher.deleting import delete_in_batches
+from zeroeventhub.publisher.compaction import Compactor
+from zeroeventhub.publisher.deletion import delete_in_batches
 from zeroeventhub.publisher.progress import Registered, Registry
 from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.sealing import (
@@ -264,7 +264,7 @@ class _Feed:
         self,
         *,
         older_than: timedelta | None = None,
-        rows: int = compacting.ROWS,
+        rows: int = compaction.ROWS,
         on_progress: Callable[[int, int], None] = lambda _events, _position: None,
     ) -> Steps[int]:
         """Delete events that have a later event of the same key; return how many.

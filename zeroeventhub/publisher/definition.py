@@ -12,7 +12,7 @@ from sqlalchemy import Column, ColumnElement, Integer, Table, inspect
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.partitions import Layout
 from zeroeventhub.protocol import FeedInfo
-from zeroeventhub.publisher.compacting import Compaction
+from zeroeventhub.publisher.compaction import Compaction
 from zeroeventhub.publisher.cursor import Seal
 from zeroeventhub.publisher.key_query import expect_unique
 from zeroeventhub.publisher.lookups import value_of

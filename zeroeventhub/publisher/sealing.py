@@ -29,7 +29,7 @@ from zeroeventhub.wire.lines import one_line
 
 if TYPE_CHECKING:
     from zeroeventhub.archive.manifest import Manifest
-    from zeroeventhub.archive.writing import SegmentWriter
+    from zeroeventhub.archive.segment_writer import SegmentWriter
 
 __all__ = [
     "SEGMENT_BYTES",

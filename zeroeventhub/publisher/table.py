@@ -15,7 +15,7 @@ from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.partitions import Layout
 from zeroeventhub.publisher.assembly import build
 from zeroeventhub.publisher.bound_feed import AsyncBoundFeed, BoundFeed
-from zeroeventhub.publisher.compacting import Compaction
+from zeroeventhub.publisher.compaction import Compaction
 from zeroeventhub.publisher.cursor import Seal
 from zeroeventhub.publisher.definition import (
     Definition,

@@ -20,7 +20,7 @@ from sqlalchemy import (
 from zeroeventhub.databases.index_hint import IndexHint
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION, Place
-from zeroeventhub.publisher.deleting import Batch, Deleted, delete_events
+from zeroeventhub.publisher.deletion import Batch, Deleted, delete_events
 from zeroeventhub.publisher.history import History
 from zeroeventhub.publisher.keyset import LIMIT, NearRows, given
 from zeroeventhub.publisher.ordering import Ordering

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from harness.archives import made
 
-from zeroeventhub.archive import Archive, writing
+from zeroeventhub.archive import Archive, segment_writer
 from zeroeventhub.errors import ConfigurationError, Unavailable
 
 
@@ -56,8 +56,8 @@ def test_segment_of_before_there_were_digests_is_read(tmp_path, monkeypatch):
         values = [[getattr(one, name) for name in one.__struct_fields__] for one in entries]
         return msgspec.json.encode([one[:-1] for one in values])
 
-    monkeypatch.setattr(writing, "encode_index", without)
-    monkeypatch.setattr(writing, "digest_of", lambda _: "")
+    monkeypatch.setattr(segment_writer, "encode_index", without)
+    monkeypatch.setattr(segment_writer, "digest_of", lambda _: "")
     archive = Archive(tmp_path, erasable=True)
     archive.add(made(0, 12, partitions=2, key=["ada", "bob"] * 6), "feed")
     (manifest,) = (tmp_path / "manifest").iterdir()

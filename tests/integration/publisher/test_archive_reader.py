@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from sqlalchemy import delete
 
 from zeroeventhub import FIRST, LAST, TypeFilter
-from zeroeventhub.archive import Archive, writing
+from zeroeventhub.archive import Archive, segment_writer
 from zeroeventhub.archive.objects import Objects
 from zeroeventhub.conformance import check_feed
 from zeroeventhub.errors import Trimmed, Unavailable, ZeroEventHubError
@@ -43,7 +43,7 @@ FILTERS = [
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Let a few events be many."""
-    monkeypatch.setattr(writing, "GROUP_EVENTS", 5)
+    monkeypatch.setattr(segment_writer, "GROUP_EVENTS", 5)
     monkeypatch.setattr(lookups, "MOST", 9)
     monkeypatch.setattr(lookups, "MOST_LOOKED_UP", 9)
     monkeypatch.setattr(page_query, "FILTERED_ROWS", 9)

@@ -30,7 +30,7 @@ from zeroeventhub import (
 )
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import EXTENSIONS, PARTITION, Extension, Parameter
-from zeroeventhub.publisher.compacting import Compaction
+from zeroeventhub.publisher.compaction import Compaction
 from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.retention import Retention
 

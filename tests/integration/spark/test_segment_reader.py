@@ -25,7 +25,7 @@ from starlette.routing import Route
 
 from zeroeventhub import FIRST, Principal, TableFeed, feed_routes
 from zeroeventhub.archive import Archive
-from zeroeventhub.archive.writing import SegmentWriter
+from zeroeventhub.archive.segment_writer import SegmentWriter
 from zeroeventhub.errors import (
     BadCursor,
     ConfigurationError,
@@ -191,7 +191,7 @@ def test_publisher_reads_nothing_that_lies_in_files(feed, url):
 @pytest.fixture
 def rest(feed, url, monkeypatch):
     """A reader and a task of a file of which an executor gets two events at a time."""
-    monkeypatch.setattr("zeroeventhub.archive.writing.GROUP_EVENTS", 2)
+    monkeypatch.setattr("zeroeventhub.archive.segment_writer.GROUP_EVENTS", 2)
     publish(feed, 20)
     feed.seal()
     return planned(url, **of_range(0, 30, 60))

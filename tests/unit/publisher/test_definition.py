@@ -8,7 +8,7 @@ from sqlalchemy import Column, Integer, MetaData, String, Table, UniqueConstrain
 from zeroeventhub import TableFeed
 from zeroeventhub.archive import Archive
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.compacting import Compaction
+from zeroeventhub.publisher.compaction import Compaction
 from zeroeventhub.publisher.progress import Progress
 from zeroeventhub.publisher.retention import Retention
 

@@ -21,7 +21,7 @@ from sqlalchemy.sql.util import ClauseAdapter
 
 from zeroeventhub.databases.index_hint import IndexHint
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.deleting import Batch, Deleted, delete_events
+from zeroeventhub.publisher.deletion import Batch, Deleted, delete_events
 from zeroeventhub.publisher.keyset import LIMIT, NearRows, given
 from zeroeventhub.publisher.mapping import Expression
 from zeroeventhub.publisher.ordering import Source

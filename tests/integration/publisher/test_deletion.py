@@ -12,7 +12,7 @@ from sqlalchemy import event, func, select
 
 from zeroeventhub import TableFeed
 from zeroeventhub.errors import FeedFailure, Unavailable
-from zeroeventhub.publisher import deleting
+from zeroeventhub.publisher import deletion
 from zeroeventhub.publisher.retention import Retention
 
 
@@ -77,8 +77,8 @@ def test_positions_beside_the_events_go_with_them(log, case):
 @pytest.fixture
 def impatient(monkeypatch):
     """Let a locked row be given up soon."""
-    monkeypatch.setattr(deleting, "TRIES", 2)
-    monkeypatch.setattr("zeroeventhub.publisher.deleting.LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(deletion, "TRIES", 2)
+    monkeypatch.setattr("zeroeventhub.publisher.deletion.LOCK_SECONDS", 0.1)
 
 
 @pytest.mark.usefixtures("impatient")
