@@ -204,7 +204,7 @@ def open_feed(*, must_have_mark: bool = False, **given: Any) -> BoundFeed:
     retention, progress = Retention(schema=events.schema), Progress(schema=events.schema)
     kept: dict[str, Any] = {}
     with engine.connect() as connection:
-        if progress.is_there(connection):
+        if progress.exists(connection):
             kept["progress"] = progress
         with_mark = feed(retention=retention, archive=archive)
         if must_have_mark or compaction or archive or with_mark.has_mark(connection):

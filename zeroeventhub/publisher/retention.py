@@ -77,7 +77,7 @@ class FeedTable:
         table: Any = source.table if source.events is None else source.events
         return cls(schema=table.schema)
 
-    def is_there(self, connection: Connection) -> bool:
+    def exists(self, connection: Connection) -> bool:
         """Return whether the table exists."""
         schema = connection.schema_for_object(self.table)
         return inspect(connection).has_table(self.table.name, schema=schema)
@@ -89,7 +89,7 @@ class FeedTable:
     def create_tables(self, connection: Connection) -> None:
         """Create the table unless it exists, in a transaction that you commit."""
         database_of(connection).lock_creation(connection)
-        if not self.is_there(connection):
+        if not self.exists(connection):
             connection.execute(CreateTable(self.table, if_not_exists=True))
 
 
@@ -245,12 +245,12 @@ class MarkTable:
 
     def check(self, connection: Connection) -> None:
         """Raise ConfigurationError if the database does not have the feed's row."""
-        if not self.are_there(connection):
+        if not self.has_row(connection):
             raise self._missing()
 
-    def are_there(self, connection: Connection) -> bool:
+    def has_row(self, connection: Connection) -> bool:
         """Return whether the feed has a row."""
-        if not self._retention.is_there(connection):
+        if not self._retention.exists(connection):
             return False
         return connection.execute(self._query).first() is not None
 

@@ -198,7 +198,7 @@ class TableFeed:
     def has_mark(self, connection: Connection) -> bool:
         """Return whether the database has the feed's mark of what was trimmed."""
         marks = self._defined.marks(self.ordering(connection.dialect.name).source)
-        return marks is not None and marks.are_there(connection)
+        return marks is not None and marks.has_row(connection)
 
     def install(self, connection: Connection) -> None:
         """Create what the ordering and retention need in the database; may be called again.
