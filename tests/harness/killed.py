@@ -89,7 +89,7 @@ def _watched(url, ordering, store, at):
 
 
 def _watch_calls_of(module, points):
-    """Take the moments before and behind every call by which a module leaves Python."""
+    """Take the moments before and after every call by which a module leaves Python."""
 
     def passed(frame, event, _):
         if event in {"c_call", "c_return"} and frame.f_code.co_filename == module.__file__:

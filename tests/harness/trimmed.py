@@ -13,7 +13,7 @@ def position_of(cursor):
 
 
 def of_another_event(cursor):
-    """Return a cursor at the same position, behind an event that says something else."""
+    """Return a cursor at the same position, after an event with other content."""
     return cursor[:-1] + ("0" if cursor[-1] != "0" else "1")
 
 

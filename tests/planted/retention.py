@@ -24,11 +24,11 @@ PLANTED = (
         _PROGRESS,
     ),
     Planted(
-        "readers hear nothing of the archive's store",
+        "readers get no word of the archive's store",
         "archive/objects.py",
         'raise Unavailable("The archive does not answer just now.", retry',
         "raise Unavailable(_sentence(error), retry",
-        ("tests/integration/archive/test_objects.py", "-k", "hear"),
+        ("tests/integration/archive/test_objects.py", "-k", "get_no_word"),
     ),
     Planted(
         "what was trimmed is looked up after the rows of a page",
@@ -40,7 +40,7 @@ PLANTED = (
         (_RETENTION, "-k", "between_any_two"),
     ),
     Planted(
-        "what is trimmed and the mark that tells of it are of one moment",
+        "what is trimmed and the mark of it are of one moment",
         "publisher/trimming.py",
         """            events = delete_events""",
         """            connection.commit()
@@ -97,7 +97,7 @@ PLANTED = (
         _COMPACTION,
     ),
     Planted(
-        "a file that was replaced stays for those who read it",
+        "a file that was replaced stays for its readers",
         "archive/archive.py",
         "tuple(one for one in newest.removed if one.since > before)",
         "()",
@@ -132,7 +132,7 @@ PLANTED = (
         _CHANGED,
     ),
     Planted(
-        "a checksum that everybody can forge is not asked where there is a digest",
+        "a checksum, which any program can forge, is not compared if there is a digest",
         "archive/manifest.py",
         "    if digest:\n",
         "    if digest and check is None:\n",

@@ -84,7 +84,7 @@ def test_what_was_fetched_is_found_by_other_processes(cached, tmp_path, harmed, 
 
 
 def with_checksum(content):
-    """Begin a file of the cache as the cache does, which everybody can."""
+    """Return a file of the cache with its checksum, which any program can compute."""
     return crc32(content).to_bytes(4) + content
 
 

@@ -95,7 +95,7 @@ def test_killed_at_points_of_creating_a_file(tmp_path, stride):
     assert len(found) == found.count([]) + found.count([b"whole"])
 
 
-def test_readers_hear_nothing_of_the_store(sqlite, caplog):
+def test_readers_get_no_word_of_the_store(sqlite, caplog):
     """A reader's 503 has no word of the store's; the log has them without credentials."""
     keys = {"region": "us-east-1", "access_key_id": "kanarek", "secret_access_key": "kanarek"}
     options = {"client_options": {"allow_http": True}, "retry_config": {"max_retries": 0}}

@@ -36,7 +36,7 @@ def erasable(engine, archive):
 
 
 def data_of(archive):
-    """The data of all events by position, None for those of which no column tells anything."""
+    """The data of all events by position, None for those without a value in any column."""
     found = {}
     for segment in archive.look().segments:
         footer = archive.load(segment, "footer")
@@ -44,9 +44,9 @@ def data_of(archive):
             group = archive.load(segment, number)
             columns = group.columns("id", "key", "headers", "data")
             for index, position in enumerate(group.positions):
-                told = [column[index].as_py() for column in columns]
+                values = [column[index].as_py() for column in columns]
                 event = group.event(index)
-                found[position] = event.data["n"] if event else next(filter(None, told), None)
+                found[position] = event.data["n"] if event else next(filter(None, values), None)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Keys whose versions are guarded, in logs and in tables of one's own, on every database."""
+"""Appends to keys at an expected version, in logs and in other tables, on every database."""
 
 import random
 import time
@@ -10,6 +10,7 @@ from itertools import chain, product
 
 import pytest
 import sqlalchemy as sa
+from harness.appended import made
 from harness.statements import count_of, execute
 from harness.waiting import until
 from hypothesis import HealthCheck, given, settings
@@ -21,20 +22,6 @@ from zeroeventhub import EventLog, ExpectedVersion, KeyedTable, NewEvent
 from zeroeventhub.errors import ConfigurationError, Conflict, IdReused, StoreUnavailable
 
 ANY, NONE, SOME = ExpectedVersion.ANY, ExpectedVersion.NO_EVENTS, ExpectedVersion.SOME_EVENTS
-
-
-def made(engine, **options):
-    """A log that has been created."""
-    metadata = sa.MetaData()
-    log = EventLog(metadata, "orders", partitions=4, **options)
-    metadata.create_all(engine)
-    return log
-
-
-@pytest.fixture
-def log(engine):
-    """A log that has been created, on each database."""
-    return made(engine)
 
 
 def happened(count, *, first=1, prefix="e"):
@@ -134,11 +121,11 @@ async def test_log_from_async_code(log, async_engine):
         await session.commit()
     assert [one.version for one in found] == [2, 3, 4]
     feed = log.feed().bind(async_engine)
-    assert sum([len((await feed.read(each, "_first", 99)).events) for each in range(4)]) == 9
+    assert sum([len((await feed.read(each, "_first", 99)).events) for each in range(8)]) == 9
 
 
 def own_table(*parts):
-    """A table of somebody's own, with other names."""
+    """A table with other names than a log's."""
     return sa.Table(
         "movements",
         sa.MetaData(),
@@ -321,7 +308,7 @@ def test_rival_that_cannot_be_seen_asks_to_try_again(postgresql, level, count, e
 
 
 def test_mariadb_knows_what_is_newer_than_its_snapshot(mariadb):
-    """A transaction that read before others appended is told the version of now."""
+    """A transaction that read before another one appended gets the present version."""
     log = made(mariadb)
     append(mariadb, log, "ada", happened(2), 0)
     with mariadb.begin() as connection:
@@ -404,7 +391,7 @@ def assert_by_index(connection, statement, parameters):
 
 
 def assert_as_the_model_says(engine, log, steps):
-    """Append to keys, in transactions that go on behind conflicts; show that each key holds, at
+    """Append to keys, in transactions that continue after conflicts; show that each key holds, at
     every moment, what a list would.
 
     A step is a key, the numbers of its events, and the version that is expected.
@@ -472,7 +459,7 @@ def test_keys_count_what_is_appended(request, database, ordering):
         steps.append(dice.choice(steps))
     assert 20 < assert_as_the_model_says(engine, log, steps) < 70
     feed = log.feed().bind(engine)
-    count = sum(len(feed.read(each, "_first", 100).events) for each in range(4))
+    count = sum(len(feed.read(each, "_first", 100).events) for each in range(8))
     assert count == len(history(engine, log)) + len(history(engine, log, "bob")) > 10
 
 

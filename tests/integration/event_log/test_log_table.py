@@ -111,7 +111,7 @@ def test_one_batch_appended_by_many_at_once_is_there_once(engine, log, size):
 
 
 def test_database_that_is_locked_asks_to_try_again(sqlite):
-    """A producer hears of a writer that keeps SQLite for itself as of something that passes."""
+    """A producer gets a transient error while another writer has locked SQLite."""
     log = made(sqlite)
     impatient = sa.create_engine(sqlite.url, connect_args={"timeout": 0.01})
     with sqlite.begin() as connection:

@@ -131,9 +131,9 @@ def cursors_of(feed):
 def test_every_answer_is_that_of_the_whole_table(
     *, events, deleted, page_bytes, memory_bytes, segment, sealed, trimmed
 ):
-    """Whatever is sealed and trimmed, in whatever steps, and however little of it may be kept at
-    hand, no answer tells a reader of it. Also where positions outlive their events, pages end in
-    the same places, and those that have none are not full.
+    """Every answer stays the same, whatever is sealed and trimmed, in whatever steps, and however
+    small the memory cache is. If positions outlive their events, pages still end in the same
+    places, and those without events are not full.
     """
     ordering = "sequenced" if deleted else None
     with TemporaryDirectory() as folder, connected(f"sqlite:///{folder}/test.db") as engine:
@@ -370,7 +370,7 @@ def test_store_that_hangs_keeps_no_reader_from_the_table(sqlite, tmp_path):
 
 @pytest.mark.parametrize("ending", ["json", "parquet", "places"])
 def test_damaged_file_of_an_archive_is_answered_with_503(sqlite, tmp_path, caplog, ending):
-    """A reader hears in a constant text that a file is damaged, and the log names the file."""
+    """A reader gets a constant text if a file is damaged, and the log names the file."""
     halved(sqlite, tmp_path)
     cursor = source(Archive(tmp_path)).bind(sqlite).cursor_after(8)
     asked = {"token": PARTITIONS, "partition": 0, "cursor": cursor}

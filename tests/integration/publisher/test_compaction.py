@@ -79,7 +79,7 @@ def settled(bound):
 
 
 def test_later_event_in_another_partition_lets_none_go(shop, feed):
-    """A reader of one partition does not hear what the key has become in another one."""
+    """An event stays if only another partition has a later event of its key."""
     rows = [{"part": part, "customer": "ada", "data": {"n": part}} for part in (0, 1)]
     add(shop, orders, rows)
     write(shop, ("bob", "placed", 0))

@@ -1,4 +1,4 @@
-"""Events are deleted batch by batch, beside those who write and read."""
+"""Events are deleted batch by batch while writers write and readers read."""
 
 import threading
 
@@ -27,7 +27,7 @@ def fill(engine):
 
 
 def test_batches_are_bounded_and_told(feed, engine):
-    """No transaction deletes more than it may, and the caller hears of each."""
+    """No transaction deletes more than `rows`, and `on_progress` is called for each."""
     there, heard = [], []
 
     def committed(connection):

@@ -129,7 +129,9 @@ def token(name):
 
 
 def test_reader_sees_keys_of_its_partitions_only(any_engine):
-    """A key in a hidden partition is one without events; types are told by versions, so 404."""
+    """A key in a hidden partition has no events; a reader of some types gets 404, as versions would
+    reveal the other types.
+    """
     publisher, engine = filled(any_engine)
     hook = bearer_tokens({token(name): principal for name, principal in READERS.items()})
 

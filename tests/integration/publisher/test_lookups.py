@@ -99,7 +99,7 @@ def test_moment_of_sqlite_is_found_in_every_form(sqlite, form):
         assert Place.of(feed.cursor_at(moment)).position == position
 
 
-def test_event_whose_time_was_cut_lies_behind_its_moment(engine):
+def test_event_whose_time_was_cut_follows_its_moment(engine):
     """A database that keeps seconds cuts a time; a moment of the same second is before it."""
     table = event_table("cut", at=TIMESTAMP_0)
     table.create(engine)
@@ -113,7 +113,7 @@ def test_event_whose_time_was_cut_lies_behind_its_moment(engine):
 
 
 @pytest.mark.parametrize("micros", [0, 400, 999])
-def test_position_given_in_the_millisecond_of_a_moment_lies_behind_it(sqlite, micros):
+def test_position_given_in_the_millisecond_of_a_moment_follows_it(sqlite, micros):
     """SQLite notes when a position was given in milliseconds; a moment within one is before it."""
     metadata.create_all(sqlite)
     publisher = TableFeed(orders, data="data", ordering="sequenced", **TWO)
@@ -131,7 +131,7 @@ def test_position_given_in_the_millisecond_of_a_moment_lies_behind_it(sqlite, mi
 
 
 def test_event_is_found_by_its_id(engine):
-    """An id leads behind its event, letter by letter alone."""
+    """The cursor of an id is the one after its event, and ids are compared exactly."""
     feed, names = published(engine, id="customer"), ["ada", "Ada", "ada ", "7"]
     add(engine, orders, [{"customer": name, "data": {}} for name in names])
     feed.head()
@@ -176,7 +176,7 @@ def test_count_ends_somewhere(publishing, monkeypatch):
 
 
 def test_deleted_events_may_hide_others(engine, monkeypatch):
-    """Where nothing but deleted events was looked at, what lies behind them is not known."""
+    """If a count examines only deleted events, it is not exact."""
     monkeypatch.setattr(lookups, "MOST_LOOKED_UP", 5)
     feed = published(engine, ordering="sequenced", mutable=True)
     write(engine, 9)
@@ -194,8 +194,8 @@ def ages(feed, engine, placed):
 
 
 def test_age_is_told_by_the_time_of_the_first_event(publishing):
-    """A moment in any zone is as long ago as it is; one to come is not ago at all; and without a
-    time the age is known to an ordering alone that gave the event its position.
+    """The age of an event respects its zone, and is 0 if its time is in the future; without a time,
+    only an ordering that gave the event its position knows the age.
     """
     make, engine = publishing
     feed = make(time="placed", mutable=True)

@@ -143,7 +143,7 @@ def assert_read_by(index, connection, table, condition):
 
 
 def test_feed_that_divides_by_a_hash_is_trimmed(hashing):
-    """A feed without a column of partitions has retention, which tells a cursor's reader so."""
+    """A feed without a column of partitions has retention, and refuses a trimmed cursor."""
     with hashing.begin() as connection:
         connection.execute(sa.insert(keys), [{"name": str(number)} for number in range(40)])
     partition = partition_expression(keys.c.name, 2)

@@ -1,4 +1,4 @@
-"""Consumers that say how far they have come, and what that keeps from being trimmed."""
+"""Consumers register their progress, and trimming waits for them."""
 
 from datetime import timedelta
 
@@ -169,7 +169,7 @@ def test_first_place_that_another_process_has_noted_is_moved(postgresql, tmp_pat
 
 @pytest.mark.parametrize("positions", [(6, 16, 11), (11, 6, 16)])
 def test_all_consumers_are_waited_for(any_feed, positions):
-    """The one furthest behind counts, whatever its name, also if it registers meanwhile."""
+    """The consumer with the longest lag limits a trim, also if it registers meanwhile."""
     plan = any_feed.plan_trim(below=19)
     for name, position in zip(("audit", "billing", "crm"), positions, strict=True):
         any_feed.register_progress(name, 1, any_feed.cursor_after(position))
@@ -179,8 +179,8 @@ def test_all_consumers_are_waited_for(any_feed, positions):
 
 
 def test_clocks_may_be_apart(any_shop, any_feed):
-    """A consumer that registers after a plan, by a clock that is up to a minute behind, is waited
-    for; one that was heard of by a clock that is ahead was heard of just now.
+    """Trimming waits for a consumer that registers after the plan by a clock up to a minute slow;
+    a report by a fast clock counts as one of this moment.
     """
     plan = any_feed.plan_trim(below=18)
     any_feed.register_progress("billing", 0, any_feed.cursor_after(5))

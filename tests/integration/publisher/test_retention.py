@@ -163,7 +163,7 @@ def test_first_begins_at_the_mark(any_shop, any_feed):
     assert numbers(any_feed, 1) == [21]
 
 
-def test_mutable_feed_is_told_as_well(any_shop):
+def test_mutable_feed_refuses_them_as_well(any_shop):
     """Where cursors hold numbers alone, they are refused below what was trimmed all the same."""
     feed = source(mutable=True).bind(any_shop)
     trim(feed, 11)
@@ -217,7 +217,7 @@ def test_numbers_that_start_again_below_the_mark_are_refused(sqlite):
 
 
 def test_feed_without_its_row_is_refused(engine):
-    """A feed that would not hear of what is trimmed is not read before, and never trimmed."""
+    """A feed whose mark has no row is neither read nor trimmed until it is installed."""
     metadata.create_all(engine)
     feed = source().bind(engine)
     with pytest.raises(ConfigurationError, match=r"has no row of feed 'orders\.id'"):
@@ -237,7 +237,7 @@ def test_feed_without_its_row_is_refused(engine):
 
 @for_each(*ALL)
 def test_every_ordering_goes_on_after_the_mark(log, case):
-    """With every ordering all may be trimmed; new events are seen by those who are at the end."""
+    """With every ordering all events may be trimmed; readers at the end see new ones."""
     feed = log.feed
     log.assert_news(*range(6))
     early = feed.read(0, FIRST, 3).cursor

@@ -1,5 +1,5 @@
-"""Events move from a feed's table into its archive: nothing is lost or repeated on the way, and
-what is not of both is neither sealed, trimmed nor shown.
+"""Events move from a feed's table into its archive: nothing is lost or repeated on the way, and a
+table with another history than its archive is neither sealed nor trimmed.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -41,7 +41,7 @@ from zeroeventhub.settings import Capacity
 
 
 def test_sealing_leaves_what_is_young_or_too_little(sqlite, tmp_path):
-    """Only what is older is sealed, and only if it is worth a segment; the caller hears of it."""
+    """Only old events are sealed, and only if they fill a segment; `on_progress` counts them."""
     archive = Archive(tmp_path)
     feed = opened(sqlite, archive)
     assert feed.seal(least=37).segments == 0

@@ -1,4 +1,4 @@
-"""What trimming takes and what it leaves: plans, batches, and those who stand in its way."""
+"""What trimming deletes and what it leaves: plans, batches, and what limits them."""
 
 from datetime import UTC, datetime, timedelta
 

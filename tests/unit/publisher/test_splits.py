@@ -14,7 +14,7 @@ BALANCED = 1.5
 
 
 class Era:
-    """A stretch of rows, each with so many positions, behind a gap; it takes no memory."""
+    """A run of rows, each with so many positions, after a gap; it takes no memory."""
 
     def __init__(self, step, rows, gap=0):
         self.step, self.rows, self.gap = step, rows, gap
@@ -33,7 +33,7 @@ class Era:
 
 
 class Rows:
-    """Rows of several eras, one behind the other."""
+    """Rows of several eras, one after the other."""
 
     def __init__(self, *eras):
         self.eras = eras
