@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
@@ -19,7 +18,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.util import ClauseAdapter
 
-from zeroeventhub.databases.index_hint import IndexHint
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.deletion import Batch, Deleted, delete_events
 from zeroeventhub.publisher.keyset import LIMIT, NearRows, given
@@ -124,7 +122,6 @@ class Compactor:
         self._tombstone = tombstone
         self._keep = keep
         self._near = NearRows.of_all(source)
-        self._some = lru_cache(maxsize=2)(self._build)
 
     def span(self, connection: Connection, older_than: timedelta | None) -> Span:
         """Return the range to examine: events up to the horizon that are old enough."""
@@ -146,8 +143,8 @@ class Compactor:
 
         def deleted(connection: Connection, after: int) -> Deleted:
             self._marks.locked(connection)
-            query = self._some(self._near.hint(connection))
-            seen = connection.execute(query, {**bounds, "after": after, "limit": rows}).all()
+            values = {**bounds, "after": after, "limit": rows}
+            seen = connection.execute(self._next(connection), values).all()
             events, found = 0, [row for row in seen if row.is_gone]
             if found:
                 self._marks.thin(connection, int(found[-1].position))
@@ -157,13 +154,14 @@ class Compactor:
 
         return deleted
 
-    def _build(self, hint: IndexHint) -> Select[Any]:
-        """Select events, each with whether it is superseded or an old tombstone."""
+    def _next(self, connection: Connection) -> Select[Any]:
+        """Select the next events, each with whether it is superseded or an old tombstone."""
         source = self._source
         gone = or_(self._is_superseded(), self._is_old_tombstone())
         columns = [source.position.label("position"), gone.label("is_gone")]
         columns += [source.table.c[name].label(name) for name in source.key]
         query = select(*columns).select_from(source.join(source.table))
+        hint = self._near.hint(connection)
         return self._near.above(query, hint, given("after"), given("until")).limit(LIMIT)
 
     def _is_superseded(self) -> ColumnElement[bool]:

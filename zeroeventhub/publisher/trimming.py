@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
@@ -17,7 +16,6 @@ from sqlalchemy import (
     select,
 )
 
-from zeroeventhub.databases.index_hint import IndexHint
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION, Place
 from zeroeventhub.publisher.deletion import Batch, Deleted, delete_events
@@ -168,7 +166,6 @@ class Trimmer:
         self._registry = registry
         self._version = version
         self._near = NearRows.of_all(ordering.source)
-        self._oldest = lru_cache(maxsize=2)(self._build_oldest)
 
     def plan(self, connection: Connection, bound: TrimBound) -> TrimPlan:
         """Return what a trim would delete; change nothing."""
@@ -277,9 +274,8 @@ class Trimmer:
             if self._registry is not None:
                 # Consumers that have registered since the plan was made limit the trim as well.
                 until = self._registry.allowed_since(connection, plan.made_at, mark, until)
-            query = self._oldest(self._near.hint(connection))
             values = {"after": mark.trimmed, "until": until, "limit": rows}
-            found = connection.execute(query, values).all()
+            found = connection.execute(self._oldest(connection), values).all()
             if not found:
                 return Deleted(0, mark.trimmed, is_last=True)
             last = {row.partition: int(row.position) for row in found}
@@ -292,11 +288,11 @@ class Trimmer:
 
         return deleted
 
-    def _build_oldest(self, hint: IndexHint) -> Select[Any]:
+    def _oldest(self, connection: Connection) -> Select[Any]:
         """Select the oldest events that are left."""
         source = self._source
         partition = _ONLY if source.partition is None else source.partition
         columns = [source.position.label("position"), partition.label("partition")]
         columns += [source.table.c[name].label(name) for name in source.key]
         query = select(*columns).select_from(source.table)
-        return self._near.above(query, hint, given("after"), given("until")).limit(LIMIT)
+        return self._between(connection, query).limit(LIMIT)
