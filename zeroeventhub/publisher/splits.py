@@ -133,31 +133,9 @@ def places(
     Returns:
         The places between the pieces, in order, with or without rows at them.
     """
-    parts = yield from _parts(low, high, count)
-    return cut([*before, *parts], count)
-
-
-def cut(parts: Iterable[Part], count: int) -> list[int]:
-    """Return the places between pieces of nearly equal numbers of rows."""
-    filled = sorted(part for part in parts if part.rows > 0)
-    share = sum(part.rows for part in filled) / count
-    found = list[int]()
-    passed = 0.0
-    for part in filled:
-        while (number := len(found) + 1) < count and number * share <= passed + part.rows:
-            within = (number * share - passed) / part.rows
-            found.append(part.low + int((part.high - part.low) * within))
-        passed += part.rows
-    return found
-
-
-def _parts(
-    low: int, high: int, count: int
-) -> Generator[list[Look], list[tuple[Window, Window]], list[Part]]:
-    """Estimate how many rows are where."""
     numbers = count_from(1)
     wanted = [(low, high, 0.0, 0.0)]
-    parts: list[Part] = []
+    parts = [*before]
     intervals: list[_Interval] = []
     budget = OPENED + OPENED_A_PIECE * count
     while wanted:
@@ -177,7 +155,21 @@ def _parts(
         wanted = [side for interval in chosen for side in interval.opened()]
     for interval in intervals:
         parts += interval.parts()
-    return parts
+    return cut(parts, count)
+
+
+def cut(parts: Iterable[Part], count: int) -> list[int]:
+    """Return the places between pieces of nearly equal numbers of rows."""
+    filled = sorted(part for part in parts if part.rows > 0)
+    share = sum(part.rows for part in filled) / count
+    found = list[int]()
+    passed = 0.0
+    for part in filled:
+        while (number := len(found) + 1) < count and number * share <= passed + part.rows:
+            within = (number * share - passed) / part.rows
+            found.append(part.low + int((part.high - part.low) * within))
+        passed += part.rows
+    return found
 
 
 def _choose(intervals: list[_Interval], most: int) -> list[_Interval]:
