@@ -70,6 +70,11 @@ def made(after, upto, partitions=1, **columns):
     return writer.finish(after, upto, f"1-{upto}")
 
 
+def bare(position):
+    """Return the cursor after an erased event."""
+    return f"1-{position}"
+
+
 class Died(BaseException):
     """What happens to a process that is killed: nothing of its own runs any more."""
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from harness.archives import Died, dying, made, positions_in, store_for
+from harness.archives import Died, bare, dying, made, positions_in, store_for
 from obstore.store import S3Store
 
 from zeroeventhub.archive import Archive
@@ -22,11 +22,6 @@ HOUR = timedelta(hours=1)
 def store(request):
     """An empty store of each kind."""
     return store_for(request.param, request)
-
-
-def bare(position):
-    """The cursor after an event that is no longer there."""
-    return f"1-{position}"
 
 
 def age(folder, **ages):
@@ -48,7 +43,7 @@ def named(archive):
 
 
 def test_segments_follow_each_other(store):
-    """Another process sees what was added; one that adds too late leaves no file."""
+    """Other processes see added segments; a segment that comes too late leaves no file."""
     late = Archive(store)
     late.look()
     archive = Archive(store)
@@ -81,7 +76,7 @@ def test_sealers_side_by_side_lose_and_repeat_nothing(tmp_path):
 
 
 def test_death_at_any_step_of_adding_leaves_a_whole_archive(tmp_path):
-    """Whenever a sealer dies, the archive is as before or as after, and the next one goes on."""
+    """Wherever a sealer dies, the archive is complete, and the next one continues."""
     for step in range(6):
         store = tmp_path / str(step)
         Archive(store).add(made(0, 10), "feed")
@@ -97,7 +92,7 @@ def test_death_at_any_step_of_adding_leaves_a_whole_archive(tmp_path):
 
 
 def test_lost_answer_is_no_reason_to_seal_twice(tmp_path):
-    """A manifest whose creation was not answered counts, and is not taken for another's."""
+    """A manifest counts as created if only the store's answer was lost."""
 
     class Forgetful(Objects):
         def create(self, path, content):
@@ -111,7 +106,7 @@ def test_lost_answer_is_no_reason_to_seal_twice(tmp_path):
 
 
 def test_what_dead_sealers_left_is_tidied_away(tmp_path):
-    """Files that no manifest names go, wherever the process dies that removes them."""
+    """`tidy` deletes the files of dead sealers, also after it died itself."""
     for step in range(0, 12, 2):
         store = tmp_path / str(step)
         for dead in (dying(store, 3).add, Archive(store).add):
@@ -146,7 +141,7 @@ def test_files_of_sealers_that_may_live_stay_for_the_grace(tmp_path):
 
 
 def test_segment_that_was_replaced_stays_for_those_who_read_it(tmp_path):
-    """However old its file is, a segment stays for the grace time after its replacement."""
+    """A replaced segment stays for the grace time, however old its file is."""
     archive = Archive(tmp_path, grace=HOUR, erasable=True)
     archive.add(made(0, 10, key=["ada", "bob"] * 5), "feed")
     (before,) = archive.look().segments
@@ -162,7 +157,7 @@ def test_segment_that_was_replaced_stays_for_those_who_read_it(tmp_path):
 
 
 def test_sealer_that_sleeps_with_a_file_that_was_tidied_away_comes_too_late(tmp_path):
-    """No manifest ever names a segment that was taken for abandoned."""
+    """No manifest names a segment whose file was deleted as abandoned."""
 
     class Sleeper(Objects):
         def create(self, path, content):
@@ -183,7 +178,7 @@ def test_sealer_that_sleeps_with_a_file_that_was_tidied_away_comes_too_late(tmp_
 
 
 def test_old_manifests_go_and_their_numbers_are_given_to_none(tmp_path):
-    """Old manifests go after the grace time; a sealer that slept since then comes too late."""
+    """Old manifests are deleted after the grace time, and their numbers are not used again."""
     sleeper, archive = Archive(tmp_path), Archive(tmp_path, grace=NOW)
     archive.add(made(0, 2), "feed")
     sleeper.look()
@@ -207,7 +202,7 @@ def test_old_manifests_go_and_their_numbers_are_given_to_none(tmp_path):
     ],
 )
 def test_manifest_of_another_version_is_refused(tmp_path, content, complaint):
-    """The archive does not guess at a manifest that it cannot read."""
+    """A manifest of another format is refused."""
     archive = Archive(tmp_path)
     archive.objects.create("manifest/000000000001.json", b"{}")
     assert archive.look().segments == ()
@@ -217,7 +212,7 @@ def test_manifest_of_another_version_is_refused(tmp_path, content, complaint):
 
 
 def test_reader_goes_on_with_what_it_knows_while_the_store_is_down(tmp_path, caplog, monkeypatch):
-    """A reader that has a manifest reads on by that, and its log says so; another one cannot."""
+    """While the store is down, a reader uses the manifest that it has, and logs a warning."""
 
     def down(*_):
         raise Unavailable("The archive's store did not answer.")
@@ -238,7 +233,7 @@ def test_reader_goes_on_with_what_it_knows_while_the_store_is_down(tmp_path, cap
 
 
 def test_segment_that_was_changed_by_another_program_is_refused(tmp_path):
-    """What comes from the store is compared with what was written there, part by part."""
+    """Each part of a changed segment is refused."""
     archive = Archive(tmp_path, erasable=True)
     archive.add(made(0, 1_000, key=["ada", "bob"] * 500), "feed")
     (segment,) = archive.look().segments
@@ -263,7 +258,7 @@ STORE = S3Store("bucket", region="us-east-1", access_key_id="any", secret_access
 
 
 def test_file_is_named_below_what_stands_before_it(tmp_path):
-    """The archive names a file by the URL that it was given; one that shares nothing names none."""
+    """The URL of a file begins with the configured prefix; without one there is no URL."""
     segment = made(0, 10).segment
     for prefix in ("https://cdn.example/orders", "https://cdn.example/orders/"):
         archive = Archive(tmp_path, shared=prefix)
@@ -276,7 +271,7 @@ def test_file_is_named_below_what_stands_before_it(tmp_path):
 
 
 def test_signed_url_is_good_no_longer_than_its_file_stays():
-    """A URL that the store signs ends with its time, or with the grace if that is shorter."""
+    """A signed URL is valid for `shared_for`, or for the grace time if that is shorter."""
     for hours, seconds in ((1, 3_600), (72, 7_200)):
         archive = Archive(
             STORE, shared="signed", shared_for=timedelta(hours=hours), grace=timedelta(hours=2)
@@ -287,6 +282,6 @@ def test_signed_url_is_good_no_longer_than_its_file_stays():
 
 @pytest.mark.parametrize("shared", ["signed", "ftp://cdn.example", "orders", ""])
 def test_way_by_which_no_file_is_reached_is_refused(tmp_path, shared):
-    """A folder signs no URLs, and files have URLs of three kinds."""
+    """A folder signs no URLs, and prefixes of other schemes are refused."""
     with pytest.raises(ConfigurationError):
         Archive(tmp_path, shared=shared)

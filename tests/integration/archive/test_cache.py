@@ -48,7 +48,7 @@ def reopened(tmp_path, **options):
 
 
 def test_archives_that_share_a_folder_keep_apart(cached, tmp_path):
-    """An archive finds nothing in its cache that was fetched from another store."""
+    """Archives of different stores use different folders in one cache."""
     load(*cached)
     Archive(tmp_path / "other", cache=tmp_path / "cache").look()
     reopened(tmp_path)
@@ -67,7 +67,7 @@ def test_archives_that_share_a_folder_keep_apart(cached, tmp_path):
     ids=["whole", "cut", "changed", "empty", "folder"],
 )
 def test_what_was_fetched_is_found_by_other_processes(cached, tmp_path, harmed, fetched):
-    """The cache outlives its process; what is not as it was written is fetched again."""
+    """Other processes use the cache on disk; damaged files are fetched again."""
     archive, segment = cached
     before = load(archive, segment)
     for file in (tmp_path / "cache").glob("*/*"):
@@ -91,9 +91,7 @@ def with_checksum(content):
 @pytest.mark.parametrize("part", ["footer", "0", "1", "places"])
 @pytest.mark.parametrize("harm", ["changed", "cut", "other"])
 def test_cache_that_another_program_writes_is_not_believed(tmp_path, caplog, part, harm):
-    """A file of the cache that is not what the manifest says is fetched anew, and the log says so,
-    whatever checksum it begins with.
-    """
+    """A cached file that differs from the manifest is fetched again, whatever its checksum."""
     writer = Archive(tmp_path / "archive")
     for after in (0, 10):
         writer.add(made(after, after + 10, partitions=2), "feed")
@@ -125,7 +123,7 @@ def test_cache_that_another_program_writes_is_not_believed(tmp_path, caplog, par
 
 
 def test_cache_keeps_what_was_used_last_within_its_bound(tmp_path):
-    """What was not used for the longest goes first, and the bound holds."""
+    """The cache on disk drops the files that were not used for the longest."""
     fetching = Counting(tmp_path / "archive")
     archive = Archive(fetching, cache=tmp_path / "cache", cache_bytes=30_000)
     for after in range(0, 6 * EVENTS, EVENTS):
@@ -148,7 +146,7 @@ def test_cache_keeps_what_was_used_last_within_its_bound(tmp_path):
 
 
 def test_memory_keeps_what_was_used_last_within_its_bound(tmp_path):
-    """A row group is at hand as long as there is room, and as long as it is in use."""
+    """A row group stays in memory while there is room, or while it is in use."""
     archive = Archive(tmp_path)
     archive.add(made(0, 4 * EVENTS), "feed")
     (segment,) = archive.look().segments
@@ -173,7 +171,7 @@ def test_memory_keeps_what_was_used_last_within_its_bound(tmp_path):
 
 
 def test_nothing_is_kept_of_segments_that_were_replaced(tmp_path):
-    """What was erased is in no cache, of this process, of another, or of one that begins later."""
+    """No cache has a replaced segment, in this process, another one or a later one."""
     archives = [
         Archive(tmp_path / "archive", cache=tmp_path / name, erasable=True) for name in "abc"
     ]

@@ -2,15 +2,10 @@
 
 import msgspec
 import pytest
-from harness.archives import made
+from harness.archives import bare, made
 
 from zeroeventhub.archive import Archive, segment_writer
 from zeroeventhub.errors import ConfigurationError, Unavailable
-
-
-def bare(position):
-    """The cursor after an event that is no longer there."""
-    return f"1-{position}"
 
 
 def everything_in(folder):
@@ -31,7 +26,7 @@ def everything_in(folder):
     [(67, 1), *(pytest.param(1, bits, marks=pytest.mark.test_all) for bits in (1, 128, 255))],
 )
 def test_byte_that_was_changed_is_noticed_or_of_no_effect(tmp_path, stride, bits):
-    """A changed byte in any file of an archive is an error, or readers get what they got before."""
+    """A changed byte in any file is an error, or has no effect."""
     Archive(tmp_path).add(made(0, 12, partitions=2), "feed")
     before, noticed = everything_in(tmp_path), {}
     for path in [path for path in tmp_path.rglob("*.*") if path.is_file()]:
@@ -50,7 +45,7 @@ def test_byte_that_was_changed_is_noticed_or_of_no_effect(tmp_path, stride, bits
 
 
 def test_segment_of_before_there_were_digests_is_read(tmp_path, monkeypatch):
-    """What was sealed without digests is read as before, and compared with its checksums."""
+    """A segment without digests is read, and compared with its checksums."""
 
     def without(entries):
         values = [[getattr(one, name) for name in one.__struct_fields__] for one in entries]

@@ -52,7 +52,7 @@ class Noting(Objects):
 )
 @pytest.mark.parametrize("field", ["segments", "removed"])
 def test_name_that_no_segment_has_is_refused(tmp_path, name, field):
-    """A name that is a path, or anything but a segment's own, is an error before it is used."""
+    """A segment's name of another form, such as a path, is refused before it is used."""
     objects = Noting(tmp_path / "archive")
     archive = Archive(objects, cache=tmp_path / "cache")
     named = msgspec.structs.replace(made(0, 10).segment, name=name)
@@ -69,7 +69,7 @@ def test_name_that_no_segment_has_is_refused(tmp_path, name, field):
 
 
 def test_name_that_a_segment_has_is_not_refused(tmp_path):
-    """The form of names is that of the segments that are made."""
+    """The names of written segments have the accepted form."""
     segment = msgspec.structs.replace(made(0, 10).segment, name=NAME)
     objects = Objects(tmp_path)
     objects.create("manifest/000000000001.json", Manifest(1, "feed", (segment,)).encode())
@@ -77,7 +77,7 @@ def test_name_that_a_segment_has_is_not_refused(tmp_path):
 
 
 def test_manifest_with_another_byte_is_refused(tmp_path):
-    """Wherever a manifest was changed, it says what it said, or nothing that is believed."""
+    """A manifest with a changed byte is refused, or has the same content."""
     archive = Archive(tmp_path)
     archive.add(made(0, 10, partitions=2), "feed")
     (path,) = (tmp_path / "manifest").iterdir()
@@ -109,7 +109,7 @@ def test_reader_goes_on_by_the_manifest_before_a_damaged_one(tmp_path, caplog):
 
 
 def test_manifest_of_before_there_were_digests_is_read(tmp_path):
-    """A manifest without its own digest says what it said, and the next one has a digest."""
+    """A manifest without its own digest is read, and the next one has a digest."""
     archive = Archive(tmp_path)
     archive.add(made(0, 10), "feed")
     (path,) = (tmp_path / "manifest").iterdir()

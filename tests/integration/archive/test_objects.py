@@ -24,7 +24,7 @@ def objects(request):
 
 
 def test_object_is_created_once(objects):
-    """A store has what came first under a name; it reads whole objects and parts of them."""
+    """An object is not overwritten; it is read whole or in part, listed and deleted."""
     assert objects.create("segments/one", b"first")
     assert not objects.create("segments/one", b"second")
     assert objects.create("segments/two", b"2")
@@ -56,7 +56,7 @@ def test_folder_begins_with_its_first_object(tmp_path):
 
 
 def test_store_that_does_not_answer_is_unavailable(tmp_path):
-    """A store that is gone can be asked again; one that cannot be opened is refused."""
+    """A store that does not answer is Unavailable; one that cannot be opened is refused."""
     keys = {"region": "us-east-1", "access_key_id": "any", "secret_access_key": "any"}
     options = {"client_options": {"allow_http": True}, "retry_config": {"max_retries": 0}}
     gone = S3Store("bucket", endpoint="http://127.0.0.1:9", **keys, **options)
@@ -69,7 +69,7 @@ def test_store_that_does_not_answer_is_unavailable(tmp_path):
 
 
 def test_store_that_lets_no_process_in_is_refused(tmp_path, monkeypatch):
-    """A folder in which one may not write is no store that may answer later."""
+    """A folder without the right to write is a ConfigurationError."""
     objects = Archive(tmp_path).objects
     monkeypatch.setattr("os.link", Mock(side_effect=PermissionError(13, "Permission denied")))
     with pytest.raises(ConfigurationError, match="does not let this process in"):

@@ -9,6 +9,7 @@ from harness.archives import (
     EVENTS,
     PARTITIONS,
     Died,
+    bare,
     dying,
     made,
     opened,
@@ -63,8 +64,8 @@ def test_each_event_is_found_by_its_id_and_by_its_key(tmp_path, named):
     left = {number: number for number in range(1, 13)}
     for number, name in enumerate(names, 1):
         given = {"ids": [], "keys": []} | {named: [name, "none"]}
-        assert archive.erase(**given, bare=lambda position: f"1-{position}") == 1
-        assert archive.erase(**given, bare=lambda position: f"1-{position}") == 0
+        assert archive.erase(**given, bare=bare) == 1
+        assert archive.erase(**given, bare=bare) == 0
         left[number] = None
         assert data_of(archive) == left
     assert [segment.last for segment in archive.manifest.segments] == ["1-4", "1-8", "1-12"]
@@ -73,7 +74,7 @@ def test_each_event_is_found_by_its_id_and_by_its_key(tmp_path, named):
 
 
 def test_erased_events_are_gone_and_their_cursors_stay(sqlite, tmp_path):
-    """Nothing of them is left in any file once the grace time is over; every reader reads on."""
+    """After the grace time no file has erased events; every cursor stays valid."""
     archive = Archive(tmp_path / "archive", erasable=True)
     feed = erasable(sqlite, archive)
     reading = Archive(tmp_path / "archive", erasable=True)
@@ -105,7 +106,7 @@ def test_erased_events_are_gone_and_their_cursors_stay(sqlite, tmp_path):
 
 @pytest.mark.slow
 def test_death_at_any_step_of_erasing_loses_nothing_else(sqlite, tmp_path):
-    """Wherever the eraser dies, what is to stay stays, and the next one finishes."""
+    """Wherever an eraser dies, other events stay, and the next one finishes."""
     feed = erasable(sqlite, Archive(tmp_path, erasable=True))
     there, step, died = set(range(36)), 0, True
 
@@ -129,7 +130,7 @@ def test_death_at_any_step_of_erasing_loses_nothing_else(sqlite, tmp_path):
 
 
 def test_erasing_beside_sealing_keeps_what_both_did(sqlite, tmp_path):
-    """A segment that comes while another is rewritten is not lost, and nothing comes back."""
+    """A segment added during an erasure is kept, and erased events do not come back."""
     feed = erasable(sqlite, Archive(tmp_path, erasable=True))
     with sqlite.begin() as connection:
         place(connection, *EVENTS)
@@ -149,7 +150,7 @@ def test_erasing_beside_sealing_keeps_what_both_did(sqlite, tmp_path):
 
 
 def test_pages_of_what_may_be_erased_are_not_kept(sqlite, tmp_path):
-    """The feed says of no page that it never changes, and without that nothing is erased."""
+    """Only a feed that marks no page as immutable lets events be erased."""
     feed = erasable(sqlite, Archive(tmp_path))
     assert feed.read(0, "1-0", 1).full
     with pytest.raises(ConfigurationError, match="erasable=True"):
@@ -179,7 +180,7 @@ def test_segment_is_parquet_that_others_read(tmp_path):
 
 
 def test_row_groups_hold_what_is_fetched_at_once(tmp_path):
-    """A row group has 10,000 events and 4 MiB of their JSON, or a single event that is larger."""
+    """A row group has at most 10,000 events and 4 MiB of JSON, unless one event is larger."""
     archive = Archive(tmp_path)
     archive.add(made(0, 20_001), "feed")
     large = [f'"{"x" * size}"' for size in (3_000_000, 2_000_000, 1_000_000, 5_000_000, 10)]

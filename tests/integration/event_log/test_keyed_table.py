@@ -43,7 +43,7 @@ def history(engine, log, key="ada", **options):
 
 
 def test_ids_of_other_events_are_refused(engine, log):
-    """Ids that come again with other data, to another key or version, or in part, are refused."""
+    """An id that comes again with other data, key or version, or in part, is refused."""
     append(engine, log, "ada", happened(2), 0)
     for key, events, expected in (
         ("bob", happened(1), 0),
@@ -61,7 +61,7 @@ def test_ids_of_other_events_are_refused(engine, log):
 
 
 def test_event_of_a_batch_is_no_event_of_a_key(engine, log):
-    """What came in a batch has no version; what has one comes in no batch again."""
+    """An event appended without a key's version has none, and cannot get one later."""
     first, second = (NewEvent("counted", {"n": n}, key="ada", id=f"e{n}") for n in (1, 2))
     with engine.begin() as connection:
         log.append(connection, [first])
@@ -75,7 +75,7 @@ def test_event_of_a_batch_is_no_event_of_a_key(engine, log):
 
 
 def test_what_is_read_is_what_was_appended(engine, log):
-    """A kept event has everything that a new one had, and its time."""
+    """A kept event has the attributes of the new one, and its time."""
     new = NewEvent("counted", {"n": 1, "more": ["ë", None, 0.5]}, id="e1", key="ada")
     append(engine, log, "ada", [new], 0)
     with Session(engine) as session:
@@ -86,8 +86,8 @@ def test_what_is_read_is_what_was_appended(engine, log):
 
 
 def test_what_cannot_be_appended_is_refused(sqlite):
-    """An expected version is a number or one of three words, the key of a log is a name, and an
-    event that names a key is appended to no other; an append of nothing is checked as others are.
+    """An append refuses an invalid expected version or key, and an event with another key; an
+    append of no events checks the version as well.
     """
     log = made(sqlite)
     for expected in (-1, True, "1", None, 1.0):
@@ -141,7 +141,7 @@ def own_table(*parts):
 
 
 def test_table_of_ones_own_has_keys(engine):
-    """Any table with a key and a version is guarded alike, also with other names in Python."""
+    """Any table with a key and a version works, also with other column names in Python."""
     table = own_table()
     for column in (table.c.nth, table.c.note):
         column.key = f"{column.key}_"
@@ -165,7 +165,7 @@ def test_table_of_ones_own_has_keys(engine):
 
 
 def test_table_of_ones_own_with_ids(engine):
-    """With a column of ids, rows that come again are recognized, and those that differ refused."""
+    """With a column of ids, repeated rows are recognized, and different ones refused."""
     table = own_table(sa.UniqueConstraint("nth", "account"))
     table.create(engine)
     keyed = KeyedTable(table, key="account", version="nth", id="command", same=["amount"])
@@ -179,7 +179,7 @@ def test_table_of_ones_own_with_ids(engine):
 
 
 def test_unique_value_of_another_column_is_no_row_that_came_before(engine):
-    """A row that another unique column refuses is an error, and nothing of its append is there."""
+    """A duplicate in another unique column is an error, and nothing is appended."""
     table = own_table(sa.UniqueConstraint("account", "nth"), sa.UniqueConstraint("amount"))
     table.create(engine)
     execute(engine, table.insert().values(account=1, nth=1, amount=7))
@@ -194,7 +194,7 @@ def test_unique_value_of_another_column_is_no_row_that_came_before(engine):
 
 
 def test_row_that_does_not_fit_is_refused(sqlite):
-    """A row has columns of the table, without key and version, and with what it is known by."""
+    """A row with unknown, fixed or missing columns is refused."""
     table = own_table(sa.UniqueConstraint("account", "nth"))
     table.create(sqlite)
     plain = KeyedTable(table, key="account", version="nth")
@@ -221,7 +221,7 @@ def test_row_that_does_not_fit_is_refused(sqlite):
     ],
 )
 def test_table_without_a_unique_index_is_refused(parts, options):
-    """A table in which nothing keeps versions or ids apart is refused before it is written to."""
+    """A table without a unique index on its versions or ids is refused at construction."""
     with pytest.raises(ConfigurationError, match="unique"):
         KeyedTable(own_table(*parts), key="account", version="nth", **options)
 
@@ -251,7 +251,7 @@ def at_once(engine, count):
 
 
 def test_handlers_leave_no_gap_and_no_double(engine, log):
-    """Handlers that load, decide and append at once, and try again, count without a mistake."""
+    """Handlers that load, decide and append at once, and retry, count without gaps."""
 
     def handle(connection, number):
         events = log.read_key(connection, "ada")
@@ -266,7 +266,7 @@ def test_handlers_leave_no_gap_and_no_double(engine, log):
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_writers_who_expect_any_version_all_come_in(engine, log, count):
-    """Appends to any version are numbered in the order in which they come, without a conflict."""
+    """Appends to any version get consecutive versions without a conflict."""
     conflicts = []
 
     def write(connection, number):
@@ -287,7 +287,7 @@ def test_writers_who_expect_any_version_all_come_in(engine, log, count):
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
 @pytest.mark.parametrize(("count", "expected"), [(1, 2), (1, ANY), (5, None)])
 def test_rival_that_cannot_be_seen_asks_to_try_again(postgresql, level, count, expected):
-    """A writer that cannot see what others appended tries again in a new transaction."""
+    """If a transaction cannot see another one's append, the error asks for a retry."""
     log = made(postgresql)
     append(postgresql, log, "ada", happened(2), 0)
     with postgresql.connect().execution_options(isolation_level=level) as connection:
@@ -329,7 +329,7 @@ def test_mariadb_knows_what_is_newer_than_its_snapshot(mariadb):
 
 @pytest.mark.parametrize("ends", ["rollback", "commit"])
 def test_writer_that_is_open_is_waited_for(postgresql, ends):
-    """A writer beside an open transaction of the same key goes on when that has ended."""
+    """An append waits for an open transaction that appended to the same key."""
     log = made(postgresql)
     with ThreadPoolExecutor(1) as pool, postgresql.connect() as connection:
         log.append_to(connection, "ada", happened(2), expected_version=0)
@@ -344,7 +344,7 @@ def test_writer_that_is_open_is_waited_for(postgresql, ends):
 
 
 def test_key_is_read_by_one_query_by_the_index(engine, log):
-    """A key is restored, and a page of it shown, by one statement that looks at its events only."""
+    """A key, or a page of it, is read by one statement through the index."""
     for _ in range(3):
         append(engine, log, "ada", [NewEvent("x", {"n": n}) for n in range(200)], ANY)
     with engine.begin() as connection:

@@ -18,8 +18,8 @@ DATABASES = ["sqlite", "postgresql", "mariadb"]
     ("database", "ordering"), [*product(DATABASES, [None, "sequenced"]), ("postgresql", "gated")]
 )
 def test_what_is_appended_is_published(request, database, ordering):
-    """The feed has every event in the partition of its key, or of its id where it has no key, in
-    order, whatever the size of batches; and a checkup finds nothing that is missing.
+    """The feed has every event in the partition of its key, or else of its id, in order, for
+    batches of any size; and a check finds nothing missing.
     """
     engine = request.getfixturevalue(database)
     log = made(engine, ordering=ordering)

@@ -18,7 +18,7 @@ from zeroeventhub.errors import ConfigurationError, StoreUnavailable
 
 @pytest.mark.parametrize("size", [1, 5])
 def test_repeated_append_changes_nothing(engine, log, size):
-    """A batch that is appended again, whole, in part or among others, is there once."""
+    """A batch that is appended again, whole or in part, is stored once."""
     append(engine, log, batch(size))
     before = rows(engine, log)
     append(engine, log, batch(size))
@@ -35,7 +35,7 @@ def test_repeated_append_changes_nothing(engine, log, size):
 
 
 def test_long_batch_that_comes_again_in_part_is_there_once(any_engine):
-    """The log finds events that are there among more than one statement looks up."""
+    """Known events are recognized in batches longer than one lookup."""
     log = made(any_engine)
     append(any_engine, log, batch(700))
     append(any_engine, log, batch(1_300)[::-1])
@@ -44,9 +44,8 @@ def test_long_batch_that_comes_again_in_part_is_there_once(any_engine):
 
 
 def test_refusal_of_the_database_stays_what_it_is(engine):
-    """An event that a constraint of the table refuses is an error of the database, and is taken
-    neither for one that is there nor for what passes; where another column than its id is taken,
-    it is never passed over.
+    """A violated constraint is the database's error, not a duplicate; a duplicate in another unique
+    column than the id is never ignored.
     """
     only_one = sa.UniqueConstraint("type", name="one_of_a_kind")
     log = made(engine, sa.CheckConstraint("type <> 'bad'"), only_one)
@@ -67,7 +66,7 @@ def test_refusal_of_the_database_stays_what_it_is(engine):
 
 
 def test_append_is_part_of_the_callers_transaction(engine, log):
-    """What is appended is gone if the caller rolls its transaction back."""
+    """If the caller rolls back, nothing is appended."""
     for open_one in (engine.connect, partial(Session, engine)):
         with open_one() as transaction:
             log.append(transaction, batch(3))
@@ -82,7 +81,7 @@ def test_append_is_part_of_the_callers_transaction(engine, log):
 
 @pytest.mark.anyio
 async def test_append_by_an_async_driver_without_copy(postgresql):
-    """A driver that has no COPY as psycopg has it appends a batch once."""
+    """A driver without psycopg's COPY appends a batch once."""
     log = made(postgresql)
     own = create_async_engine(postgresql.url.set(drivername="postgresql+asyncpg"))
     for size in (1, 5, 7):
@@ -94,7 +93,7 @@ async def test_append_by_an_async_driver_without_copy(postgresql):
 
 @pytest.mark.parametrize("size", [1, 20])
 def test_one_batch_appended_by_many_at_once_is_there_once(engine, log, size):
-    """Producers that append the same batch at the same moment leave it there once."""
+    """Producers that append the same batch at once store it once."""
 
     def produce(order):
         for _ in range(50):
@@ -124,7 +123,7 @@ def test_database_that_is_locked_asks_to_try_again(sqlite):
 
 
 def test_log_in_a_schema(postgresql):
-    """A log lives in a schema, under any name, and a gated one refuses numbers handed in."""
+    """A log works in a schema and under any name; a gated one refuses explicit positions."""
     execute(postgresql, 'CREATE SCHEMA "My shop"')
     metadata = sa.MetaData()
     log = EventLog(metadata, "Order's log", partitions=2, schema="My shop", ordering="gated")
@@ -139,7 +138,7 @@ def test_log_in_a_schema(postgresql):
 
 
 def test_what_is_no_event_or_no_transaction_is_refused(sqlite):
-    """A log takes events in its caller's transaction, and as many partitions as there can be."""
+    """A log refuses other objects than events and transactions, and a bad number of partitions."""
     for partitions in (0, 32769):
         with pytest.raises(ConfigurationError):
             EventLog(sa.MetaData(), "orders", partitions=partitions)

@@ -9,7 +9,7 @@ from zeroeventhub.errors import IdReused
 
 @pytest.fixture(scope="module")
 def appended():
-    """Tell whether a log takes two documents under one id for one event."""
+    """Return whether a log accepts two documents under one id."""
     metadata = MetaData()
     log = EventLog(metadata, "orders")
     engine = create_engine("sqlite://")
@@ -47,7 +47,7 @@ def appended():
     ],
 )
 def test_documents_are_compared_in_what_they_say(appended, one, other, is_same):
-    """The log overlooks the order of names and how a number is written, and no other difference;
-    what every database keeps to the last digit is compared to the last digit.
+    """Two documents are equal regardless of the order of names and the notation of numbers; digits
+    that every database keeps are compared.
     """
     assert appended(one, other) is is_same

@@ -42,7 +42,7 @@ FILTERS = [
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """Let a few events be many."""
+    """Make limits so small that a few events reach them."""
     monkeypatch.setattr(segment_writer, "GROUP_EVENTS", 5)
     monkeypatch.setattr(lookups, "MOST", 9)
     monkeypatch.setattr(lookups, "MOST_LOOKED_UP", 9)
@@ -50,7 +50,7 @@ def small(monkeypatch):
 
 
 def answer(question, *arguments, **options):
-    """Return what a feed answers, also if it refuses."""
+    """Return the answer of a feed, or its error."""
     try:
         return question(*arguments, **options)
     except ZeroEventHubError as error:
@@ -58,7 +58,7 @@ def answer(question, *arguments, **options):
 
 
 def every_answer(feed, cursors):
-    """Ask a feed whatever can be asked of it, at every one of some cursors."""
+    """Ask a feed every question at each of some cursors."""
     answers = {}
 
     def ask(name, *arguments, **options):
@@ -164,7 +164,7 @@ def test_every_answer_is_that_of_the_whole_table(
 
 @of_any([OBSERVED, OBSERVED_MARIADB], *ALL)
 def test_every_ordering_has_the_same_answers_from_its_archive(request, case, tmp_path):
-    """On every database and in every order pages, cursors and places stay what they were."""
+    """In every ordering of every database, answers stay the same after a trim."""
     engine = request.getfixturevalue(case.database)
     feed = opened(engine, Archive(tmp_path / "archive"), ordering=Log(engine, case).ordering)
     cursors = cursors_of(feed)[::2]
@@ -177,7 +177,7 @@ def test_every_ordering_has_the_same_answers_from_its_archive(request, case, tmp
 
 @pytest.mark.slow
 def test_every_cursor_reads_on_across_the_boundary(sqlite, tmp_path):
-    """Around each edge of row groups, segments and marks, a reader gets the event that follows."""
+    """At each edge of row groups, segments and marks, a reader gets the next event."""
     feed = opened(sqlite, Archive(tmp_path))
     cursors = [feed.cursor_after(position) for position in range(37)]
     feed.seal(segment_events=10)
@@ -190,7 +190,7 @@ def test_every_cursor_reads_on_across_the_boundary(sqlite, tmp_path):
 
 
 def test_searches_end_where_they_would_take_long(sqlite, tmp_path, monkeypatch):
-    """Of many segments the newest events are found by id; the rest is said to be too far back."""
+    """A search by id reads the last segments only, and reports earlier events as too far back."""
     feed = opened(sqlite, Archive(tmp_path), id="id")
     found = {str(number): feed.cursor_of(str(number), (number - 1) % 3) for number in range(1, 37)}
     feed.seal(segment_events=3)
@@ -208,7 +208,7 @@ def test_searches_end_where_they_would_take_long(sqlite, tmp_path, monkeypatch):
 
 
 def test_files_of_an_archive_are_named_in_order(sqlite, tmp_path, monkeypatch):
-    """A reader gets some files at a time, with positions it asked for, and where to go on."""
+    """An answer names some files, the requested positions in each, and the next cursor."""
     monkeypatch.setattr(archive_reader, "FILES", 2)
     feed = opened(sqlite, Archive(tmp_path, shared="https://cdn.example"))
     start, stop = feed.cursor_after(5), feed.cursor_after(27)
@@ -225,7 +225,7 @@ def test_files_of_an_archive_are_named_in_order(sqlite, tmp_path, monkeypatch):
 
 
 def test_times_at_which_positions_were_given_are_kept(sqlite, tmp_path):
-    """A feed without times finds the place of a moment in its archive as well."""
+    """A feed without times finds the position of a moment in its archive as well."""
     feed = opened(sqlite, Archive(tmp_path), EVENTS[:9], ordering="sequenced", time=None)
     moments = [BEGAN]
     for part in (EVENTS[9:20], EVENTS[20:], ()):
@@ -245,7 +245,7 @@ def test_times_at_which_positions_were_given_are_kept(sqlite, tmp_path):
 @pytest.mark.anyio
 @pytest.mark.parametrize("kind", ["folder", "s3"])
 async def test_async_feed_reads_and_seals(request, any_async_engine, kind):
-    """An async feed has the same pages from an archive, and trims nothing that is not there."""
+    """An async feed reads the same pages from an archive, and trims only what is sealed."""
     store = store_for(kind, request)
     feed = source(Archive(store))
     async with any_async_engine.begin() as connection:
@@ -326,7 +326,7 @@ def following(url, position):
 
 
 def test_no_connection_is_held_while_something_is_fetched(any_engine, tmp_path):
-    """No connection of the host waits for the store."""
+    """No connection of the host is held while the store is read."""
     halved(any_engine, tmp_path)
     objects = Watched(tmp_path, any_engine)
     every_answer(source(Archive(objects)).bind(any_engine), [FIRST, "1-7", "1-29", "1-33"])
@@ -335,7 +335,7 @@ def test_no_connection_is_held_while_something_is_fetched(any_engine, tmp_path):
 
 
 def test_store_that_is_down_keeps_no_reader_from_the_table(sqlite, tmp_path):
-    """A reader of what is in the table does not notice; a reader of the archive gets 503."""
+    """While the store is down, readers of the table get pages, and readers of the archive 503."""
     halved(sqlite, tmp_path)
     last = source(Archive(tmp_path)).bind(sqlite).read(0, LAST, 1).cursor
     objects = Watched(tmp_path)
@@ -351,7 +351,7 @@ def test_store_that_is_down_keeps_no_reader_from_the_table(sqlite, tmp_path):
 
 
 def test_store_that_hangs_keeps_no_reader_from_the_table(sqlite, tmp_path):
-    """However many wait for the store, a reader of what is in the table does not."""
+    """While readers wait for the store, a reader of the table gets its page."""
     halved(sqlite, tmp_path)
     objects = Watched(tmp_path)
     objects.answers.clear()

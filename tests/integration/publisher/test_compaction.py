@@ -88,7 +88,7 @@ def test_later_event_in_another_partition_lets_none_go(shop, feed):
 
 
 def test_cursors_stay_good(any_shop, any_feed):
-    """Every cursor that was given goes on, also one at an event that has gone."""
+    """Every cursor stays valid, also one at a deleted event."""
     write(any_shop, *[(key, "placed", 1) for key in ("ada", "bo") * 6])
     bound = settled(any_feed)
     before = {part: events(bound, part, limit=1)[1] for part in (0, 1)}
@@ -102,7 +102,7 @@ def test_cursors_stay_good(any_shop, any_feed):
 
 
 def test_event_that_is_not_settled_stands_for_none(postgresql):
-    """What lies above the horizon is not read yet, so what it will stand for stays."""
+    """An event above the horizon does not replace an earlier one."""
     bound = published(postgresql, **OPTIONS)
     write(postgresql, ("ada", "placed", 1))
     settled(bound)
@@ -115,8 +115,8 @@ def test_event_that_is_not_settled_stands_for_none(postgresql):
 
 
 def test_what_is_young_or_says_that_a_key_is_no_more_goes_later(any_shop):
-    """What is younger than an age stays, though it lets older ones go; and an event that says that
-    its key is no more takes the key with it, some time later. What has no key stays.
+    """Compaction keeps events younger than `older_than`, though these replace older ones; it
+    deletes a tombstone after `keep_tombstones`, and never an event without a key.
     """
     write(
         any_shop, ("ada", "placed", 9), ("bob", "placed", 9), ("ada", "gone", 8), ("bob", "gone", 1)
@@ -136,7 +136,7 @@ def test_what_is_young_or_says_that_a_key_is_no_more_goes_later(any_shop):
 
 
 def test_tombstone_that_nothing_follows_stays(any_shop):
-    """The last event of all stays, for its number would be given again."""
+    """The last event of the table stays, as its number would be given again."""
     write(any_shop, ("ada", "placed", 9), ("ada", "gone", 8))
     compaction = Compaction(tombstone=orders.c.kind == "gone", keep_tombstones=HOUR)
     assert settled(source(compaction).bind(any_shop)).compact() == 1
@@ -145,7 +145,7 @@ def test_tombstone_that_nothing_follows_stays(any_shop):
 
 @of_any([SEQUENCED, OBSERVED_MARIADB, SINGLE_WRITER], *SEQUENCING, OBSERVED)
 def test_every_ordering_is_compacted(request, case):
-    """With every ordering, the last event of each key is all that is left to read."""
+    """With every ordering, only the last event of each key is left."""
     log = Log(request.getfixturevalue(case.database), case)
     log.publish(key="n", retention=Retention(), compaction=Compaction())
     log.write(*[0, 1, 2] * 4)
@@ -160,7 +160,7 @@ def test_every_ordering_is_compacted(request, case):
 )
 @settings(max_examples=10)
 def test_what_is_left_is_what_a_table_of_keys_has(written, rows):
-    """Whatever was written, a reader of the rest knows of each key what a reader of all knows."""
+    """A reader of a compacted feed gets the same state of each key as a reader of all events."""
     engine = create_engine("sqlite://")
     compaction = Compaction(tombstone=orders.c.kind == "gone", keep_tombstones=timedelta())
     one = {"partition": None, "partitions": None, "compaction": compaction}
@@ -179,7 +179,7 @@ def test_what_is_left_is_what_a_table_of_keys_has(written, rows):
 
 
 def test_nothing_is_missed_beside_writers(shop, feed):
-    """Readers that read while others write and a third compacts know of each key its last event."""
+    """Readers get the last event of each key while writers write and a compaction runs."""
     bound, cursors, known = settled(feed), {0: FIRST, 1: FIRST}, {}
 
     def write_on(seed):

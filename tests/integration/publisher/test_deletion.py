@@ -40,7 +40,7 @@ def test_batches_are_bounded_and_told(feed, engine):
 
 
 def test_feed_that_is_trimmed_by_two_at_once_goes_on(any_feed):
-    """A trimmer goes on after what another one has trimmed meanwhile."""
+    """A trim continues after events that another process has trimmed meanwhile."""
     plans = [any_feed.plan_trim(below=9) for _ in range(2)]
     assert [any_feed.trim(plan, rows=3) for plan in plans] == [8, 0]
     stale = any_feed.plan_trim(below=10)
@@ -51,7 +51,7 @@ def test_feed_that_is_trimmed_by_two_at_once_goes_on(any_feed):
 
 @for_each(*SEQUENCING)
 def test_batch_of_events_that_are_gone_already_is_not_the_last(log, case):
-    """Positions outlive their events, and are trimmed as well, however many lie side by side."""
+    """Positions of deleted events are trimmed as well, also a whole batch of them."""
     log.assert_news(*range(30))
     log.run("DELETE FROM log WHERE n < 15")
     assert trim(log.feed, 26, rows=4) == 10
@@ -61,7 +61,7 @@ def test_batch_of_events_that_are_gone_already_is_not_the_last(log, case):
 
 @for_each(*SEQUENCING)
 def test_positions_beside_the_events_go_with_them(log, case):
-    """With the ordering sequenced positions are trimmed too, and a key that came back stays."""
+    """With the ordering sequenced, positions are trimmed too, and a reinserted key stays."""
     log.assert_news(0, 1, 2, 3)
     plan = log.feed.plan_trim(below=4)
     log.run("DELETE FROM log WHERE n = 1", "INSERT INTO log (id, n) VALUES (2, 9)")
@@ -76,7 +76,7 @@ def test_positions_beside_the_events_go_with_them(log, case):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """Let a locked row be given up soon."""
+    """Shorten the wait for a locked row."""
     monkeypatch.setattr(deletion, "TRIES", 2)
     monkeypatch.setattr("zeroeventhub.publisher.deletion.LOCK_SECONDS", 0.1)
 
@@ -84,7 +84,7 @@ def impatient(monkeypatch):
 @pytest.mark.usefixtures("impatient")
 @for_each(OBSERVED, OBSERVED_MARIADB)
 def test_rows_that_others_have_locked_are_waited_for(log, case):
-    """A locked old event stops trimming for a while; the connection has its patience again."""
+    """A trim waits for a locked row; the connection gets its own lock timeout back."""
     log.assert_news(*range(6))
     plan = log.feed.plan_trim(below=6)
     patience = {
@@ -104,7 +104,7 @@ def test_rows_that_others_have_locked_are_waited_for(log, case):
 
 @for_each(*(case for case in ALL if case.database != "sqlite"))
 def test_no_writer_waits_for_a_batch(log, case):
-    """While a batch is being deleted writers write to the table, and need not wait."""
+    """Writers write to the table without waiting while a batch is being deleted."""
     log.assert_news(*range(6))
     plan = log.feed.plan_trim(below=6)
     written = []
@@ -122,7 +122,7 @@ def test_no_writer_waits_for_a_batch(log, case):
 
 
 def test_events_that_others_refer_to_stay(postgresql):
-    """Where the database keeps an event from being deleted, its batch changes nothing."""
+    """If a foreign key keeps an event from being deleted, its batch changes nothing."""
     feed = published(postgresql, retention=Retention())
     with postgresql.begin() as connection:
         place(connection, 6)

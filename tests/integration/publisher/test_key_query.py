@@ -57,7 +57,7 @@ def whole(client, key, **options):
 
 
 def test_history_of_a_key_is_read_to_its_end(log):
-    """Pages of any size are the events of the key, and of no other, whatever its letters."""
+    """Pages of any size have all events of the key, whatever its characters, and no others."""
     publisher, engine = log
     with serve(publisher.feed(key_history=True), engine) as (client, _):
         for key, limit in zip(KEYS, [None, 1, 2, 3, 4, 5], strict=True):
@@ -82,7 +82,7 @@ def test_event_of_a_history_is_the_one_of_the_feed(engine):
 
 
 def test_history_is_off_unless_asked_for(sqlite):
-    """A log's feed shows no keys by themselves unless it is given key_history."""
+    """A feed answers requests for a key only with `key_history`."""
     log, engine = filled(sqlite)
     with serve(log.feed(), engine) as (client, address):
         assert "key-history" not in client.discover().extensions
@@ -95,7 +95,7 @@ def test_history_is_off_unless_asked_for(sqlite):
 
 
 def test_bytes_bound_a_page(sqlite, monkeypatch):
-    """A page ends where it would be too large, and has one event at least."""
+    """A page ends at its limit of bytes, and has one event at least."""
     monkeypatch.setattr(key_query, "MOST_BYTES", 60)
     log, engine = filled(sqlite)
     with engine.begin() as connection:
@@ -152,7 +152,7 @@ def test_reader_sees_keys_of_its_partitions_only(any_engine):
 
 
 def own_table(*parts, key=None, version=None):
-    """A table of the publisher's own."""
+    """A table other than that of a log."""
     columns = {"account": key or sa.Integer, "nth": version or sa.Integer, "data": sa.JSON}
     parts = parts or [sa.UniqueConstraint("account", "nth")]
     return event_table("movements", *parts, position="number", **columns)
@@ -172,7 +172,7 @@ def own_table(*parts, key=None, version=None):
     ],
 )
 def test_table_whose_keys_cannot_be_read_is_refused(table, options, sentence):
-    """What an index does not serve, or what is no version, is refused when the feed is made."""
+    """A key without an index, or a version that is no number, is refused at construction."""
     with pytest.raises(ConfigurationError, match=sentence):
         TableFeed(table, data="data", **options)
 
@@ -189,6 +189,6 @@ def test_table_whose_keys_cannot_be_read_is_refused(table, options, sentence):
     ],
 )
 def test_answer_that_is_no_history_is_refused(body):
-    """A body that was cut, or whose versions do not rise, is never taken for a history."""
+    """A client refuses a body that was cut, or whose versions do not rise."""
     with pytest.raises(ProtocolError):
         decode_key_page(body, 7)

@@ -42,7 +42,7 @@ def place_at(engine, minutes, part=0):
 
 
 def test_moment_keeps_its_cursor(publishing):
-    """A moment is the same in any zone; its cursor stays, and is looked for in one partition."""
+    """A moment has the same cursor in any zone and at any later time, in each partition."""
     make, engine = publishing
     feed = make(time="placed", **TWO)
     place_at(engine, [0, 10, 5])
@@ -75,7 +75,7 @@ def test_sequenced_feed_knows_when_positions_were_given(engine):
 
 
 def test_feed_without_times_says_so(engine):
-    """Where no column is the time, or one of text is, a moment is refused with what to change."""
+    """Without a column of timestamps, the error for a moment says which option to give."""
     for time_, complaint in ((None, "which column"), ("kind", "timestamps")):
         with pytest.raises(ConfigurationError, match=complaint):
             published(engine, time=time_).cursor_at(NOON)
@@ -87,7 +87,7 @@ def _minute(number):
 
 @pytest.mark.parametrize("form", ["12:00:01", "12:00:01.000000", "12:00:01.5", "12:00:01.500000"])
 def test_moment_of_sqlite_is_found_in_every_form(sqlite, form):
-    """Times that SQLite or others wrote, with a fraction or without, are of their second."""
+    """SQLite's texts of times are compared by their value, with a fraction or without."""
     metadata.create_all(sqlite)
     with sqlite.begin() as connection:
         for time_of_day in ("12:00:00.9", form, "12:00:02"):
@@ -100,7 +100,7 @@ def test_moment_of_sqlite_is_found_in_every_form(sqlite, form):
 
 
 def test_event_whose_time_was_cut_follows_its_moment(engine):
-    """A database that keeps seconds cuts a time; a moment of the same second is before it."""
+    """An event whose time the database truncated follows a moment of the same second."""
     table = event_table("cut", at=TIMESTAMP_0)
     table.create(engine)
     written = NOON.replace(microsecond=700_000, tzinfo=None)
@@ -114,7 +114,7 @@ def test_event_whose_time_was_cut_follows_its_moment(engine):
 
 @pytest.mark.parametrize("micros", [0, 400, 999])
 def test_position_given_in_the_millisecond_of_a_moment_follows_it(sqlite, micros):
-    """SQLite notes when a position was given in milliseconds; a moment within one is before it."""
+    """A position that SQLite gave in the millisecond of a moment follows the moment."""
     metadata.create_all(sqlite)
     publisher = TableFeed(orders, data="data", ordering="sequenced", **TWO)
     with sqlite.begin() as connection:
@@ -143,7 +143,7 @@ def test_event_is_found_by_its_id(engine):
 
 
 def test_ids_of_numbers_and_uuids_are_found(engine):
-    """A number or a UUID is found by its text, and what is no such text is not there."""
+    """Ids of numbers and UUIDs are found by their text; other texts have no event."""
     table = event_table("log", position="number", name=Uuid, weight=Float)
     table.metadata.create_all(engine)
     name = uuid.UUID("6f1d9d5e-6c8c-4f0e-9d4b-0d6b1f0a2c3e")
@@ -161,7 +161,7 @@ def test_ids_of_numbers_and_uuids_are_found(engine):
 
 
 def test_count_ends_somewhere(publishing, monkeypatch):
-    """Beyond what is counted at most there are more, and that is said."""
+    """A lag above the limit is reported as the limit, and as not exact."""
     monkeypatch.setattr(lookups, "MOST", 5)
     monkeypatch.setattr(lookups, "MOST_LOOKED_UP", 4)
     make, engine = publishing
@@ -215,7 +215,7 @@ def test_age_is_told_by_the_time_of_the_first_event(publishing):
 
 
 def test_age_is_told_by_text_as_well(sqlite):
-    """A time may be text of ISO 8601; text that is no time is a row that cannot be served."""
+    """A time may be text of ISO 8601; other text is a FeedFailure."""
     metadata.create_all(sqlite)
     feed = TableFeed(orders, data="data", time="customer", mutable=True).bind(sqlite)
     with sqlite.begin() as connection:

@@ -50,14 +50,14 @@ keys = sa.Table(
 
 @pytest.mark.parametrize("key", [None, True, 1.0, b"a", ("a",), "\ud800"])
 def test_what_is_no_key_is_refused(key):
-    """Only text that has a UTF-8 and whole numbers have a hash."""
+    """Only whole numbers, and text that has a UTF-8 encoding, have a hash."""
     with pytest.raises(ConfigurationError, match="key"):
         partition_of(key, 4)
 
 
 @pytest.mark.parametrize("partitions", [0, -1, 2**32 + 1])
 def test_number_of_partitions_is_checked(partitions):
-    """There is no partition of none."""
+    """The number of partitions has to be 1 to 2**32."""
     for ask, key in ((partition_of, "a"), (partition_expression, sa.column("a", sa.Text))):
         with pytest.raises(ConfigurationError, match="1 or more"):
             ask(key, partitions)
@@ -72,7 +72,7 @@ def test_number_of_partitions_is_checked(partitions):
     ids=repr,
 )
 def test_columns_of_other_types_are_refused(kind):
-    """A column that has no text, or not the same everywhere, is refused with what to do."""
+    """A column whose text differs between databases is refused, with a hint what to do."""
     with pytest.raises(ConfigurationError, match=r"cast\(|text or a whole number"):
         partition_expression(sa.column("a", kind), 4)
 
@@ -98,7 +98,7 @@ def test_sqlite3_connection_is_given_the_hash():
 
 
 def test_layout_expression_asks_for_what_it_needs():
-    """A layout says what it lacks to find the partition of an event."""
+    """The error names the argument that a layout needs."""
     key, written = sa.column("customer", sa.Text), sa.column("part", sa.Integer)
     with pytest.raises(ConfigurationError, match="Give the key"):
         layout_expression(Layout.of(2))
@@ -175,7 +175,7 @@ def test_key_has_one_hash(hashing, names, numbers, partitions):
 
 
 def test_event_without_a_key_is_outside_of_all_partitions(hashing):
-    """Where the key is NULL so is the partition; outside is what is NULL or not among the ids."""
+    """A NULL key has a NULL partition; `outside` finds those and other partitions."""
     parts = [None, -1, *range(6)]
     with hashing.connect() as connection:
         assert computed(connection, "name", [None], 4) == [None]

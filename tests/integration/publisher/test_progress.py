@@ -44,7 +44,7 @@ def client_of(url, name=None):
 
 
 def test_trimming_waits_for_consumers_that_have_registered(feed):
-    """What a consumer has not committed stays, and the plan says for whom."""
+    """Events that a consumer has not committed stay, and the plan names the consumer."""
     plan = feed.plan_trim(below=18)
     assert (plan.until, plan.held_back) == (17, ())
     feed.register_progress("billing", 0, feed.cursor_after(5))
@@ -65,9 +65,9 @@ def test_trimming_waits_for_consumers_that_have_registered(feed):
 
 
 def test_cursor_at_the_mark_stays_good_until_its_consumer_has_moved_on(any_shop, monkeypatch):
-    """A place at the event of another partition keeps the mark where it is, for it could not be
-    checked below; one in a partition that lost nothing keeps nothing, nor does one at the last
-    event of a quiet partition.
+    """A consumer at the event of another partition holds the mark there, as its cursor could not be
+    checked below the mark; a consumer whose partition lost no event holds nothing back, nor does
+    one at the last event of a quiet partition.
     """
     feed = source(partitions=3).bind(any_shop)
     execute(any_shop, orders.update().where(orders.c.id > 3).values(part=0))
@@ -87,8 +87,8 @@ def test_cursor_at_the_mark_stays_good_until_its_consumer_has_moved_on(any_shop,
 
 
 def test_consumer_that_reads_on_from_an_archive_is_not_waited_for(any_shop, tmp_path):
-    """Where what goes is in an archive, no consumer loses it, be it late or silent, and the plan
-    has nothing to say; what is not in there stays, whatever is said to be kept elsewhere.
+    """With an archive, a trim waits for no consumer, and deletes only what the archive has,
+    whatever `sealed` says.
     """
     feed = source(archive=Archive(str(tmp_path))).bind(any_shop)
     feed.seal()
@@ -106,7 +106,7 @@ def test_consumer_that_reads_on_from_an_archive_is_not_waited_for(any_shop, tmp_
 
 
 def test_consumer_that_is_silent_is_not_waited_for(shop, feed):
-    """A consumer that is silent for too long holds nothing back, and the plan says so loudly."""
+    """A consumer that is silent for too long holds nothing back, and the plan warns of it."""
     feed.register_progress("billing", 0, feed.cursor_after(5))
     with pytest.raises(ConfigurationError, match="60 seconds"):
         feed.plan_trim(below=18, silence=timedelta(seconds=59))
@@ -127,7 +127,7 @@ def test_consumer_that_is_silent_is_not_waited_for(shop, feed):
 
 
 def test_place_that_is_taken_while_a_plan_is_carried_out_is_waited_for(any_shop, any_feed):
-    """A place taken after the plan is waited for; one trimmed while it is taken is refused."""
+    """A trim waits for progress registered after its plan; a place trimmed meanwhile is refused."""
     plan = any_feed.plan_trim(below=18)
     any_feed.register_progress("billing", 0, any_feed.cursor_after(5))
     assert any_feed.trim(plan) == 6
@@ -148,7 +148,7 @@ def test_place_that_is_taken_while_a_plan_is_carried_out_is_waited_for(any_shop,
 
 
 def test_first_place_that_another_process_has_noted_is_moved(postgresql, tmp_path):
-    """A process that notes the first place of a consumer moves one that came in between."""
+    """Two processes may register the first progress of a consumer at once."""
     published(postgresql, retention=Retention(), progress=Progress())
     fill(postgresql)
     feed = source(archive=Archive(tmp_path)).bind(postgresql)
@@ -194,7 +194,7 @@ def test_clocks_may_be_apart(any_shop, any_feed):
 
 
 def test_what_cannot_be_a_place_is_refused(any_shop):
-    """A place is one that the feed has, and a name is a line."""
+    """An invalid cursor or name is refused."""
     feed = source().bind(any_shop)
     early = feed.cursor_after(1)
     good = feed.cursor_after(12)
@@ -224,7 +224,7 @@ def test_what_cannot_be_a_place_is_refused(any_shop):
 
 
 def test_client_registers(any_shop, any_feed):
-    """A client says how far its consumer is, and the feed answers with the cursor."""
+    """A client registers its consumer's progress, and the feed answers with the cursor."""
     with served(any_shop) as url, client_of(url) as client:
         assert "progress" in client.discover().extensions
         client.register_progress("Zoë & co", 1, any_feed.cursor_after(6))
@@ -269,7 +269,7 @@ def test_one_principal_does_not_move_the_consumer_of_another(any_shop, any_feed)
 
 
 def test_names_of_a_reader_are_bounded(shop, monkeypatch):
-    """Each reader registers so many consumers; one that is silent for a week makes room."""
+    """Each principal registers a limited number of consumers; silent ones make room."""
     monkeypatch.setattr(progress, "MOST_NAMES", 3)
     feed = source().bind(shop)
     cursor = feed.read(0, FIRST, 3).cursor

@@ -45,7 +45,7 @@ def place_at(engine, minutes):
 
 
 def test_cursor_below_the_mark_is_refused_with_the_earliest(feed):
-    """Below the mark every use of any cursor ends in Trimmed; the earliest cursor goes on."""
+    """Every request with a cursor below the mark raises Trimmed, with the earliest cursor."""
     below = [feed.cursor_after(position) for position in (1, 4, 8)] + ["1-0", "1-3", "1-8"]
     assert trim(feed, 11) == 10
     for cursor in below:
@@ -77,7 +77,7 @@ def uses(feed, cursor):
 
 
 def test_cursor_at_the_last_trimmed_event_goes_on(any_feed):
-    """After the last event that was trimmed nothing is missed; of another event there, all is."""
+    """A cursor at the last trimmed event stays valid; one of another event there is refused."""
     here = any_feed.cursor_after(10)
     trim(any_feed, 11)
     assert numbers(any_feed, 0, here) == [*range(10, 20, 2)]
@@ -88,7 +88,7 @@ def test_cursor_at_the_last_trimmed_event_goes_on(any_feed):
 
 
 def test_cursor_at_the_last_trimmed_event_of_its_partition_goes_on(any_feed):
-    """A cursor after which nothing is missed moves above the mark; one not checked is refused."""
+    """A cursor at its partition's last trimmed event stays valid if the feed can check it."""
     feed = any_feed
     at_4, between, at_9 = (feed.cursor_after(position) for position in (5, 7, 9))
     trim(feed, 11)
@@ -108,7 +108,7 @@ def test_cursor_at_the_last_trimmed_event_of_its_partition_goes_on(any_feed):
 
 
 def test_other_division_into_partitions_spares_no_reader(any_shop, any_feed):
-    """What is known of partitions counts if they are the same, and no other feed trimmed since."""
+    """Marks of partitions do not count after another feed with other partitions has trimmed."""
     feed, whole = any_feed, source(partition=None, partitions=None).bind(any_shop)
     at_4 = feed.cursor_after(5)
     for trimmer, below, reader, partition in (
@@ -122,7 +122,7 @@ def test_other_division_into_partitions_spares_no_reader(any_shop, any_feed):
 
 
 def test_partition_that_lost_nothing_takes_every_cursor(any_shop):
-    """Where nothing was trimmed, cursors go on; not after a mark that was raised by hand."""
+    """Cursors of a partition that lost no event stay valid, unless the mark was raised by hand."""
     feed = source(partitions=4).bind(any_shop)
     before, at_15 = feed.cursor_after(3), feed.cursor_after(15)
     trim(feed, 11)
@@ -140,7 +140,7 @@ def test_partition_that_lost_nothing_takes_every_cursor(any_shop):
 
 
 def test_first_begins_at_the_mark(any_shop, any_feed):
-    """What begins at the first event begins at the first that is left, with a cursor that lasts."""
+    """FIRST starts at the first event that is left, with a cursor that stays valid."""
     trim(any_feed, 11)
     mark = any_feed.cursor_after(0)
     assert position_of(mark) == 10
@@ -164,7 +164,7 @@ def test_first_begins_at_the_mark(any_shop, any_feed):
 
 
 def test_mutable_feed_refuses_them_as_well(any_shop):
-    """Where cursors hold numbers alone, they are refused below what was trimmed all the same."""
+    """A mutable feed, whose cursors have no digest, refuses those below the mark as well."""
     feed = source(mutable=True).bind(any_shop)
     trim(feed, 11)
     for cursor in ("1-0", "1-8"):
@@ -177,8 +177,8 @@ def test_mutable_feed_refuses_them_as_well(any_shop):
 
 
 def test_events_that_were_deleted_one_by_one_are_not_missed(shop, feed):
-    """Where it is said that events may be missing, a cursor at one goes on, and no page is said to
-    stay as it is; above, nothing has changed.
+    """Up to where `thin` says that events may be missing, cursors stay valid and no page is
+    immutable; above, nothing changes.
     """
     cursor, above = feed.cursor_after(13), feed.cursor_after(15)
     assert feed.read(0, "1-2", 2).full
@@ -200,7 +200,7 @@ def test_events_that_were_deleted_one_by_one_are_not_missed(shop, feed):
 
 
 def test_numbers_that_start_again_below_the_mark_are_refused(sqlite):
-    """Where a table was emptied and its numbers start again, nothing is hidden in silence."""
+    """If the table was emptied and its numbers start again, readers get an error."""
     published(sqlite, retention=Retention())
     fill(sqlite)
     feed = source().bind(sqlite)
@@ -257,7 +257,7 @@ def test_every_ordering_goes_on_after_the_mark(log, case):
 @pytest.mark.parametrize("limit", [2, pytest.param(50, marks=pytest.mark.test_all)])
 @pytest.mark.parametrize("cursor", ["1-5", pytest.param(FIRST, marks=pytest.mark.test_all)])
 def test_trimmed_between_any_two_statements(any_engine, cursor, limit, monkeypatch):
-    """Whenever events are trimmed in a read, its page has all after its cursor, or is none."""
+    """If events are trimmed during a read, its page is complete, or the read is refused."""
     monkeypatch.setattr("zeroeventhub.publisher.rows.FIRST", 2)
     monkeypatch.setattr("zeroeventhub.publisher.rows.GROWTH", 1)
     published(any_engine, retention=Retention())

@@ -63,7 +63,7 @@ def test_segment_is_closed_once_it_has_its_bytes(sqlite, tmp_path, monkeypatch):
 
 
 def test_young_events_of_partitions_to_come_are_not_sealed(sqlite, tmp_path):
-    """A position is old when all events up to it are, those that no reader can read yet as well."""
+    """`older_than` also considers events of partitions that readers cannot read yet."""
     layout = Layout.of(1).expecting(Layout.of(1).split(0, into=2))
     feed = opened(sqlite, Archive(tmp_path), (), partitions=layout)
     with sqlite.begin() as connection:
@@ -74,7 +74,7 @@ def test_young_events_of_partitions_to_come_are_not_sealed(sqlite, tmp_path):
 
 
 def test_attributes_are_columns_of_segments(engine, tmp_path):
-    """A segment has id, type, time and key of each event beside its JSON, and its headers."""
+    """A segment has columns for id, type, time, key and headers beside the JSON."""
     archive = Archive(tmp_path)
     given = {"headers": {"customer": "customer"}, "cloudevents": True, "id": "id"}
     feed = opened(engine, archive, EVENTS[:4], key="customer", **given)
@@ -91,7 +91,7 @@ def test_attributes_are_columns_of_segments(engine, tmp_path):
 
 
 def test_feeds_that_cannot_be_sealed_are_refused(sqlite, tmp_path):
-    """What could not be kept is refused when the feed is made, or at the first look."""
+    """Sealing refuses a feed without an archive, invalid sizes, and the archive of another feed."""
     with pytest.raises(ConfigurationError, match="no archive"):
         source(None).bind(sqlite).seal()
     feed = opened(sqlite, Archive(tmp_path))
@@ -119,7 +119,7 @@ def pages_of(feed):
 
 @pytest.mark.parametrize("step", [3, 7, 12])
 def test_death_at_any_step_of_sealing_loses_and_repeats_nothing(sqlite, tmp_path, step):
-    """Wherever the sealer dies, what is trimmed then is in the archive, once, as it was."""
+    """Wherever a sealer dies, every trimmed event is in the archive once."""
     feed = opened(sqlite, Archive(tmp_path))
     before = pages_of(feed)
     with suppress(Died):
@@ -132,7 +132,7 @@ def test_death_at_any_step_of_sealing_loses_and_repeats_nothing(sqlite, tmp_path
 
 
 def test_feeds_that_seal_and_trim_at_once_keep_everything(postgresql, tmp_path):
-    """Workers seal, trim and read one table, and each page is what it was all the time."""
+    """Pages stay the same while workers seal, trim and read one table."""
     feed = opened(postgresql, Archive(tmp_path))
     before = pages_of(feed)
 
@@ -153,7 +153,7 @@ def test_feeds_that_seal_and_trim_at_once_keep_everything(postgresql, tmp_path):
 
 
 def test_what_was_trimmed_without_being_sealed_is_gone(sqlite, tmp_path):
-    """Where neither table nor archive has the events, a reader gets 410, and nothing is sealed."""
+    """If neither table nor archive has an event, readers get 410, and sealing is refused."""
     archive = Archive(tmp_path)
     feed = opened(sqlite, archive)
     feed.seal(older_than=datetime.now(UTC) - (BEGAN + timedelta(minutes=9)))
@@ -175,7 +175,7 @@ def test_what_was_trimmed_without_being_sealed_is_gone(sqlite, tmp_path):
 
 @pytest.mark.slow
 def test_events_that_are_trimmed_while_they_are_sealed_leave_no_gap(tmp_path):
-    """Whenever the table is trimmed during sealing, the archive has no gap, or sealing says so."""
+    """If another feed trims the table during sealing, the archive gets no gap."""
     step, struck = 0, True
     while struck:
         folder = tmp_path / str(step)
@@ -219,8 +219,8 @@ AGAIN = [f"INSERT INTO log (id, n) VALUES ({number + 1}, {number})" for number i
 def test_history_that_is_another_is_neither_sealed_nor_trimmed(
     log, tmp_path, trimmed, changes, numbers_left
 ):
-    """A table that has another history than its archive is never sealed after it, nor is it
-    trimmed for what is in there; and processes that begin then read what it has.
+    """A table with another history than its archive is neither sealed nor trimmed, and new
+    processes read the table's.
     """
     log.write(8)
     if trimmed:
@@ -239,7 +239,7 @@ def test_history_that_is_another_is_neither_sealed_nor_trimmed(
 
 
 def test_thinned_events_stay_known_beside_an_archive(log):
-    """Cursors at events that are gone stay good, and pages are not said to stay as they are."""
+    """With an archive too, cursors at thinned events stay valid and no page is immutable."""
     log.write(*range(8, 14))
     third = log.feed.cursor_after(11)
     assert log.feed.read(0, "1-8", 2).full
@@ -251,7 +251,7 @@ def test_thinned_events_stay_known_beside_an_archive(log):
 
 
 def test_numbers_that_begin_again_are_noticed_beside_an_archive(log, tmp_path):
-    """New events at the numbers of old ones are neither hidden by those nor sealed."""
+    """If numbers start again, new events are neither hidden by archived ones nor sealed."""
     log.write(8)
     log.feed.trim(log.feed.plan_trim(sealed=8))
     assert numbers(log.feed) == [*range(9)]
@@ -267,7 +267,7 @@ def test_numbers_that_begin_again_are_noticed_beside_an_archive(log, tmp_path):
 
 
 def killed_with(case, kind, stride):
-    """A history whose mover is killed at every so many points."""
+    """Return the parameters of a test that kills at every `stride`-th point."""
     marks = () if stride > 50 else pytest.mark.test_all
     name = f"{case.ordering}-{case.database}-{kind}-{stride}"
     return pytest.param((case, kind, stride), marks=marks, id=name)
@@ -275,7 +275,7 @@ def killed_with(case, kind, stride):
 
 @pytest.fixture
 def killing(request, tmp_path):
-    """A log with an archive, what its processes are given, and the points between two kills."""
+    """A log with an archive, the arguments of its processes, and the points between two kills."""
     case, kind, stride = request.param
     store = s3_store(request.getfixturevalue("s3_url")) if kind == "s3" else tmp_path / "archive"
     log = Log(request.getfixturevalue(case.database), case)
@@ -301,7 +301,7 @@ def begun(log, place):
     indirect=True,
 )
 def test_killed_at_points_of_sealing_and_trimming(killing):
-    """At each point every cursor has the same bytes after it, and the next process goes on."""
+    """Wherever a process is killed, pages stay the same, and the next process continues."""
     log, place, stride = killing
     at, written, cursors, kills, killed = 1, 0, ["1-0"], 0, True
 
@@ -338,7 +338,7 @@ def test_killed_at_points_of_sealing_and_trimming(killing):
     indirect=True,
 )
 def test_killed_at_points_of_erasing(killing):
-    """What is erased is there or gone, and nothing else is touched; the next process finishes."""
+    """Wherever an eraser is killed, other events stay, and the next process finishes."""
     log, place, stride = killing
     log.write(*range(50))
     feed, archive = begun(log, place)

@@ -73,7 +73,7 @@ def assert_balanced(rows, boundaries, count):
 
 
 def test_uneven_pieces_are_balanced(engine):
-    """Every database finds pieces that are nearly equal where one half has most events."""
+    """Pieces are nearly equal on every database, also if one half has most events."""
     fill(engine, **UNEVEN)
     rows = positions(engine)
     feed = feed_of(engine)
@@ -101,7 +101,7 @@ GAPS = st.one_of(st.integers(1, 3), st.integers(0, 9).map(lambda digits: 10**dig
     st.randoms(use_true_random=False),
 )
 def test_joined_pieces_are_the_whole(sqlite, spread, count, dice):
-    """Pieces have every event between two positions once, and none is empty unless all is."""
+    """Pieces have every event once, and none is empty unless the range is."""
     ids, last = [], 0
     for gap, number, step in spread:
         ids += range(last + gap, last + gap + number * step, step)

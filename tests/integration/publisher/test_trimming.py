@@ -35,13 +35,13 @@ def fill(engine):
 
 
 def change(engine, where=None, **values):
-    """Change orders, all of them unless it is said which."""
+    """Change one order or all of them."""
     statement = orders.update() if where is None else orders.update().where(orders.c.id == where)
     execute(engine, statement.values(**values))
 
 
 def test_plan_by_age(shop, feed):
-    """By age all events go before which there is none that is younger, whatever the partition."""
+    """A trim by age ends before the first younger event of any partition."""
     plan = feed.plan_trim(older_than=4.5 * HOUR)
     assert (plan.events, plan.first, plan.until, plan.wanted) == (6, 1, 6, 6)
     assert plan.newest - plan.oldest == 5 * HOUR
@@ -54,7 +54,7 @@ def test_plan_by_age(shop, feed):
 
 
 def test_all_that_is_said_holds_for_what_goes(any_feed):
-    """Of an age, a position and what is kept elsewhere the lowest counts."""
+    """The lowest of all bounds applies."""
     for cut, until in (
         ({"older_than": 4.5 * HOUR, "below": 4}, 3),
         ({"older_than": 4.5 * HOUR, "below": 9}, 6),
@@ -73,7 +73,7 @@ def test_all_that_is_said_holds_for_what_goes(any_feed):
 
 
 def test_what_cannot_be_meant_is_refused(any_shop, any_feed):
-    """A plan for nothing, for times to come, and for times that are not known, is refused."""
+    """A plan without a bound, or with an invalid one, is refused."""
     last = any_feed.cursor_after(10)
     change(any_shop, 10, data={"n": 99})
     change(any_shop, placed=None)
@@ -92,7 +92,7 @@ def test_what_cannot_be_meant_is_refused(any_shop, any_feed):
 
 
 def test_sqlite_without_autoincrement_keeps_its_last_event(sqlite):
-    """Where SQLite would give the number of the last row again, that row stays."""
+    """Without AUTOINCREMENT, SQLite would give the last row's number again, so it stays."""
     log, plain = Log(sqlite, SINGLE_WRITER), LOG.to_metadata(MetaData())
     plain.dialect_options["sqlite"]["autoincrement"] = False
     log.publish(plain, append_only=True, retention=Retention())
@@ -107,7 +107,7 @@ def test_sqlite_without_autoincrement_keeps_its_last_event(sqlite):
 
 @pytest.mark.parametrize("ordering", [None, "sequenced"])
 def test_events_with_versions_are_not_trimmed(engine, ordering):
-    """What a key's versions are counted on from stays, and so does all that comes after it."""
+    """Events with versions stay, and so do all later ones."""
     metadata = MetaData()
     log = EventLog(metadata, "log", partitions=4, ordering=ordering)
     metadata.create_all(engine)
@@ -132,7 +132,7 @@ def test_events_with_versions_are_not_trimmed(engine, ordering):
 
 @for_each(*(case for case in ALL if case not in SEQUENCING and case.database != "sqlite"))
 def test_never_above_the_horizon(log, case):
-    """What is committed after a transaction that still writes is not settled, and stays."""
+    """Events above the horizon stay."""
     log.assert_news(0, 1)
     with log.engine.connect() as slow:
         append(slow, 2)
@@ -153,7 +153,7 @@ RIGHTS = {
 
 @for_each(OBSERVED, *(case for case in SEQUENCING if case.database == "postgresql"))
 def test_rights_that_trimming_needs(log, case):
-    """Trimming needs to read and delete events and change the mark; reading, to read the mark."""
+    """Trimming needs rights to read and delete events and to change the mark; reading, SELECT."""
     log.assert_news(*range(4))
     rights = [*RIGHTS[case.ordering], "SELECT, UPDATE ON zeroeventhub_retention"]
     if case.ordering == "sequenced":
@@ -175,9 +175,9 @@ def test_rights_that_trimming_needs(log, case):
 
 
 def judged(log, feed, history):
-    """Show that every reader gets all that follows its cursor, or is refused; return the mark.
+    """Show that every reader gets all events after its cursor, or is refused; return the mark.
 
-    The history is of all events that there ever were: their numbers, and the cursors after them.
+    The history is of all events ever written: their numbers, and the cursors after them.
     """
     mark = position_of(feed.cursor_after(0))
     following = [number for number, at in history if position_of(at) > mark]
@@ -197,8 +197,8 @@ def judged(log, feed, history):
 @pytest.mark.parametrize("stride", [29, pytest.param(4, marks=pytest.mark.test_all)])
 @of_any([SINGLE_WRITER], *ALL)
 def test_killed_at_points_of_trimming(log, case, stride):
-    """Before and after every statement and every commit: the mark and the table are of one
-    moment, no reader passes over anything, and the next process goes on.
+    """Wherever a trim is killed, the mark and the table agree, no reader skips an event, and the
+    next process continues.
     """
     url = log.engine.url.render_as_string(hide_password=False)
     at, history, kills, marks, killed = 1, [], 0, set(), True
