@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from zeroeventhub.archive.cache import DiskCache, MemoryCache
-from zeroeventhub.archive.group import Footer, Places
+from zeroeventhub.archive.group import Footer, Group, Places
 from zeroeventhub.archive.manifest import (
     Erasure,
     Manifest,
@@ -201,23 +201,23 @@ class Archive:
         Raises:
             Unavailable: the store did not answer, or the segment has just been replaced.
         """
-        found: Any
+        found: Footer | Places | Group
         if part == FOOTER:
-            start, length = segment.size - segment.footer, segment.footer
             digest, check = segment.footer_digest, segment.footer_check
-            found = Footer(
-                self._part(segment, part, digest, check, start=start, length=length), segment.size
-            )
+            start, length = segment.size - segment.footer, segment.footer
+            content = self._part(segment, part, digest, check, start=start, length=length)
+            found = Footer(content, segment.size)
         elif part == PLACES:
             found = Places(self._part(segment, part, segment.places_digest, None))
         else:
-            footer = self.held(segment, FOOTER) or self.load(segment, FOOTER)
-            entry = footer.entries[part]
+            number = int(part)
+            footer: Footer = self.held(segment, FOOTER) or self.load(segment, FOOTER)
+            entry = footer.entries[number]
             start, length = entry.start, entry.length
-            found = footer.group(
-                part,
-                self._part(segment, part, entry.digest, entry.check, start=start, length=length),
+            content = self._part(
+                segment, part, entry.digest, entry.check, start=start, length=length
             )
+            found = Group(footer, number, content)
         self._memory.keep((segment.name, part), found)
         return found
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from zeroeventhub.archive.manifest import INDEX, GroupEntry, decode_index
+from zeroeventhub.archive.manifest import INDEX, decode_index
 from zeroeventhub.protocol import Event, TypeFilter
 from zeroeventhub.wire.lines import BETWEEN_EVENTS, Lines, size_of
 
@@ -27,55 +27,47 @@ _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 
 
 class Footer:
-    """The index of a segment's row groups: `entries` describe them in order.
+    """The index of a segment's row groups.
 
     Args:
         content: the end of the segment's file.
         size: bytes of the whole file.
+
+    Attributes:
+        entries: describe the row groups, in order.
+        groups: the numbers of the row groups of each partition, in order.
+        weight: bytes in memory, roughly.
     """
 
     def __init__(self, content: bytes, size: int) -> None:
-        self._metadata = parquet.read_metadata(BytesIO(b"PAR1" + content))
-        self._size = size
-        self.entries = decode_index(self._metadata.metadata[INDEX])
-        self._of: dict[int, list[int]] = {}
+        self.metadata: Any = parquet.read_metadata(BytesIO(b"PAR1" + content))
+        self.size = size
+        self.entries = decode_index(self.metadata.metadata[INDEX])
+        self.groups: dict[int, list[int]] = {}
         for number, entry in enumerate(self.entries):
-            self._of.setdefault(entry.partition, []).append(number)
+            self.groups.setdefault(entry.partition, []).append(number)
         self.weight = 4 * len(content)
-
-    @property
-    def partitions(self) -> list[int]:
-        """List the partitions that have row groups."""
-        return [*self._of]
-
-    def groups(self, partition: int) -> list[int]:
-        """Return the numbers of a partition's row groups, in order."""
-        return self._of.get(partition, [])
-
-    def group(self, number: int, content: bytes) -> "Group":
-        """Read a row group, given its bytes in the file."""
-        return Group(self.entries[number], content, number, self._metadata, self._size)
 
 
 class Group:
-    """The events of a row group, at `positions` in order, also those of deleted events.
+    """The events of a row group.
 
     Args:
-        entry: describes the group.
+        footer: the index of the segment.
+        number: the group's number.
         content: the group's bytes in the file.
-        number: the group's number in the file.
-        metadata: the file's metadata.
-        size: bytes of the whole file.
+
+    Attributes:
+        positions: the positions in order, also those of deleted events.
+        weight: bytes in memory, roughly.
     """
 
-    def __init__(
-        self, entry: GroupEntry, content: bytes, number: int, metadata: Any, size: int
-    ) -> None:
-        self._entry = entry
-        self._content, self._number, self._metadata, self._size = content, number, metadata, size
+    def __init__(self, footer: Footer, number: int, content: bytes) -> None:
+        self._footer, self._number, self._content = footer, number, content
         positions, self._data = self.columns("position", "data")
         self.positions: memoryview[int] = _numbers(positions, "q")
         self._ends = _numbers(self._data, "i")
+        entry = footer.entries[number]
         self.weight = entry.size + 12 * entry.places + entry.length
 
     def above(self, position: int) -> int:
@@ -183,8 +175,9 @@ class Group:
 
     def columns(self, *columns: str) -> list[Any]:
         """Read columns of the group."""
-        part = _Part(self._content, self._entry.start, self._size)
-        file = parquet.ParquetFile(part, metadata=self._metadata)
+        footer = self._footer
+        part = _Part(self._content, footer.entries[self._number].start, footer.size)
+        file = parquet.ParquetFile(part, metadata=footer.metadata)
         table = file.read_row_group(self._number, columns=[*columns], use_threads=False)
         return [_whole(table.column(name)) for name in columns]
 

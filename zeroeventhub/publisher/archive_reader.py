@@ -154,7 +154,7 @@ class ArchiveReader:
         for segment in filter(wanted, self.segments(after, until)):
             footer = self._footer(segment)
             everything = range(len(footer.entries))
-            for number in everything if partition is None else footer.groups(partition):
+            for number in everything if partition is None else footer.groups.get(partition, ()):
                 entry = footer.entries[number]
                 if entry.last > after and entry.first <= until:
                     yield GroupPlace(segment, number, entry)
@@ -190,16 +190,15 @@ class ArchiveReader:
         return None
 
     def _row_below(self, segment: "Segment", footer: "Footer", position: int) -> Row | None:
-        partitions = footer.partitions
-        if len(partitions) > 1:
+        if len(footer.groups) > 1:
             places: Places = self._part(segment, "places")
             found = places.below(position)
             if found is None:
                 return None
             position, partition = found
         else:
-            (partition,) = partitions
-        numbers = footer.groups(partition)
+            (partition,) = footer.groups
+        numbers = footer.groups.get(partition, ())
         below = [number for number in numbers if footer.entries[number].first <= position]
         if not below:
             return None
@@ -224,7 +223,7 @@ class ArchiveReader:
     def _footer(self, segment: "Segment") -> "Footer":
         """Return the index of a segment; refuse one with a partition that the feed lacks."""
         found: Footer = self._part(segment, "footer")
-        if strays := [one for one in found.partitions if one not in self._partitions]:
+        if strays := [one for one in found.groups if one not in self._partitions]:
             raise ConfigurationError(
                 f"The archive has events of partition {strays[0]}, which the feed does not have: "
                 "it had different partitions when it was sealed. Seal it into a new archive."

@@ -57,13 +57,9 @@ class FeedTable:
 
     def __init__(self, metadata: MetaData | None = None, *, schema: str | None = None) -> None:
         metadata = MetaData() if metadata is None else metadata
-        name = self.name
-        known = metadata.tables.get(name if schema is None else f"{schema}.{name}")
         engine: dict[str, Any] = {"mysql_engine": "InnoDB", "mariadb_engine": "InnoDB"}
-        self.table = (
-            Table(name, metadata, *self.columns(), schema=schema, **engine)
-            if known is None
-            else known
+        self.table = Table(
+            self.name, metadata, *self.columns(), schema=schema, keep_existing=True, **engine
         )
 
     @staticmethod

@@ -85,7 +85,7 @@ def test_attributes_are_columns_of_segments(engine, tmp_path):
     assert [event.headers for event in page.events] == [{"customer": "c0"}]
     (segment,) = archive.look().segments
     footer = archive.load(segment, "footer")
-    group = archive.load(segment, footer.groups(2)[0])
+    group = archive.load(segment, footer.groups[2][0])
     found = [column[0].as_py() for column in group.columns("id", "type", "time", "key")]
     assert found == ["3", "orders", BEGAN, "c2"]
 
