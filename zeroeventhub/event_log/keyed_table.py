@@ -146,12 +146,8 @@ class KeyedTable:
         """
         with reaching_store(_STORE):
             values = {"of": key, "after": after_version}
-            return (
-                connected(handle, self._table)
-                .execute(self._rows.limit(limit), values)
-                .mappings()
-                .all()
-            )
+            found = connected(handle, self._table).execute(self._rows.limit(limit), values)
+            return found.mappings().all()
 
     def query(self, selected: Select[Any]) -> Select[Any]:
         """Restrict a query to the events of the key `:of` after the version `:after`, in order."""
@@ -208,13 +204,21 @@ class KeyedTable:
         latest = database_of(connection).latest(self._last)
         version, taken = self._version_of(connection, self._last, key), None
         for _ in range(_TRIES):
-            if not is_expected(expected, version):
-                if (known := self._known(connection, rows, expected)) is not None:
-                    return known
-                found = self._version_of(connection, latest, key)
-                if found != version:
-                    version = found
-                    continue
+            if fits := is_expected(expected, version):
+                for number, row in enumerate(rows, version + 1):
+                    row[self._version.name] = number
+                try:
+                    self._insert(connection, rows)
+                except DuplicateKey as error:
+                    taken = error
+                else:
+                    return version + len(rows)
+            if (known := self._known(connection, rows, expected)) is not None:
+                return known
+            found = self._version_of(connection, latest, key)
+            if found == version:
+                if fits:
+                    raise unseen() from taken
                 raise Conflict(
                     f"Key {key!r} has version {version}, and not the one that was expected: "
                     "nothing was appended. Read what was appended after it, in a new transaction, "
@@ -222,19 +226,6 @@ class KeyedTable:
                     key=key,
                     version=version,
                 ) from taken
-            for number, row in enumerate(rows, version + 1):
-                row[self._version.name] = number
-            try:
-                self._insert(connection, rows)
-            except DuplicateKey as error:
-                taken = error
-            else:
-                return version + len(rows)
-            if (known := self._known(connection, rows, expected)) is not None:
-                return known
-            found = self._version_of(connection, latest, key)
-            if found == version:
-                raise unseen() from taken
             version = found
         raise StoreUnavailable(
             f"Other transactions keep appending to key {key!r}: roll back, and try again."
