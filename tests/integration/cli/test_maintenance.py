@@ -276,6 +276,9 @@ def test_table_is_sealed_trimmed_and_read(table, trimmed, tmp_path):
     """What is sealed may be trimmed, and is served all the same; what is not sealed stays."""
     options = [*table, "--data", "data", "--archive", tmp_path / "archive"]
     options += ["--cache", tmp_path / "cache"]
+    for command in (["check"], ["trim", "--below", 5, "--dry-run"]):
+        assert invoke(*command, *options).exit_code == 0
+        assert not (tmp_path / "archive").exists()
     done = invoke("seal", *options, "--segment-events", 3, "--least", 3)
     assert (done.exit_code, done.stderr) == (0, "")
     said = r"9 events in 3 new segments of [0-9,]+ bytes; sealed up to position 9\.\n"
