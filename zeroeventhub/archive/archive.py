@@ -243,10 +243,10 @@ class Archive:
         """
         self._upload(written)
         known, segment = self.manifest, written.segment
-        is_next = segment.after == known.sealed
-        return (
-            is_next and self._advance(known, segments=(*known.segments, segment), feed=feed)
-        ) or self._has(segment)
+        if segment.after != known.sealed:
+            return self._has(segment)
+        segments = (*known.segments, segment)
+        return self._advance(known, segments=segments, feed=feed) or self._has(segment)
 
     def replace(self, written: WrittenSegment, name: str, events: int) -> bool:
         """Replace the segment of a name by one of the same positions with so many events fewer.
@@ -254,17 +254,15 @@ class Archive:
         Return whether it was replaced; if not, another process has replaced it before.
         """
         self._upload(written)
-        known, now = self.manifest, datetime.now(UTC)
-        segments = tuple(written.segment if one.name == name else one for one in known.segments)
-        return (
-            segments != known.segments
-            and self._advance(
-                known,
-                segments=segments,
-                removed=(*known.removed, Removed(name, now)),
-                erasures=(*known.erasures, Erasure(now, events)),
-            )
-        ) or self._has(written.segment)
+        known, segment, now = self.manifest, written.segment, datetime.now(UTC)
+        segments = tuple(segment if one.name == name else one for one in known.segments)
+        if segments == known.segments:
+            return self._has(segment)
+        removed = (*known.removed, Removed(name, now))
+        erasures = (*known.erasures, Erasure(now, events))
+        return self._advance(
+            known, segments=segments, removed=removed, erasures=erasures
+        ) or self._has(segment)
 
     def _upload(self, written: WrittenSegment) -> None:
         """Create the files of a segment, before any manifest names them."""
