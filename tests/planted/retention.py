@@ -33,10 +33,10 @@ PLANTED = (
     Planted(
         "what was trimmed is looked up after the rows of a page",
         "publisher/reader.py",
-        "            pages, here = [], start",
-        """            early = self._history.mark(connection)
-            self._history.mark = lambda _: early
-            pages, here = [], start""",
+        "        here, after = cursor, place.position",
+        """        early = self._history.mark(connection)
+        self._history.mark = lambda _: early
+        here, after = cursor, place.position""",
         (_RETENTION, "-k", "between_any_two"),
     ),
     Planted(

@@ -2,20 +2,23 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from copy import copy
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from sqlalchemy import Connection, event
+from sqlalchemy.exc import SQLAlchemyError
 
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.error_codes import explained
 from zeroeventhub.databases.read_only import Autocommit, read_only
 from zeroeventhub.driving import blocking, drive
-from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.errors import ConfigurationError, FeedFailure, Gone
 from zeroeventhub.feed import ArchiveMiss, hold_part
 from zeroeventhub.protocol import EXTENSIONS, FeedInfo, Segments
 from zeroeventhub.publisher import compaction, trimming
@@ -79,7 +82,7 @@ def question(
     def asked(
         feed: "_Feed", /, *arguments: _Given.args, **options: _Given.kwargs
     ) -> Steps[_Answer]:
-        return feed.answer(lambda connection: ask(feed.reader, connection, *arguments, **options))
+        return feed.answer(partial(ask, feed.reader), *arguments, **options)
 
     asked.__doc__ = ask.__doc__
     return Method(asked)
@@ -140,15 +143,12 @@ class _Feed:
     @property
     def known_info(self) -> FeedInfo | None:
         """The feed's description, or None if `info` has to query the database first."""
-        return None if self.reader.checks.are_due else self.reader.info
+        return None if monotonic() > self.reader.checks.due_at else self.reader.info
 
     @Method
     def info(self) -> Steps[FeedInfo]:
         """Describe the feed; see `Feed.info`."""
-        known = self.known_info
-        if known is not None:
-            return known
-        return (yield from self.answer(self.reader.described))
+        return self.known_info or (yield from self.answer(lambda _checked: self.reader.info))
 
     read = question(Reader.read)
     read_pages = question(Reader.read_pages)
@@ -373,16 +373,23 @@ class _Feed:
         forgotten: int = yield Query(lambda found: registry.forget(found, consumer, principal))
         return forgotten
 
-    def answer(self, ask: Callable[[Connection], _Answer]) -> Steps[_Answer]:
+    def answer(
+        self,
+        ask: Callable[Concatenate[Connection, _Given], _Answer],
+        *arguments: _Given.args,
+        **options: _Given.kwargs,
+    ) -> Steps[_Answer]:
         """Run a read-only query; fetch missing parts of the archive without holding a connection.
 
         Args:
             ask: the query.
+            arguments: those of the query, after its connection.
+            options: those by name.
 
         Raises:
             ArchiveMiss: a part has to be fetched, and this feed does not fetch.
         """
-        query = Query(partial(self._visit, ask))
+        query = Query(partial(self._visit, ask, arguments, options))
         held: list[object] = []
         while True:
             try:
@@ -395,26 +402,41 @@ class _Feed:
                 return answer
             hold_part(held, (yield Work(load)))
 
-    def _visit(self, ask: Callable[[Connection], _Answer], connection: Connection) -> _Answer:
+    def _visit(
+        self,
+        ask: Callable[..., _Answer],
+        arguments: tuple[Any, ...],
+        options: Mapping[str, Any],
+        connection: Connection,
+    ) -> _Answer:
         """Run a query read-only, after the checks that are due."""
-        reader, checks = self.reader, self.reader.checks
-        if checks.are_due:
+        checks = self.reader.checks
+        if monotonic() > checks.due_at:
             # First, as `reader.step` may write to side tables that are not installed.
             with read_only(connection, self._session):
-                checks.look_if_due(connection)
-        with (
-            checks.doubting(),
-            read_only(connection, self._session, reader.step(connection)),
-            checks.looking_twice(connection),
-        ):
-            return ask(connection)
+                checks.run(connection)
+        try:
+            with read_only(connection, self._session, self.reader.step(connection)):
+                try:
+                    return ask(connection, *arguments, **options)
+                except Gone:
+                    checks.refuse_changes(connection)
+                    raise
+        except (FeedFailure, SQLAlchemyError):
+            checks.due_at = -inf  # the next query checks the table first
+            raise
 
     def _head(self, connection: Connection) -> int:
         """Return the horizon, without a transaction if the ordering allows it."""
-        if not self.reader.may_glance:
-            return self._visit(self.reader.head, connection)
-        with self.reader.checks.doubting(), read_only(connection, Autocommit()):
-            return self.reader.glance(connection, self._seconds)
+        checks = self.reader.checks
+        if not self.reader.may_glance or monotonic() > checks.due_at:
+            return self._visit(self.reader.head, (), {}, connection)
+        try:
+            with read_only(connection, Autocommit()):
+                return self.reader.glance(connection, self._seconds)
+        except (FeedFailure, SQLAlchemyError):
+            checks.due_at = -inf
+            raise
 
 
 class BoundFeed(_Feed):

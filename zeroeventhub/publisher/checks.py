@@ -3,7 +3,6 @@
 import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Literal
@@ -22,7 +21,7 @@ from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
 from sqlalchemy.sql.visitors import iterate
 
 from zeroeventhub.databases import database_of
-from zeroeventhub.errors import ConfigurationError, FeedFailure, Gone
+from zeroeventhub.errors import ConfigurationError, FeedFailure
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 from zeroeventhub.publisher.keyset import NearRows, NeededIndex
 from zeroeventhub.publisher.ordering import Ordering
@@ -145,6 +144,7 @@ class Checkup:
         lasting: the table whose rows must not change; None for a feed declared `mutable`.
 
     Attributes:
+        due_at: when the table has to be checked again, by the monotonic clock.
         partitions: the partitions that can be read.
         grow: adds partitions to the feed up to a number; None if their number is fixed.
         unpublished: a sentence about an event that is in no partition of the feed; None if the
@@ -174,49 +174,34 @@ class Checkup:
         self.grow: Callable[[int], None] | None = None
         self.unpublished: str | None = None
         self._passed = False
-        self._looked_at = -math.inf
+        self.due_at = -math.inf
 
-    @property
-    def are_due(self) -> bool:
-        """Return whether the table has to be checked before the next read."""
-        return not self._passed or monotonic() - self._looked_at > CHECK_INTERVAL
-
-    def look_if_due(self, connection: Connection) -> None:
-        """Check what the feed needs, if the last check is old enough.
+    def run(self, connection: Connection) -> None:
+        """Check what the feed needs.
 
         Raises:
             ConfigurationError: the table lacks something.
         """
-        if not self.are_due:
-            return
-        # Set first, so that concurrent readers do not check as well.
-        last, self._looked_at = self._looked_at, monotonic()
+        before, due_at = self.due_at, monotonic() + CHECK_INTERVAL
+        if self._passed:
+            self.due_at = due_at  # so that concurrent readers do not check as well
         try:
             self._refuse(connection)
             if not self._passed:
                 self._warn(connection)
+                self._passed, self.due_at = True, due_at
         except BaseException:
-            self._looked_at = last
-            raise
-        self._passed = True
-
-    @contextmanager
-    def doubting(self) -> Iterator[None]:
-        """Make the next read check the table again if a query on it failed."""
-        try:
-            yield
-        except (FeedFailure, SQLAlchemyError):
-            self._looked_at = -math.inf
+            self.due_at = before
             raise
 
-    @contextmanager
-    def looking_twice(self, connection: Connection) -> Iterator[None]:
-        """Before reporting another history, make sure that the table's columns are unchanged."""
-        try:
-            yield
-        except Gone:
-            self._columns.refuse_changes(connection)
-            raise
+    def refuse_changes(self, connection: Connection) -> None:
+        """Before another history is reported, make sure that the table's columns are unchanged.
+
+        Raises:
+            ConfigurationError: the table or a column no longer exists.
+            FeedFailure: a column has another type.
+        """
+        self._columns.refuse_changes(connection)
 
     def _refuse(self, connection: Connection) -> None:
         """Refuse a table that cannot be published.

@@ -104,7 +104,7 @@ class Seal:
     def check(self, position: int, content: bytes) -> str:
         """Return the digest of the event at a position."""
         if self._key is None:
-            return digest(content, digits=10)
+            return blake2b(content, digest_size=5).hexdigest()
         # Salted with the position, so that events of the same content have different digests.
         salt = position.to_bytes(8)
         return blake2b(content, digest_size=5, key=self._key, salt=salt).hexdigest()

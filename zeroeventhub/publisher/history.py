@@ -9,9 +9,9 @@ from sqlalchemy import ColumnElement, Connection, Select, bindparam, literal_col
 
 from zeroeventhub.databases.index_hint import IndexHint
 from zeroeventhub.errors import Diverged, Trimmed, Unavailable
-from zeroeventhub.protocol import FIRST, Event
+from zeroeventhub.protocol import Event
 from zeroeventhub.publisher.archive_reader import ArchiveReader
-from zeroeventhub.publisher.cursor import START, Place, Seal
+from zeroeventhub.publisher.cursor import HIGHEST_POSITION, START, Place, Seal
 from zeroeventhub.publisher.keyset import LIMIT, given
 from zeroeventhub.publisher.retention import NOTHING_TRIMMED, LowWaterMark, MarkTable
 from zeroeventhub.publisher.rows import Row, RowQuery
@@ -80,8 +80,8 @@ class History:
     def cursor(self, position: int, event: Event | None) -> str:
         """Return the cursor after a position; None as the event if it has been deleted."""
         if self._mutable or event is None:
-            return str(Place(position))
-        return str(Place(position, self._seal.recipe, self._seal.check(position, event.raw)))
+            return f"1-{position}"
+        return f"2-{position}-{self._seal.recipe}-{self._seal.check(position, event.raw)}"
 
     def cursors(self, positions: Iterable[int], events: Iterable[Event]) -> list[str]:
         """Return the cursor after each of some events."""
@@ -96,21 +96,16 @@ class History:
         """Return the mark up to which the table has been trimmed."""
         return NOTHING_TRIMMED if self._marks is None else self._marks.read(connection)
 
-    def from_first(
-        self, connection: Connection, cursor: str, ask: Callable[[str], _Found]
-    ) -> _Found:
-        """Run a query from a cursor; FIRST means the cursor before the first event.
+    def from_first(self, connection: Connection, ask: Callable[[str], _Found]) -> _Found:
+        """Run a query from the cursor before the first event.
 
         Args:
             connection: to the feed's database.
-            cursor: FIRST, or the cursor of a place.
-            ask: the query; run again from FIRST if a trim has deleted the first event meanwhile.
+            ask: the query; run again if a trim has deleted the first event meanwhile.
 
         Raises:
             Unavailable: a trim has deleted the first event in every try.
         """
-        if cursor != FIRST:
-            return ask(cursor)
         first = self._first(connection)
         for _ in range(TRIES):
             try:
@@ -204,9 +199,13 @@ class History:
             Trimmed: a place is below the first event that is left, or no event is left up to it.
             Diverged: the event at a position is another one, or missing.
         """
-        found = [(place, self._at_place(connection, place)) for place in places if place]
+        found: list[tuple[Place, Row | None]] = []
+        lowest = HIGHEST_POSITION
+        for place in places:
+            if place is not None:
+                found.append((place, self._row_at(connection, place)))
+                lowest = min(lowest, place.position)
         # Read last: a trim that deleted events while the query ran has moved the mark by now.
-        lowest = min((place.position for place, _ in found), default=0)
         mark = self._lost(connection, lowest)
         for place, row in found:
             if place.position > mark.trimmed:
@@ -223,7 +222,7 @@ class History:
         """
         place, mark = Place.of(cursor), self.mark(connection)
         if place.position > mark.trimmed:
-            row = self._row(connection, self._at, place.position)
+            row = self._rows.row(connection, self._at, place.position)
             self._verify(connection, place, row, mark)
         else:
             mark.still_covers(place, None)
@@ -233,13 +232,13 @@ class History:
             "The cursor lies below the history that this feed retains.", earliest=mark.earliest
         )
 
-    def _at_place(self, connection: Connection, place: Place) -> Row | None:
+    def _row_at(self, connection: Connection, place: Place) -> Row | None:
         """Return the row at a place that can be checked."""
         if self._mutable or not place.check:
             return None
         if self.archive is not None and place.position <= self.archive.boundary(connection):
             return self.archive.row_at(place.position)
-        return self._row(connection, self._at, place.position)
+        return self._rows.row(connection, self._at, place.position)
 
     def _verify(
         self, connection: Connection, place: Place, row: Row | None, mark: LowWaterMark
@@ -249,19 +248,17 @@ class History:
         if row is None:
             if not self._outlives and place.position > mark.compacted:
                 self._refuse_missing(connection, place, mark)
-        elif not self._same(row[1], place):
+            return
+        event = row[1]
+        # If the event is deleted, or the feed now makes events in another way or has another
+        # secret, only the position can be checked.
+        if event is None or place.recipe != self._seal.recipe:
+            return
+        if not compare_digest(self._seal.check(place.position, event.raw), place.check):
             raise Diverged(
                 "The event at this cursor is not the one that it was given for: the feed's "
                 "history is another one, such as after a failover that lost events."
             )
-
-    def _same(self, event: Event | None, place: Place) -> bool:
-        """Return whether an event has a cursor's digest; True if the two cannot be compared."""
-        if event is None or place.recipe != self._seal.recipe:
-            # The event is deleted, or the feed now makes events in another way or has another
-            # secret: only the position can be checked.
-            return True
-        return compare_digest(self._seal.check(place.position, event.raw), place.check)
 
     def _refuse_missing(self, connection: Connection, place: Place, mark: LowWaterMark) -> None:
         if self._row_below(connection, place.position) is None:
@@ -284,7 +281,7 @@ class History:
         boundary = 0 if self.archive is None else self.archive.boundary(connection)
         if position > boundary:
             query = self._below(self._rows.near.hint(connection))
-            row = self._row(connection, query, position)
+            row = self._rows.row(connection, query, position)
             if row is not None:
                 return row
             if self._lost(connection, 0).trimmed > boundary:
@@ -292,6 +289,3 @@ class History:
         if self.archive is None or not boundary:
             return None
         return self.archive.row_below(min(position, boundary))
-
-    def _row(self, connection: Connection, query: Any, position: int) -> Row | None:
-        return self._rows.row(connection, query, position)

@@ -3,9 +3,7 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -37,11 +35,8 @@ class HorizonAge:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._seen: deque[tuple[int, float]] = deque()
-
-    def __len__(self) -> int:
-        """Return how many readings are kept."""
-        return len(self._seen)
+        self.seen: deque[tuple[int, float]] = deque()
+        """The readings that are kept; none while all that is drawn is settled."""
 
     def read(self, settled: int, drawn: int, now: float) -> float:
         """Add a reading; return the age in seconds.
@@ -54,18 +49,18 @@ class HorizonAge:
         with self._lock:
             # Their numbers are above the last one drawn: the sequence was set back, or another
             # thread's later reading was added before this one.
-            while self._seen and self._seen[-1][0] > drawn:
-                self._seen.pop()
-            while self._seen and self._seen[0][0] <= settled:
-                self._seen.popleft()
-            if drawn > (self._seen[-1][0] if self._seen else settled):
+            while self.seen and self.seen[-1][0] > drawn:
+                self.seen.pop()
+            while self.seen and self.seen[0][0] <= settled:
+                self.seen.popleft()
+            if drawn > (self.seen[-1][0] if self.seen else settled):
                 self._add(drawn, now)
-            return now - self._seen[0][1] if self._seen else 0.0
+            return now - self.seen[0][1] if self.seen else 0.0
 
     def _add(self, drawn: int, now: float) -> None:
-        if len(self._seen) > 1 and now - self._seen[-2][1] < (now - self._seen[0][1]) / FINENESS:
-            self._seen.pop()
-        self._seen.append((drawn, now))
+        if len(self.seen) > 1 and now - self.seen[-2][1] < (now - self.seen[0][1]) / FINENESS:
+            self.seen.pop()
+        self.seen.append((drawn, now))
 
 
 LATE = 1.0
@@ -117,31 +112,32 @@ class HorizonMonitor:
         self._lock = Lock()
         self._told = False
 
-    def read(self, connection: Connection) -> Horizon:
-        """Return the horizon; log a warning if it is held back for too long.
-
-        Raises:
-            Unavailable: it is not known yet.
-        """
-        return self._read(connection, self._ordering.horizon)
-
     @property
     def may_be_fast(self) -> bool:
         """Return whether the horizon can be read without a transaction."""
         return self._fast_horizon is not None
 
-    def fast_horizon(self, connection: Connection, seconds: float) -> Horizon:
-        """Return the horizon as `read` does, without a transaction; see `FastHorizon`."""
-        assert self._fast_horizon is not None  # noqa: S101 - callers check `may_be_fast`
-        return self._read(connection, partial(self._fast_horizon, seconds=seconds))
+    def read(self, connection: Connection, seconds: float | None = None) -> Horizon:
+        """Return the horizon; log a warning if it is held back for too long.
 
-    def _read(self, connection: Connection, ask: Callable[[Connection], Horizon]) -> Horizon:
+        Args:
+            connection: to the feed's database.
+            seconds: to read it without a transaction, how long to wait for a lock; see
+                `FastHorizon`. None to read it in one.
+
+        Raises:
+            Unavailable: it is not known yet.
+        """
         try:
-            found = ask(connection)
+            if seconds is None or self._fast_horizon is None:
+                found = self._ordering.horizon(connection)
+            else:
+                found = self._fast_horizon(connection, seconds)
         except Unavailable:
             self._look(connection, None)
             raise
-        self._look(connection, found)
+        if found.highest > found.settled or self._age.seen or self._told:
+            self._look(connection, found)
         return found
 
     def report(self, connection: Connection) -> HorizonReport:

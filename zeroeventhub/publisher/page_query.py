@@ -1,7 +1,7 @@
 """Read pages, and find events that are in no partition of the feed and hence on no page."""
 
 import logging
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -119,10 +119,8 @@ class Stretch:
     Attributes:
         until: the position up to which they were read.
         parts: the events, one part for each read.
-        texts: the JSON of events that `end` has not joined yet.
         positions: their positions, if requested.
         last: the last row, which may be a deleted event; None for a page without rows.
-        on_one_line: whether no event has a line end in its white space.
         rows: the number of rows, including those of deleted events.
         size: bytes of the events.
         full: whether the page ended before `until`, because of its size or limit.
@@ -130,59 +128,63 @@ class Stretch:
 
     until: int
     parts: list[Sequence[Event]] = field(default_factory=list)
-    texts: list[bytes] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     last: Row | None = None
-    on_one_line: bool = False
     rows: int = 0
     size: int = 0
     full: bool = False
+    _texts: list[bytes] = field(default_factory=list)  # the events that `end` joins
+    _on_one_line: bool = True
+    _last: tuple[Rows, int] | None = None
 
     @property
     def events(self) -> Sequence[Event]:
         """Return the events."""
-        return joined(self.parts)
+        return self.parts[0] if len(self.parts) == 1 else joined(self.parts)
 
     def end(self) -> None:
-        """Join the JSON of the events to one text, and free the single texts."""
-        if self.texts:
-            self.parts.append(Lines.of(self.texts, on_one_line=self.on_one_line))
-            self.texts = []
+        """Join the JSON of the events to one text, and free the rows."""
+        if self._texts:
+            self.parts.append(Lines.of(self._texts, on_one_line=self._on_one_line))
+            self._texts = []
+        if self._last is not None:
+            rows, index = self._last
+            self.last, self._last = (rows.position(index), rows.event(index)), None
+            self.full = self.full and self.last[0] < self.until
 
-    def take(self, rows: Rows, start: int, limit: int, room: int, *, each: bool) -> int:
+    def take(self, rows: Rows, start: int, request: ReadRequest, room: int) -> int:
         """Add rows to the page, as many as it has room for.
 
         Args:
             rows: the rows that follow those of the page.
             start: the index of the first row to add.
-            limit: how many rows the page has, at most.
+            request: the limit of the page, and whether to keep positions.
             room: bytes that the page may have; a single larger event still fits.
-            each: whether to keep their positions.
 
         Returns:
             The index of the first row that was not added.
         """
-        stop = min(len(rows.texts), start + limit - self.rows)
-        size = rows.size(start, stop)
-        if self.size + size > room:
-            stop = rows.fitting(start, stop, room - self.size)
-            if not self.size and not rows.size(start, stop):
-                stop += 1  # the first event always fits, with the deleted ones before it
-            size, self.full = rows.size(start, stop), True
+        stop = min(len(rows.texts), start + request.limit - self.rows)
+        size = self.size + sum(rows.sizes[start:stop])
+        if size > room:
+            last, stop, size, self.full = stop, start, self.size, True
+            # The first event always fits, with the deleted ones before it.
+            while stop < last and (not size or size + rows.sizes[stop] <= room):
+                size += rows.sizes[stop]
+                stop += 1
         if stop > start:
             if rows.headers is not None:
                 self.parts.append(rows.events(start, stop))
             else:
                 texts = rows.texts[start:stop]
-                self.on_one_line = rows.on_one_line and (self.on_one_line or not self.texts)
-                self.texts += filter(None, texts) if None in texts else texts  # type: ignore[arg-type] # as just seen
-            if each:
-                there = (at for at in range(start, stop) if rows.texts[at] is not None)
-                self.positions += map(rows.position, there)
-            self.last = rows.position(stop - 1), rows.event(stop - 1)
+                self._on_one_line = rows.on_one_line and self._on_one_line
+                self._texts += filter(None, texts) if rows.has_deleted else texts  # type: ignore[arg-type] # as just seen
+            if request.each:
+                self.positions += [rows.position(at) for at in range(start, stop) if rows.sizes[at]]
+            self._last = rows, stop - 1
             self.rows += stop - start
-            self.size += size
-        self.full = self.full or self.rows == limit
+            self.size = size
+        self.full = self.full or self.rows == request.limit
         return stop
 
 
@@ -200,6 +202,7 @@ class PageQuery:
     Attributes:
         ids: the partitions that events may be in, including those that are not read.
         longest: bytes of the longest event read so far.
+        others: whether events of more than one partition share the positions.
     """
 
     def __init__(
@@ -217,6 +220,7 @@ class PageQuery:
         self._source = rows.source
         self._closed = [partition.id for partition in partitions if partition.closed]
         self.ids = ids
+        self.others = rows.source.partition is not None
         self._types = types
         self._page_bytes = page_bytes
         self._batch = BatchSize()
@@ -224,11 +228,6 @@ class PageQuery:
         self.longest = 0
         self._statement = lru_cache(maxsize=100)(self._build)
         self._window = lru_cache(maxsize=2)(self._build_window)
-
-    @property
-    def others(self) -> bool:
-        """Return whether events of more than one partition share the positions."""
-        return self._source.partition is not None
 
     def read(self, connection: Connection, request: ReadRequest) -> list[Stretch]:
         """Read whole pages.
@@ -239,92 +238,86 @@ class PageQuery:
         Raises:
             ArchiveMiss: a part of the archive has to be fetched first.
         """
-        if self._archive is None:
-            return self._read(connection, request, Stretch(request.until))
-        archived = self._archive.pages(
-            connection, request, room=self._page_bytes, window=FILTERED_ROWS
-        )
-        if archived.begun is None:
-            return archived.pages
-        left = request.count - len(archived.pages)
-        rest = replace(request, after=archived.after, count=left)
-        return archived.pages + self._read(connection, rest, archived.begun, archived.looked_at)
-
-    def _read(
-        self, connection: Connection, request: ReadRequest, page: Stretch, looked_at: int = 0
-    ) -> list[Stretch]:
-        """Read pages from the table; the first may already hold events from the archive."""
-        limit, count, types, until = request.limit, request.count, request.types, request.until
+        page, whole, looked_at = Stretch(request.until), list[Stretch](), 0
+        if self._archive is not None:
+            archived = self._archive.pages(
+                connection, request, room=self._page_bytes, window=FILTERED_ROWS
+            )
+            if archived.begun is None:
+                return archived.pages
+            page, whole, looked_at = archived.begun, archived.pages, archived.looked_at
+            request = replace(request, after=archived.after, count=request.count - len(whole))
+        until = request.until
         if request.after >= until:
-            return [page]
+            return [*whole, page]
         values = {"partition": request.partition, "after": request.after, "until": until}
-        if types is not None:
+        if request.types is not None:
             before = {"before": FILTERED_ROWS - looked_at - 1}
             window = self._window(self._rows.near.hint(connection))
             end = connection.scalar(window, values | before)
             values["until"] = until = page.until = until if end is None else end
-        pages, taken, wanted = [page], 0, limit * count - page.rows
-        with closing(self._chunks(connection, values, types, wanted)) as chunks:
+        taken, wanted = 0, request.limit * request.count - page.rows
+        pages = [page]
+        with closing(self._chunks(connection, values, request.types, wanted)) as chunks:
             for rows in chunks:
                 start, stop = 0, len(rows.texts)
                 taken += stop
                 while start < stop:
-                    start = page.take(rows, start, limit, self._page_bytes, each=request.each)
+                    start = page.take(rows, start, request, self._page_bytes)
                     if not page.full:
                         continue
                     page.end()
-                    page.full = page.last is None or page.last[0] < until
-                    if not page.full or len(pages) == count:
-                        return pages
+                    if len(pages) == request.count or not page.full:
+                        return whole + pages
                     page = Stretch(until)
                     pages.append(page)
         page.end()
         # If the last page ends with the statement's last row, more events may belong to it.
-        return pages[:-1] if taken == wanted and len(pages) > 1 else pages
+        return whole + (pages[:-1] if taken == wanted and len(pages) > 1 else pages)
 
     def _chunks(
-        self, connection: Connection, values: Mapping[str, Any], types: TypeFilter | None, left: int
+        self, connection: Connection, values: dict[str, Any], types: TypeFilter | None, left: int
     ) -> Generator[Rows]:
         """Yield rows in order, in chunks that fit into memory."""
         hint, streams = self._rows.near.hint(connection), self._rows.may_stream(connection)
         query = self._statement(hint, types, streams)
-        after, batch = values["after"], self._batch
+        batch = self._batch
+        chunks: Iterable[Rows]
         while left:
-            portion = batch.stream(left) if streams else batch.rows(left, self._page_bytes)
-            given = {**values, "after": after, "limit": portion}
+            if streams:
+                portion, size = batch.stream(left)
+                chunks = self._rows.stream(connection, query, values | {"limit": portion}, size)
+            else:
+                portion = batch.rows(left, self._page_bytes)
+                chunks = [self._rows.read(connection, query, values | {"limit": portion})]
             found = 0
-            for rows in (
-                self._rows.stream(connection, query, given, batch.chunk)
-                if streams
-                else [self._rows.read(connection, query, given)]
-            ):
-                self._note(rows)
-                found += len(rows.texts)
-                if rows.texts:
-                    after = rows.position(len(rows.texts) - 1)
-                    yield rows
+            for rows in chunks:
+                if (count := len(rows.texts)) == 0:
+                    continue
+                largest = batch.learn(rows.sizes)
+                if largest > self.longest:
+                    self.longest = largest
+                    self._warn_of_long(rows)
+                found += count
+                values["after"] = rows.position(count - 1)
+                yield rows
             if found < portion:
                 return
             left -= portion
 
-    def _note(self, rows: Rows) -> None:
-        """Learn the size of events; warn once of one that is too long for consumers in Go."""
-        self._batch.learn(rows)
-        largest = rows.largest
-        if largest <= self.longest:
+    def _warn_of_long(self, rows: Rows) -> None:
+        """Log once that an event is too long for consumers in Go."""
+        if self.longest <= LONG or self._has_warned:
             return
-        self.longest = largest
-        if largest > LONG and not self._has_warned:
-            self._has_warned = True
-            sizes = [len(text or b"") for text in rows.texts]
-            index = next(index for index, size in enumerate(sizes) if size > LONG)
-            _log.warning(
-                "The event at position %s has %d bytes: consumers in Go end a page without an "
-                "error at a line above 65,535 bytes, and stay there. Publish smaller events, "
-                "such as a reference to what is large.",
-                rows.position(index),
-                sizes[index],
-            )
+        self._has_warned = True
+        index = next(index for index, size in enumerate(rows.sizes) if size > LONG)
+        _log.warning(
+            "The event at position %s has %d bytes: consumers in Go end a page without an "
+            "error at a line above 65,535 bytes, and stay there. Publish smaller events, "
+            "such as a reference to what is large.",
+            rows.position(index),
+            rows.sizes[index],
+        )
 
     def _build(self, hint: IndexHint, types: TypeFilter | None, streams: bool) -> Select[Any]:
         chosen = None

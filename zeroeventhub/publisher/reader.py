@@ -6,6 +6,7 @@ Their other parameters are those of a bound feed's methods, which call them with
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -102,13 +103,10 @@ class Reader:
         self._queries = queries
         self.checks = checkup
         """Checks from time to time what the feed needs of its database."""
+        self.step = ordering.step
+        """Returns the statement to commit before the feed is read; see `Ordering.step`."""
         self._ends_settled = False
         self._registry = registry
-
-    def described(self, connection: Connection) -> FeedInfo:
-        """Return the feed's description after a check of the table, if one is due."""
-        self.checks.look_if_due(connection)
-        return self.info
 
     @property
     def has_open_digests(self) -> bool:
@@ -126,10 +124,6 @@ class Reader:
         if archive is None or not archive.is_shared:
             raise NotFound("This feed does not share files of its events.")
         return archive
-
-    def step(self, connection: Connection) -> str | None:
-        """Return the statement to commit before the feed is read; see `Ordering.step`."""
-        return self._ordering.step(connection)
 
     def read(
         self,
@@ -161,61 +155,74 @@ class Reader:
         each: bool = False,
     ) -> list[Page]:
         """Read pages, each from where the one before ends; see `ExtendedFeed.read_pages`."""
+        if cursor == FIRST:
+            more: dict[str, Any] = {"types": types, "stop": stop, "each": each}
+            return self._history.from_first(
+                connection,
+                lambda start: self.read_pages(connection, partition, start, limit, count, **more),
+            )
         end = _place(stop)
         if cursor == LAST:
             horizon = self._horizon(connection, end)
             here = self._history.cursor_below(connection, horizon.settled)
             return [Page([], here, caught_up=True)]
-
-        def found(start: str) -> list[Page]:
-            place = Place.of(start)
-            horizon = self._horizon(connection, place, end)
-            until = _until(horizon, end)
-            request = ReadRequest(partition, place.position, until, limit, count, types, each)
-            pages, here = [], start
-            for stretch in self._queries.pages.read(connection, request):
-                page = self._page(connection, request, here, stretch, horizon=horizon, stop=end)
-                pages.append(page)
-                here = page.cursor
-            # After the pages and their checkpoints: a failover between the check and the pages
-            # would go unnoticed.
-            mark = self._verify(connection, partition, place, end, until)
-            if pages[0].cursor == start and place.position < mark.trimmed <= until:
-                # No event follows, but the place was trimmed: move the reader to the mark.
-                pages[0] = replace(pages[0], cursor=mark.earliest)
-            if place.position < mark.compacted:
-                # Compaction has deleted events here and may delete more: no page is final.
-                pages = [replace(page, full=False) for page in pages]
-            return pages
-
-        return self._history.from_first(connection, cursor, found)
+        place = Place.of(cursor)
+        horizon = self._horizon(connection, place, end)
+        until = _until(horizon, end)
+        request = ReadRequest(partition, place.position, until, limit, count, types, each)
+        pages: list[Page] = []
+        here, after = cursor, place.position
+        for stretch in self._queries.pages.read(connection, request):
+            page = self._page(connection, request, here, after, stretch, horizon=horizon, stop=end)
+            pages.append(page)
+            here, after = page.cursor, stretch.last[0] if stretch.last else after
+        # After the pages and their checkpoints: a failover between the check and the pages would
+        # go unnoticed.
+        mark = self._verify(connection, partition, place, end, until)
+        if pages[0].cursor == cursor and place.position < mark.trimmed <= until:
+            # No event follows, but the place was trimmed: move the reader to the mark.
+            pages[0] = replace(pages[0], cursor=mark.earliest)
+        if place.position < mark.compacted:
+            # Compaction has deleted events here and may delete more: no page is final.
+            pages = [replace(page, full=False) for page in pages]
+        return pages
 
     def _page(
         self,
         connection: Connection,
         request: ReadRequest,
         here: str,
+        after: int,
         stretch: Stretch,
         *,
         horizon: Horizon,
         stop: Place | None,
     ) -> Page:
-        after = Place.of(here).position
-        filtered = request.types is not None
-        end = self._end(connection, here, after, stretch, filtered=filtered)
+        """Make a page of rows; `here` and `after` are the cursor and the position before them."""
+        pages, history, until = self._queries.pages, self._history, stretch.until
         reached = False
-        if stop is not None and not stretch.full:
-            reached = max(stretch.until, after) >= stop.position
-            if reached and after < stop.position:
-                end = str(stop)
+        at = after if stretch.last is None else stretch.last[0]
+        if stretch.last is not None:
+            here = history.cursor(*stretch.last)
+        if not stretch.full:
+            if stop is not None:
+                reached = max(until, after) >= stop.position
+            if reached and stop is not None and after < stop.position:
+                here = str(stop)
+            elif until > at and (
+                request.types is not None or (pages.others and until - at >= QUIET)
+            ):
+                # A checkpoint after an event of another type or partition.
+                below = history.cursor_below(connection, until)
+                here = below if Place.of(below).position > at else here
         events = stretch.events
         return Page(
             events,
-            end,
-            caught_up=not stretch.full and stretch.until >= horizon.settled,
+            here,
+            caught_up=not stretch.full and until >= horizon.settled,
             stop_reached=reached,
-            full=stretch.full and len(events) > 0 and not self._history.is_mutable,
-            cursors=self._history.cursors(stretch.positions, events) if request.each else (),
+            full=stretch.full and stretch.size > 0 and not history.is_mutable,
+            cursors=history.cursors(stretch.positions, events) if request.each else (),
         )
 
     def vouch(self, connection: Connection, cursors: Collection[str]) -> None:
@@ -243,16 +250,15 @@ class Reader:
 
     @property
     def may_glance(self) -> bool:
-        """Return whether `glance` can be used: no check is due, and the ordering supports it."""
-        return self._watch.may_be_fast and self._ends_settled and not self.checks.are_due
+        """Return whether `glance` can be used."""
+        return self._watch.may_be_fast and self._ends_settled
 
     def glance(self, connection: Connection, seconds: float) -> int:
         """Return the horizon without a transaction; see `FastHorizon`."""
-        return self._watch.fast_horizon(connection, seconds).settled
+        return self._watch.read(connection, seconds).settled
 
     def horizon(self, connection: Connection) -> HorizonReport:
         """Return the horizon, its age, and the writers that hold it back."""
-        self.checks.look_if_due(connection)
         report = self._watch.report(connection)
         registered = 0 if self._registry is None else self._registry.count(connection)
         return replace(
@@ -334,25 +340,26 @@ class Reader:
         The largest piece holds at most about one and a half times the events of the average one,
         as long as pieces have a thousand events or more.
         """
-
-        def found(start: str) -> list[str]:
-            first, end = Place.of(start), _place(stop)
-            settled = self._horizon(connection, first, end).settled
-            until = max(settled if end is None else end.position, first.position)
-            positions = self._queries.splits.positions(
-                connection, partition, count=count, after=first.position, until=until
+        if start == FIRST:
+            return self._history.from_first(
+                connection,
+                lambda start: self.splits(connection, partition, count, start=start, stop=stop),
             )
-            inner = [self._history.cursor_below(connection, at) for at in positions[1:-1]]
-            last = stop if end and end.position > first.position else None
-            if last is None:
-                last = self._history.cursor_below(connection, positions[-1])
-                if Place.of(last).position <= first.position:
-                    last = start
-            # After the query, as with a page.
-            self._history.verify(connection, first, end, partition=partition)
-            return [*dict.fromkeys([start, *inner]), last]
-
-        return self._history.from_first(connection, start, found)
+        first, end = Place.of(start), _place(stop)
+        settled = self._horizon(connection, first, end).settled
+        until = max(settled if end is None else end.position, first.position)
+        positions = self._queries.splits.positions(
+            connection, partition, count=count, after=first.position, until=until
+        )
+        inner = [self._history.cursor_below(connection, at) for at in positions[1:-1]]
+        last = stop if end and end.position > first.position else None
+        if last is None:
+            last = self._history.cursor_below(connection, positions[-1])
+            if Place.of(last).position <= first.position:
+                last = start
+        # After the query, as with a page.
+        self._history.verify(connection, first, end, partition=partition)
+        return [*dict.fromkeys([start, *inner]), last]
 
     def lag(self, connection: Connection, partition: int, cursor: str) -> Lag:
         """Count the settled events that follow a cursor; see `ExtendedFeed.lag`.
@@ -365,15 +372,16 @@ class Reader:
             self._horizon(connection)
             return Lag(0, 0.0)
 
-        def found(cursor: str) -> Lag:
-            place = Place.of(cursor)
-            until = self._horizon(connection, place).settled
-            lag = self._queries.lags.count(connection, partition, after=place.position, until=until)
-            # After the query, as with a page.
-            self._history.verify(connection, place, partition=partition)
-            return lag
-
-        return self._history.from_first(connection, cursor, found)
+        if cursor == FIRST:
+            return self._history.from_first(
+                connection, lambda start: self.lag(connection, partition, start)
+            )
+        place = Place.of(cursor)
+        until = self._horizon(connection, place).settled
+        lag = self._queries.lags.count(connection, partition, after=place.position, until=until)
+        # After the query, as with a page.
+        self._history.verify(connection, place, partition=partition)
+        return lag
 
     def cursor_of_count(
         self,
@@ -385,42 +393,43 @@ class Reader:
         stop: str | None = None,
     ) -> CountedCursor:
         """Return the cursor after a number of events; see `ExtendedFeed.cursor_of_count`."""
-
-        def counted(cursor: str) -> CountedCursor:
-            place, end = Place.of(cursor), _place(stop)
-            until = _until(self._horizon(connection, place, end), end)
-            position, found = self._queries.counts.find(
-                connection, partition, events, after=place.position, until=until
+        if cursor == FIRST:
+            return self._history.from_first(
+                connection,
+                lambda start: self.cursor_of_count(connection, partition, start, events, stop=stop),
             )
-            ends = found < events or position == until
-            if not found:
-                last = str(place)
-            elif end is not None and ends and until == end.position:
-                last = str(end)
-            else:
-                last = self._history.cursor_below(connection, position)
-            # After the query, as with a page.
-            self._verify(connection, partition, place, end, until)
-            return CountedCursor(last, found)
-
-        return self._history.from_first(connection, cursor, counted)
+        place, end = Place.of(cursor), _place(stop)
+        until = _until(self._horizon(connection, place, end), end)
+        position, found = self._queries.counts.find(
+            connection, partition, events, after=place.position, until=until
+        )
+        ends = found < events or position == until
+        if not found:
+            last = cursor
+        elif end is not None and ends and until == end.position:
+            last = str(end)
+        else:
+            last = self._history.cursor_below(connection, position)
+        # After the query, as with a page.
+        self._verify(connection, partition, place, end, until)
+        return CountedCursor(last, found)
 
     def segments(
         self, connection: Connection, partition: int, cursor: str, stop: str | None
     ) -> tuple[str, list[SegmentPlace]]:
         """Return the cursor at the start of a range, and the archive's files that cover it."""
         archive = self.shared_archive
-
-        def found(start: str) -> tuple[str, list[SegmentPlace]]:
-            place, end = Place.of(start), _place(stop)
-            until = _until(self._horizon(connection, place, end), end)
-            files = archive.files(place.position, until, end)
-            # If the end of the last segment is in the table's history, so is all before it.
-            last = Place.of(files[-1].segment.last) if files else None
-            self._history.verify(connection, place, end, last, partition=partition)
-            return start, files
-
-        return self._history.from_first(connection, cursor, found)
+        if cursor == FIRST:
+            return self._history.from_first(
+                connection, lambda start: self.segments(connection, partition, start, stop)
+            )
+        place, end = Place.of(cursor), _place(stop)
+        until = _until(self._horizon(connection, place, end), end)
+        files = archive.files(place.position, until, end)
+        # If the end of the last segment is in the table's history, so is all before it.
+        last = Place.of(files[-1].segment.last) if files else None
+        self._history.verify(connection, place, end, last, partition=partition)
+        return cursor, files
 
     def read_key(
         self,
@@ -434,7 +443,6 @@ class Reader:
         """Read events of a key, also those above the horizon; see `ExtendedFeed.read_key`."""
         if self._queries.keys is None:
             raise ConfigurationError("This feed has no versions: give its TableFeed a `version`.")
-        self.checks.look_if_due(connection)
         return self._queries.keys.read(connection, key, after_version, limit, partitions)
 
     def _horizon(self, connection: Connection, *places: Place | None) -> Horizon:
@@ -443,17 +451,17 @@ class Reader:
         Raises:
             Diverged: a place is above the highest position drawn.
         """
-        self.checks.look_if_due(connection)
         horizon = self._watch.read(connection)
         if not self._ends_settled:
             # Until this succeeds once: closed partitions get no further events.
             self._queries.pages.await_ends(connection, settled=horizon.settled)
             self._ends_settled = True
-        if any(place is not None and place.position > horizon.highest for place in places):
-            raise Diverged(
-                "The cursor lies beyond the last event of this feed: it was given for another "
-                "history, such as the one before a backup was restored."
-            )
+        for place in places:
+            if place is not None and place.position > horizon.highest:
+                raise Diverged(
+                    "The cursor lies beyond the last event of this feed: it was given for another "
+                    "history, such as the one before a backup was restored."
+                )
         return horizon
 
     def _verify(
@@ -472,19 +480,6 @@ class Reader:
         if highest < until:
             raise Unavailable("The table was emptied while it was read.", retry_after=1)
         return mark
-
-    def _end(
-        self, connection: Connection, here: str, after: int, stretch: Stretch, *, filtered: bool
-    ) -> str:
-        """Choose the checkpoint of a page: the place after an event of any partition."""
-        last, until = stretch.last, stretch.until
-        if last is not None:
-            here, after = self._history.cursor(*last), last[0]
-        quiet = self._queries.pages.others and until - after >= QUIET
-        if stretch.full or until <= after or not (filtered or quiet):
-            return here
-        below = self._history.cursor_below(connection, until)
-        return below if Place.of(below).position > after else here
 
 
 def _place(cursor: str | None) -> Place | None:

@@ -1,8 +1,9 @@
 """Read the rows of a feed in batches of a suitable size, and make the JSON of their events."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
+from itertools import repeat
 from typing import Any
 
 import msgspec
@@ -34,27 +35,45 @@ __all__ = [
 Row = tuple[int, Event | None]
 """A position and the event at it; None for an event that has been deleted."""
 
+_SURROGATE = re.compile(rb"\\u[dD]")
+
 _NOT_JSON = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 _decode_lines = msgspec.json.Decoder(msgspec.Raw).decode_lines
 _decode = msgspec.json.Decoder(msgspec.Raw).decode
 
 
-@dataclass(frozen=True)
 class Rows:
-    """Hold rows in the order of their positions.
+    """Rows in the order of their positions.
 
-    Attributes:
+    Args:
         position: returns the position of a row by its index.
         texts: the JSON of each row's event; None for an event that has been deleted.
         headers: the headers of each row's event; None for a feed without headers.
         on_one_line: whether no text has line ends in its white space.
+
+    Attributes:
+        sizes: the bytes of each event; 0 for a deleted one.
+        has_deleted: whether some of the events have been deleted.
     """
 
-    position: Callable[[int], int]
-    texts: list[bytes | None]
-    headers: list[Mapping[str, str]] | None = None
-    on_one_line: bool = False
+    def __init__(
+        self,
+        position: Callable[[int], int],
+        texts: Sequence[bytes | None],
+        headers: Sequence[Mapping[str, str]] | None = None,
+        *,
+        on_one_line: bool = False,
+    ) -> None:
+        self.position, self.texts, self.headers = position, texts, headers
+        self.on_one_line = on_one_line
+        self.sizes: list[int]
+        try:
+            self.sizes = [*map(len, texts)]  # type: ignore[arg-type] # None is a TypeError
+            self.has_deleted = False
+        except TypeError:
+            self.sizes = [*map(len, (text or b"" for text in texts))]
+            self.has_deleted = True
 
     @classmethod
     def of_events(cls, rows: list[Any], event: Callable[[Any], Event | None]) -> "Rows":
@@ -74,19 +93,6 @@ class Rows:
             headers.append({} if made is None else made.headers)
         return cls(positions.__getitem__, texts, headers if any(headers) else None)
 
-    @cached_property
-    def largest(self) -> int:
-        """Return the bytes of the largest event."""
-        return max(map(len, self._there(0, len(self.texts))), default=0)
-
-    def size(self, start: int, stop: int) -> int:
-        """Return the bytes of the events in some of the rows."""
-        return sum(map(len, self._there(start, stop)))
-
-    def _there(self, start: int, stop: int) -> Iterable[bytes]:
-        texts = self.texts[start:stop]
-        return filter(None, texts) if None in texts else texts  # type: ignore[return-value] # as just seen
-
     def event(self, index: int) -> Event | None:
         """Return the event of a row; None for a deleted one."""
         text = self.texts[index]
@@ -96,19 +102,8 @@ class Rows:
 
     def events(self, start: int, stop: int) -> list[Event]:
         """Return the events of some of the rows, without the deleted ones."""
-        found = (self.event(index) for index in range(start, stop))
+        found = map(self.event, range(start, stop))
         return [event for event in found if event is not None]
-
-    def fitting(self, start: int, stop: int, room: int) -> int:
-        """Return the index of the first row whose event no longer fits into `room` bytes."""
-        for index in range(start, stop):
-            room -= len(self.texts[index] or b"")
-            if room < 0:
-                return index
-        return stop
-
-
-NO_ROWS = Rows([].__getitem__, [])
 
 
 def check_json(texts: Sequence[bytes | None], place: Callable[[int], object]) -> bool:
@@ -122,10 +117,11 @@ def check_json(texts: Sequence[bytes | None], place: Callable[[int], object]) ->
         FeedFailure: one of them is not.
     """
     there = [text for text in texts if text is not None]
-    on_one_line = _are_on_one_line(there)
+    lines = b"\n".join(there)
+    on_one_line = b"\r" not in lines and lines.count(b"\n") == max(len(there) - 1, 0)
     if on_one_line:
         try:
-            if len(_decode_lines(b"\n".join(there))) == len(there):
+            if len(_decode_lines(lines)) == len(there):
                 return True
         except _NOT_JSON:
             pass
@@ -155,13 +151,12 @@ def check_surrogates(texts: Sequence[bytes | None], place: Callable[[int], objec
     Raises:
         FeedFailure: one of them has.
     """
-    if any(text and (b"\\ud" in text or b"\\uD" in text) for text in texts):
+    try:
+        joined = b"".join(texts)  # type: ignore[arg-type] # None is a TypeError
+    except TypeError:
+        joined = b"".join(filter(None, texts))
+    if b"\\" in joined and _SURROGATE.search(joined):  # the first is much quicker
         return check_json(texts, place)
-    return _are_on_one_line([text for text in texts if text is not None])
-
-
-def _are_on_one_line(texts: list[bytes]) -> bool:
-    joined = b"".join(texts)
     return b"\n" not in joined and b"\r" not in joined
 
 
@@ -210,21 +205,27 @@ class BatchSize:
             fitting = fitting // 4 + 1
         return min(left, fitting, self._most * GROWTH, LARGE // self._usual + 1)
 
-    @property
-    def chunk(self) -> int:
-        """Return how many rows of a stream are in memory at once."""
-        return min(CHUNK, LARGE // self._largest + 1) if self._largest else FIRST
+    def stream(self, left: int) -> tuple[int, int]:
+        """Return how many rows one statement reads as a stream, and how many are in memory at once.
 
-    def stream(self, left: int) -> int:
-        """Return how many of the rows that are left one statement reads as a stream."""
-        return min(left, STATEMENT // self._usual + 1) if self._largest else min(left, 1_000)
+        Args:
+            left: the highest number of rows to read.
+        """
+        if not self._largest:
+            return min(left, 1_000), FIRST
+        return min(left, STATEMENT // self._usual + 1), min(CHUNK, LARGE // self._largest + 1)
 
-    def learn(self, rows: Rows) -> None:
-        """Update the estimates from a batch of rows; the effect of a large row fades."""
-        if count := len(rows.texts):
-            self._largest = max(rows.largest, self._largest // 2, 1)
-            self._usual = max(rows.size(0, count) // count, 1)
+    def learn(self, sizes: Sequence[int]) -> int:
+        """Update the estimates from a batch of rows, by the bytes of each; return the largest.
+
+        The effect of a large row on later batches fades.
+        """
+        largest = max(sizes, default=0)
+        if count := len(sizes):
+            self._largest = max(largest, self._largest // 2, 1)
+            self._usual = max(sum(sizes) // count, 1)
             self._most = max(self._most, count)
+        return largest
 
 
 Choice = Callable[[Select[Any]], Select[Any]]
@@ -264,8 +265,7 @@ class RowQuery:
         self.source = near.source
         self._mapper = mapper
         self._json = mapper.json
-        self._check: Callable[[list[bytes | None], Callable[[int], int]], bool]
-        self._check = check_json
+        self._check: Callable[[Sequence[bytes | None], Callable[[int], int]], bool] = check_json
         if database.makes_json:
             is_beside = near.source.events is None
             position = near.source.position if is_beside else None
@@ -329,7 +329,7 @@ class RowQuery:
         """
         compiled = self._compiled(query)
         for count, value in self._database.stream(connection, compiled, values, size):
-            texts = [value(index, 1) for index in range(count)]
+            texts = [*map(value, range(count), repeat(1))]
             position = partial(_position, value)
             yield Rows(position, texts, on_one_line=self._check(texts, position))
 
@@ -341,7 +341,7 @@ class RowQuery:
         """
         rows = self.fetch(connection, query, values)
         if not rows:
-            return NO_ROWS
+            return Rows([].__getitem__, [])
         if self._json is None:
             return Rows.of_events(rows, self.event)
         if self._joins:

@@ -36,7 +36,7 @@ def test_what_is_remembered_stays_small():
     for number in range(1, 10_001):
         found = age.read(0, number, float(number))
     assert found == 9_999
-    assert len(age) < 15 * FINENESS
+    assert len(age.seen) < 15 * FINENESS
 
 
 def test_numbers_that_start_again_are_new():
