@@ -12,8 +12,8 @@ PLANTED = (
     Planted(
         "a feed is read no further than what is settled",
         "publisher/reader.py",
-        "    return horizon.settled if stop is None",
-        "    return horizon.highest if stop is None",
+        "        until = horizon.settled if end is None",
+        "        until = horizon.highest if end is None",
         (f"{_FOLDER}/test_port.py", "-k", "open_writer and postgresql"),
     ),
     Planted(

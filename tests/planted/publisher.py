@@ -25,8 +25,8 @@ PLANTED = (
     Planted(
         "the horizon: no piece of a partition reaches beyond it",
         "publisher/reader.py",
-        "        settled = self._horizon(connection, first, end).settled\n",
-        "        settled = self._horizon(connection, first, end).highest\n",
+        "        until = max(horizon.settled if end is None",
+        "        until = max(horizon.highest if end is None",
         (f"{_ROOM}/test_reader.py", "-k", "above_the_horizon"),
     ),
     Planted(

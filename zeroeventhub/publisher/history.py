@@ -55,10 +55,11 @@ class History:
     ) -> None:
         self.archive = archive
         """Holds trimmed events; None if they are lost."""
+        self.is_mutable = mutable or compacted or (archive is not None and archive.erases)
+        """Whether an event may differ when it is read again."""
         self._rows = rows
         self._seal = seal
         self._mutable = mutable
-        self._compacted = compacted
         self._marks = marks
         # A position in a side table remains when its event is deleted, until a writer inserts the
         # event's key again. On a standby it may not have arrived yet.
@@ -70,12 +71,6 @@ class History:
             lambda query: query.where(several).order_by(rows.source.position), LIMIT
         )
         self._below = lru_cache(maxsize=2)(self._build_below)
-
-    @property
-    def is_mutable(self) -> bool:
-        """Return whether an event may differ when it is read again."""
-        erases = self.archive is not None and self.archive.erases
-        return self._mutable or self._compacted or erases
 
     def cursor(self, position: int, event: Event | None) -> str:
         """Return the cursor after a position; None as the event if it has been deleted."""
@@ -200,13 +195,20 @@ class History:
             Diverged: the event at a position is another one, or missing.
         """
         found: list[tuple[Place, Row | None]] = []
-        lowest = HIGHEST_POSITION
+        archive, lowest = self.archive, HIGHEST_POSITION
         for place in places:
-            if place is not None:
-                found.append((place, self._row_at(connection, place)))
-                lowest = min(lowest, place.position)
+            if place is None:
+                continue
+            row = None
+            if place.check and not self._mutable:
+                if archive is not None and place.position <= archive.boundary(connection):
+                    row = archive.row_at(place.position)
+                else:
+                    row = self._rows.row(connection, self._at, place.position)
+            found.append((place, row))
+            lowest = min(lowest, place.position)
         # Read last: a trim that deleted events while the query ran has moved the mark by now.
-        mark = self._lost(connection, lowest)
+        mark = self.mark(connection) if archive is None else self._lost(connection, lowest)
         for place, row in found:
             if place.position > mark.trimmed:
                 self._verify(connection, place, row, mark)
@@ -231,14 +233,6 @@ class History:
         raise Trimmed(
             "The cursor lies below the history that this feed retains.", earliest=mark.earliest
         )
-
-    def _row_at(self, connection: Connection, place: Place) -> Row | None:
-        """Return the row at a place that can be checked."""
-        if self._mutable or not place.check:
-            return None
-        if self.archive is not None and place.position <= self.archive.boundary(connection):
-            return self.archive.row_at(place.position)
-        return self._rows.row(connection, self._at, place.position)
 
     def _verify(
         self, connection: Connection, place: Place, row: Row | None, mark: LowWaterMark

@@ -37,7 +37,7 @@ from zeroeventhub.publisher.lookups import CountQuery, IdQuery, LagQuery, TimeQu
 from zeroeventhub.publisher.ordering import Horizon, Ordering
 from zeroeventhub.publisher.page_query import PageQuery, ReadRequest, Stretch
 from zeroeventhub.publisher.progress import Registry
-from zeroeventhub.publisher.retention import LowWaterMark, begun_again
+from zeroeventhub.publisher.retention import begun_again
 from zeroeventhub.publisher.splits import SplitQuery
 
 __all__ = [
@@ -161,14 +161,12 @@ class Reader:
                 connection,
                 lambda start: self.read_pages(connection, partition, start, limit, count, **more),
             )
-        end = _place(stop)
         if cursor == LAST:
+            end = None if stop is None else Place.of(stop)
             horizon = self._horizon(connection, end)
             here = self._history.cursor_below(connection, horizon.settled)
             return [Page([], here, caught_up=True)]
-        place = Place.of(cursor)
-        horizon = self._horizon(connection, place, end)
-        until = _until(horizon, end)
+        place, end, horizon, until = self._range(connection, cursor, stop)
         request = ReadRequest(partition, place.position, until, limit, count, types, each)
         pages: list[Page] = []
         here, after = cursor, place.position
@@ -178,7 +176,9 @@ class Reader:
             here, after = page.cursor, stretch.last[0] if stretch.last else after
         # After the pages and their checkpoints: a failover between the check and the pages would
         # go unnoticed.
-        mark = self._verify(connection, partition, place, end, until)
+        mark = self._history.verify(connection, place, end, partition=partition)
+        if place.position <= (gone := max(mark.trimmed, mark.moved)):
+            self._refuse_new_numbers(connection, gone, until)
         if pages[0].cursor == cursor and place.position < mark.trimmed <= until:
             # No event follows, but the place was trimmed: move the reader to the mark.
             pages[0] = replace(pages[0], cursor=mark.earliest)
@@ -345,9 +345,8 @@ class Reader:
                 connection,
                 lambda start: self.splits(connection, partition, count, start=start, stop=stop),
             )
-        first, end = Place.of(start), _place(stop)
-        settled = self._horizon(connection, first, end).settled
-        until = max(settled if end is None else end.position, first.position)
+        first, end, horizon, _ = self._range(connection, start, stop)
+        until = max(horizon.settled if end is None else end.position, first.position)
         positions = self._queries.splits.positions(
             connection, partition, count=count, after=first.position, until=until
         )
@@ -376,8 +375,7 @@ class Reader:
             return self._history.from_first(
                 connection, lambda start: self.lag(connection, partition, start)
             )
-        place = Place.of(cursor)
-        until = self._horizon(connection, place).settled
+        place, _, _, until = self._range(connection, cursor, None)
         lag = self._queries.lags.count(connection, partition, after=place.position, until=until)
         # After the query, as with a page.
         self._history.verify(connection, place, partition=partition)
@@ -398,8 +396,7 @@ class Reader:
                 connection,
                 lambda start: self.cursor_of_count(connection, partition, start, events, stop=stop),
             )
-        place, end = Place.of(cursor), _place(stop)
-        until = _until(self._horizon(connection, place, end), end)
+        place, end, _, until = self._range(connection, cursor, stop)
         position, found = self._queries.counts.find(
             connection, partition, events, after=place.position, until=until
         )
@@ -411,7 +408,9 @@ class Reader:
         else:
             last = self._history.cursor_below(connection, position)
         # After the query, as with a page.
-        self._verify(connection, partition, place, end, until)
+        mark = self._history.verify(connection, place, end, partition=partition)
+        if place.position <= (gone := max(mark.trimmed, mark.moved)):
+            self._refuse_new_numbers(connection, gone, until)
         return CountedCursor(last, found)
 
     def segments(
@@ -423,8 +422,7 @@ class Reader:
             return self._history.from_first(
                 connection, lambda start: self.segments(connection, partition, start, stop)
             )
-        place, end = Place.of(cursor), _place(stop)
-        until = _until(self._horizon(connection, place, end), end)
+        place, end, _, until = self._range(connection, cursor, stop)
         files = archive.files(place.position, until, end)
         # If the end of the last segment is in the table's history, so is all before it.
         last = Place.of(files[-1].segment.last) if files else None
@@ -464,28 +462,27 @@ class Reader:
                 )
         return horizon
 
-    def _verify(
-        self, connection: Connection, partition: int, place: Place, stop: Place | None, until: int
-    ) -> LowWaterMark:
-        """Refuse what a query read if the cursor's history is another one; return the mark."""
-        mark = self._history.verify(connection, place, stop, partition=partition)
-        gone = max(mark.trimmed, mark.moved)
-        if place.position > gone:
-            return mark
-        # The table has no row at this place to compare: if it was emptied and its numbers started
-        # again, other events may have the numbers that were read.
+    def _range(
+        self, connection: Connection, cursor: str, stop: str | None
+    ) -> tuple[Place, Place | None, Horizon, int]:
+        """Return the places of two cursors, the horizon, and the last position to read.
+
+        Raises:
+            Diverged: a place is above the highest position drawn.
+        """
+        place, end = Place.of(cursor), None if stop is None else Place.of(stop)
+        horizon = self._horizon(connection, place, end)
+        until = horizon.settled if end is None else min(horizon.settled, end.position)
+        return place, end, horizon, until
+
+    def _refuse_new_numbers(self, connection: Connection, gone: int, until: int) -> None:
+        """Refuse what was read if the table was emptied and its numbers have started again.
+
+        The table has no row at a place up to `gone` to compare: other events may have the numbers
+        that were read.
+        """
         highest = self._ordering.horizon(connection).highest
         if highest < gone:
             raise begun_again(gone)
         if highest < until:
             raise Unavailable("The table was emptied while it was read.", retry_after=1)
-        return mark
-
-
-def _place(cursor: str | None) -> Place | None:
-    return None if cursor is None else Place.of(cursor)
-
-
-def _until(horizon: Horizon, stop: Place | None) -> int:
-    """Return the position up to which events are read."""
-    return horizon.settled if stop is None else min(horizon.settled, stop.position)
