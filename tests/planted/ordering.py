@@ -131,8 +131,8 @@ PLANTED = (
     Planted(
         "an age is that of the oldest number that is not settled",
         "publisher/horizon.py",
-        "            return now - self.seen[0][1] if self.seen else 0.0",
-        "            return now - self.seen[-1][1] if self.seen else 0.0",
+        "            return now - seen[0][1] if seen else 0.0",
+        "            return now - seen[-1][1] if seen else 0.0",
         ("tests/unit/publisher/test_horizon.py",),
     ),
 )

@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sqlalchemy import ColumnElement, DateTime, Engine
+from sqlalchemy import ColumnElement, DateTime, Engine, Enum, String
 from sqlalchemy.engine.default import StrCompileDialect
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -24,7 +24,7 @@ from zeroeventhub.protocol import (
 )
 from zeroeventhub.publisher.archive_reader import ArchiveReader
 from zeroeventhub.publisher.bound_feed import AsyncBoundFeed, BoundFeed
-from zeroeventhub.publisher.checks import Checkup, Columns
+from zeroeventhub.publisher.checks import Checkup
 from zeroeventhub.publisher.compaction import Compactor
 from zeroeventhub.publisher.cursor import digest
 from zeroeventhub.publisher.definition import Definition
@@ -103,13 +103,14 @@ def build(
     )
     checkup = Checkup(
         ordering,
-        Columns(defined.events.table, defined.used),
+        defined.events.table,
+        defined.used,
         queries.pages,
         partitions=[partition.id for partition in defined.info.partitions],
         near=[one for one in (near, all_near, times, ids) if one is not None],
         indexes=_needed_indexes(defined, near, all_near, times, ids),
         marks=marks,
-        lasting=None if defined.is_mutable else defined.events.table,
+        is_mutable=defined.is_mutable,
     )
     info = replace(defined.info, extensions=_extensions(defined, source, types))
     reader = Reader(info, ordering, history, queries, checkup, registry=registry)
@@ -169,14 +170,14 @@ def _searched_by(
 
 
 def _type_condition(defined: Definition, database: Database) -> TypeCondition | None:
-    """Return the SQL condition on an event's type, if the feed has a type column."""
+    """Return the SQL condition on an event's type, if the feed has a type column of text."""
     kind = defined.attributes.get("type")
     default = defined.envelope.type if defined.envelope else ""
-    if kind is None and not default:
-        return None
-    if kind is not None and not TypeCondition.understands(kind):
-        return None
-    return TypeCondition(kind, default, database)
+    if kind is None:
+        return TypeCondition(None, default, database) if default else None
+    # Readers get the types of such a column as its text.
+    is_text = isinstance(kind.type, String) and not isinstance(kind.type, Enum)
+    return TypeCondition(kind, default, database) if is_text else None
 
 
 def _archive_reader(defined: Definition, source: Source) -> ArchiveReader | None:

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Literal
@@ -11,6 +11,7 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Connection,
+    Select,
     Table,
     func,
     inspect,
@@ -30,7 +31,6 @@ from zeroeventhub.publisher.retention import MarkTable
 
 __all__ = [
     "Checkup",
-    "Columns",
     "Finding",
 ]
 
@@ -53,70 +53,6 @@ class Finding:
     statement: str | None = None
 
 
-class Columns:
-    """Remember the types of a feed's columns at the first check.
-
-    Args:
-        table: the table.
-        used: the expressions that the feed reads.
-    """
-
-    def __init__(self, table: Table, used: Iterable[ColumnElement[Any]]) -> None:
-        self._table = table
-        parts = [part for expression in used for part in iterate(expression)]
-        self._names = [*dict.fromkeys(_names(table, parts))]
-        self._before: dict[str, str] = {}
-
-    def check(self, connection: Connection) -> None:
-        """Refuse a table that lacks a column.
-
-        Raises:
-            ConfigurationError: a column is missing, or the table does not exist.
-        """
-        found = self._found(connection)
-        if missing := [name for name in self._names if name not in found]:
-            raise ConfigurationError(
-                f"Table {self._table.fullname!r} has no column {', '.join(map(repr, missing))}, "
-                "which the feed reads."
-            )
-        self._before = self._before or found
-
-    def refuse_changes(self, connection: Connection) -> None:
-        """Refuse a table whose columns have changed type since the first check.
-
-        Another type may give the same events another JSON form, and then no cursor's digest fits.
-
-        Raises:
-            ConfigurationError: the table or a column no longer exists.
-            FeedFailure: a column has another type.
-        """
-        self.check(connection)
-        found = self._found(connection)
-        if changed := [name for name, kind in self._before.items() if found[name] != kind]:
-            raise FeedFailure(
-                f"The type of {', '.join(map(repr, changed))} in table {self._table.fullname!r} "
-                "is another one than when this feed was started, and so may the form of its events "
-                "be: change it back, or restart the feed."
-            )
-
-    def _found(self, connection: Connection) -> dict[str, str]:
-        """Return the present types of the columns by name."""
-        schema = connection.schema_for_object(self._table)
-        try:
-            columns = inspect(connection).get_columns(self._table.name, schema=schema)
-        except NoSuchTableError:
-            raise ConfigurationError(f"There is no table {self._table.fullname!r}.") from None
-        types = {column["name"]: repr(column["type"]) for column in columns}
-        return {name: types[name] for name in self._names if name in types}
-
-
-def _names(table: Table, parts: Iterable[Any]) -> Iterator[str]:
-    """Name the columns of a table among parts of expressions, also those of an ORM class for it."""
-    for part in parts:
-        if isinstance(part, Column) and getattr(part.table, "fullname", None) == table.fullname:
-            yield part.name
-
-
 GROWTH = 1_000
 """How many partitions a feed grows by at once, at most: a larger partition number is taken for a
 writer's mistake."""
@@ -135,13 +71,14 @@ class Checkup:
 
     Args:
         ordering: checks what the order of events needs.
-        columns: the columns that the feed reads.
+        table: the table of events.
+        used: the expressions that the feed reads.
         pages: reads events.
         partitions: the partitions that can be read.
         near: the searches whose index is chosen again at each check.
         indexes: the indexes that the feed's queries need, first the one for pages.
         marks: the feed's mark of what was trimmed; None for a feed without `retention`.
-        lasting: the table whose rows must not change; None for a feed declared `mutable`.
+        is_mutable: whether writers change rows.
 
     Attributes:
         due_at: when the table has to be checked again, by the monotonic clock.
@@ -154,23 +91,30 @@ class Checkup:
     def __init__(
         self,
         ordering: Ordering,
-        columns: Columns,
+        table: Table,
+        used: Iterable[ColumnElement[Any]],
         pages: PageQuery,
         *,
         partitions: Collection[int],
         near: Collection[NearRows],
         indexes: Collection[NeededIndex],
         marks: MarkTable | None = None,
-        lasting: Table | None = None,
+        is_mutable: bool = False,
     ) -> None:
         self._ordering = ordering
-        self._columns = columns
+        self._table = table
+        # The columns of the table, also where they are named by an ORM class for it.
+        parts = [part for expression in used for part in iterate(expression)]
+        columns = [part for part in parts if isinstance(part, Column)]
+        names = [one.name for one in columns if _table_name(one) == table.fullname]
+        self._columns = [*dict.fromkeys(names)]
+        self._types: dict[str, str] = {}
         self._pages = pages
         self.partitions = partitions
         self._near = near
         self._indexes = indexes
         self._marks = marks
-        self._lasting = lasting
+        self._is_mutable = is_mutable
         self.grow: Callable[[int], None] | None = None
         self.unpublished: str | None = None
         self._passed = False
@@ -195,13 +139,42 @@ class Checkup:
             raise
 
     def refuse_changes(self, connection: Connection) -> None:
-        """Before another history is reported, make sure that the table's columns are unchanged.
+        """Refuse a table whose columns have changed type since the first check.
+
+        Another type may give the same events another JSON form, and then no cursor's digest fits.
 
         Raises:
             ConfigurationError: the table or a column no longer exists.
             FeedFailure: a column has another type.
         """
-        self._columns.refuse_changes(connection)
+        found = self._find_columns(connection)
+        if changed := [name for name, kind in self._types.items() if found[name] != kind]:
+            raise FeedFailure(
+                f"The type of {', '.join(map(repr, changed))} in table {self._table.fullname!r} "
+                "is another one than when this feed was started, and so may the form of its events "
+                "be: change it back, or restart the feed."
+            )
+
+    def _find_columns(self, connection: Connection) -> dict[str, str]:
+        """Return the types of the columns by name, and remember those of the first call.
+
+        Raises:
+            ConfigurationError: a column is missing, or the table does not exist.
+        """
+        schema = connection.schema_for_object(self._table)
+        try:
+            columns = inspect(connection).get_columns(self._table.name, schema=schema)
+        except NoSuchTableError:
+            raise ConfigurationError(f"There is no table {self._table.fullname!r}.") from None
+        types = {column["name"]: repr(column["type"]) for column in columns}
+        if missing := [name for name in self._columns if name not in types]:
+            raise ConfigurationError(
+                f"Table {self._table.fullname!r} has no column {', '.join(map(repr, missing))}, "
+                "which the feed reads."
+            )
+        found = {name: types[name] for name in self._columns}
+        self._types = self._types or found
+        return found
 
     def _refuse(self, connection: Connection) -> None:
         """Refuse a table that cannot be published.
@@ -213,8 +186,7 @@ class Checkup:
         """
         self._look_at_ordering(connection)
         self._look_at_columns(connection)
-        if self._marks is not None:
-            self._marks.check(connection)
+        self._look_at_retention(connection)
         self.unpublished = None
         try:
             self._look_at_partitions(connection)
@@ -238,8 +210,9 @@ class Checkup:
             "ordering": self._look_at_ordering,
             "partitions": self._look_at_partitions,
             "events": self._look_at_events,
-            **({} if self._marks is None else {"retention": self._look_at_retention}),
         }
+        if self._marks is not None:
+            looks["retention"] = self._look_at_retention
         for subject, look in looks.items():
             try:
                 found.append(Finding("ok", subject, look(connection)))
@@ -253,28 +226,26 @@ class Checkup:
                 return found
         database = database_of(connection)
         found += [Finding("warning", *warning) for warning in database.warnings(connection)]
-        if self._lasting is not None and (sign := _sign_of_updates(connection, self._lasting)):
+        if not self._is_mutable and (sign := _sign_of_updates(connection, self._table)):
             found.append(Finding("warning", "updates", f"{sign} {_ROWS_LAST}"))
         return found + [self._look_at_index(connection, index) for index in self._indexes]
 
     def _warn(self, connection: Connection) -> None:
         """Log a warning if pages lack an index and the table is not small."""
         pages = next(iter(self._indexes))
-        if pages.is_there(connection) or not self._is_large(connection):
+        if pages.is_there(connection):
             return
-        _log.warning(
-            "No index serves %s, and each costs more the larger the table is: %s",
-            pages.purpose,
-            pages.create(connection) or _NO_SUCH_INDEX,
-        )
-
-    def _is_large(self, connection: Connection) -> bool:
-        table = self._ordering.source.table
-        some = select(literal_column("1")).select_from(table).limit(SMALL + 1).subquery()
-        return (connection.scalar(select(func.count()).select_from(some)) or 0) > SMALL
+        some: Select[Any] = select(literal_column("1")).select_from(self._ordering.source.table)
+        count = select(func.count()).select_from(some.limit(SMALL + 1).subquery())
+        if (connection.scalar(count) or 0) > SMALL:
+            _log.warning(
+                "No index serves %s, and each costs more the larger the table is: %s",
+                pages.purpose,
+                pages.create(connection) or _NO_SUCH_INDEX,
+            )
 
     def _look_at_columns(self, connection: Connection) -> str:
-        self._columns.check(connection)
+        self._find_columns(connection)
         for near in self._near:
             near.choose_index(connection)  # indexes come and go as well
         return "The table has all columns that the feed reads."
@@ -300,8 +271,8 @@ class Checkup:
         return "The first events have a JSON form."
 
     def _look_at_retention(self, connection: Connection) -> str:
-        assert self._marks is not None  # noqa: S101 - this check is listed only with marks
-        self._marks.check(connection)
+        if self._marks is not None:
+            self._marks.check(connection)
         return "What was trimmed is known."
 
     @staticmethod
@@ -320,6 +291,11 @@ _ROWS_LAST = (
     "cursor at a changed row is refused. Insert a row for each change instead: see "
     '"My rows change" in docs/ordering.md.'
 )
+
+
+def _table_name(column: Column[Any]) -> str | None:
+    name: str | None = getattr(column.table, "fullname", None)
+    return name
 
 
 def _sign_of_updates(connection: Connection, table: Table) -> str | None:

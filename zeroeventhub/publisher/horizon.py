@@ -5,7 +5,6 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
@@ -47,20 +46,18 @@ class HorizonAge:
             now: when it was read, by a clock that never goes back.
         """
         with self._lock:
+            seen = self.seen
             # Their numbers are above the last one drawn: the sequence was set back, or another
             # thread's later reading was added before this one.
-            while self.seen and self.seen[-1][0] > drawn:
-                self.seen.pop()
-            while self.seen and self.seen[0][0] <= settled:
-                self.seen.popleft()
-            if drawn > (self.seen[-1][0] if self.seen else settled):
-                self._add(drawn, now)
-            return now - self.seen[0][1] if self.seen else 0.0
-
-    def _add(self, drawn: int, now: float) -> None:
-        if len(self.seen) > 1 and now - self.seen[-2][1] < (now - self.seen[0][1]) / FINENESS:
-            self.seen.pop()
-        self.seen.append((drawn, now))
+            while seen and seen[-1][0] > drawn:
+                seen.pop()
+            while seen and seen[0][0] <= settled:
+                seen.popleft()
+            if drawn > (seen[-1][0] if seen else settled):
+                if len(seen) > 1 and now - seen[-2][1] < (now - seen[0][1]) / FINENESS:
+                    seen.pop()
+                seen.append((drawn, now))
+            return now - seen[0][1] if seen else 0.0
 
 
 LATE = 1.0
@@ -107,15 +104,11 @@ class HorizonMonitor:
 
     def __init__(self, ordering: Ordering) -> None:
         self._ordering = ordering
-        self._fast_horizon = ordering.fast_horizon if isinstance(ordering, FastHorizon) else None
+        self.fast_horizon = ordering.fast_horizon if isinstance(ordering, FastHorizon) else None
+        """Reads the horizon without a transaction; None if the ordering cannot."""
         self._age = HorizonAge()
         self._lock = Lock()
         self._told = False
-
-    @property
-    def may_be_fast(self) -> bool:
-        """Return whether the horizon can be read without a transaction."""
-        return self._fast_horizon is not None
 
     def read(self, connection: Connection, seconds: float | None = None) -> Horizon:
         """Return the horizon; log a warning if it is held back for too long.
@@ -129,10 +122,10 @@ class HorizonMonitor:
             Unavailable: it is not known yet.
         """
         try:
-            if seconds is None or self._fast_horizon is None:
+            if seconds is None or self.fast_horizon is None:
                 found = self._ordering.horizon(connection)
             else:
-                found = self._fast_horizon(connection, seconds)
+                found = self.fast_horizon(connection, seconds)
         except Unavailable:
             self._look(connection, None)
             raise
@@ -164,23 +157,36 @@ class HorizonMonitor:
                 changes = (age > TOO_LATE) != self._told
                 self._told = age > TOO_LATE
             if changes:
-                self._tell(connection, age)
+                self._log(connection, age)
         return age
 
-    def _tell(self, connection: Connection, age: float) -> None:
+    def _log(self, connection: Connection, age: float) -> None:
+        """Log that the horizon is held back, or no longer; with attributes of the log record."""
         source = self._ordering.source
         table = str(source.table if source.events is None else source.events)
-        if age <= TOO_LATE:
-            _log.info("The horizon of table %r is no longer held back.", table, extra=_words(table))
-            return
-        blocker = next(iter(self._blockers(connection)), None)
-        _log.warning(
-            "The horizon of table %r has been held back for %.0f s. Its oldest writer: %s.",
-            table,
-            age,
-            blocker or "none is to be seen",
-            extra=_words(table, age, blocker),
-        )
+        is_late = age > TOO_LATE
+        blocker = next(iter(self._blockers(connection)), None) if is_late else None
+        query_age = None if blocker is None else blocker.query_age
+        attributes = {
+            "table": table,
+            "horizon_age": age if is_late else None,
+            "pid": blocker and blocker.pid,
+            "user": blocker and blocker.user,
+            "application": blocker and blocker.application,
+            "blocker_age": blocker and blocker.age.total_seconds(),
+            "query_age": None if query_age is None else query_age.total_seconds(),
+        }
+        if is_late:
+            _log.warning(
+                "The horizon of table %r has been held back for %.0f s. Its oldest writer: %s.",
+                table,
+                age,
+                blocker or "none is to be seen",
+                extra=attributes,
+            )
+        else:
+            sentence = "The horizon of table %r is no longer held back."
+            _log.info(sentence, table, extra=attributes)
 
     def _blockers(self, connection: Connection) -> list[Blocker]:
         """Return the open writers; none if the database user lacks the right to see them."""
@@ -190,17 +196,3 @@ class HorizonMonitor:
             if database_of(connection).aborts_on_error:
                 raise  # PostgreSQL refuses every further statement of this transaction
             return []
-
-
-def _words(table: str, age: float | None = None, blocker: Blocker | None = None) -> dict[str, Any]:
-    """Return the attributes of a log record."""
-    query_age = None if blocker is None else blocker.query_age
-    return {
-        "table": table,
-        "horizon_age": age,
-        "pid": blocker and blocker.pid,
-        "user": blocker and blocker.user,
-        "application": blocker and blocker.application,
-        "blocker_age": blocker and blocker.age.total_seconds(),
-        "query_age": None if query_age is None else query_age.total_seconds(),
-    }

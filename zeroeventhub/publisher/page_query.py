@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Enum,
     Integer,
     Select,
-    String,
     Text,
     bindparam,
     false,
@@ -58,11 +56,6 @@ class TypeCondition:
         if column is not None:
             kind = func.coalesce(func.nullif(database.exact(column), self._text("")), kind)
         self._kind = database.lower(kind)
-
-    @staticmethod
-    def understands(column: ColumnElement[Any]) -> bool:
-        """Return whether a column holds types as the text that readers get."""
-        return isinstance(column.type, String) and not isinstance(column.type, Enum)
 
     def condition(self, types: TypeFilter) -> ColumnElement[bool]:
         """Return the condition on the events that a filter accepts."""

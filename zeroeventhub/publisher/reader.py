@@ -251,7 +251,7 @@ class Reader:
     @property
     def may_glance(self) -> bool:
         """Return whether `glance` can be used."""
-        return self._watch.may_be_fast and self._ends_settled
+        return self._watch.fast_horizon is not None and self._ends_settled
 
     def glance(self, connection: Connection, seconds: float) -> int:
         """Return the horizon without a transaction; see `FastHorizon`."""

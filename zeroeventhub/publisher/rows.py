@@ -10,8 +10,8 @@ import msgspec
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    FromClause,
     Select,
-    Subquery,
     case,
     select,
     true,
@@ -245,6 +245,7 @@ class RowQuery:
         placed: further columns of the position, selected last.
 
     Attributes:
+        is_json: whether the database makes the JSON of events.
         may_stream: returns whether `stream` can read from a connection.
     """
 
@@ -270,11 +271,15 @@ class RowQuery:
             is_beside = near.source.events is None
             position = near.source.position if is_beside else None
             self._json = mapper.text(position, streams=streams)
-            self._check = check_surrogates if mapper.has_stored_json else _trust
-        self._joins = joins and database.joins_rows and self._json is not None
+            # What PostgreSQL itself makes of jsonb and other types is JSON on one line.
+            is_safe = not mapper.has_stored_json
+            self._check = (lambda _texts, _place: True) if is_safe else check_surrogates
+        self.is_json = self._json is not None
+        self._joins = joins and database.joins_rows and self.is_json
         self._database = database
-        may = streams and self._json is not None
-        self.may_stream = database.may_stream if may else _never
+        self.may_stream = (
+            database.may_stream if streams and self.is_json else lambda _connection: False
+        )
         self._compiled = lru_cache(maxsize=100)(database.compile_stream)
 
     def select(
@@ -294,24 +299,47 @@ class RowQuery:
             backwards: whether to return the highest positions first.
         """
         source = self.source
+        columns: list[Any] = (
+            self._mapper.columns if self._json is None else [self._json.label("c1")]
+        )
+        columns = [*columns, *self._also]
+        query: Select[Any]
         if source.events is None:
-            query = select(source.position.label("c0"), *self._columns, *self._also, *self._placed)
+            query = select(source.position.label("c0"), *columns, *self._placed)
             query = query.select_from(source.table)
             query = choose(query if chosen is None else query.where(chosen)).limit(limit)
             return self._database.join_rows(query, gaps=False) if self._joins else query
         # The positions in a subquery, so that no plan joins more than these.
-        references = [source.table.c[name] for name in source.key]
         order = [source.position.label("position")]
         if source.partition is not None:
             order.insert(0, source.partition.label("partition"))
-        chosen_of = select(*order, *references, *self._placed)
-        positions = choose(chosen_of.select_from(source.table))
-        if chosen is None:
-            positions = positions.limit(limit)
-        page = positions.subquery("page")
+        references = [source.table.c[name] for name in source.key]
+        positions = choose(select(*order, *references, *self._placed).select_from(source.table))
+        page = (positions if chosen is not None else positions.limit(limit)).subquery("page")
+        placed = [page.c[each.name] for each in self._placed]
+        presence: Any = next(iter(source.key.values())).label("presence")
+        joined: FromClause
+        if source.lateral:
+            found = select(*columns, presence).where(source.same(page)).limit(1)
+            event = (found if chosen is None else found.where(chosen)).lateral("event")
+            joined, condition = page.join(event, true(), isouter=chosen is None), None
+            *columns, presence = event.c
+        else:
+            joined, condition = source.join(page), None
+            if chosen is not None:
+                # A deleted event has a NULL type, which a filter for the default type would accept.
+                # Excluded in a CASE, so that the database still starts its join from the positions.
+                condition = case((presence.element.is_not(None), chosen))
+        # A deleted event has NULLs.
+        if self._json is None:
+            columns = [*columns, *placed, presence]
+        else:
+            json, *also = columns
+            columns = [case((presence.is_not(None), json)).label("c1"), *also, *placed]
+        query = select(page.c.position.label("c0"), *columns).select_from(joined)
+        query = query if condition is None else query.where(condition)
         # By all columns of the positions' order, so that the database need not sort.
         ordered = [page.c[each.name] for each in order]
-        query = self._joined(page, chosen)
         query = query.order_by(*(each.desc() if backwards else each for each in ordered))
         query = query.limit(limit)
         return self._database.join_rows(query, gaps=True) if self._joins else query
@@ -353,14 +381,9 @@ class RowQuery:
         return Rows(positions.__getitem__, texts, on_one_line=on_one_line)
 
     def row(self, connection: Connection, query: Select[Any], position: int) -> Row | None:
-        """Read the one row of a statement with the parameter `position`; None if there is none."""
+        """Read the one row of a statement with the parameter `position`, if there is one."""
         rows = self.read(connection, query, {"position": position})
         return (rows.position(0), rows.event(0)) if rows.texts else None
-
-    @property
-    def is_json(self) -> bool:
-        """Return whether the database makes the JSON of events."""
-        return self._json is not None
 
     @staticmethod
     def fetch(connection: Connection, query: Select[Any], values: Mapping[str, Any]) -> list[Any]:
@@ -384,39 +407,6 @@ class RowQuery:
             return None
         return self._mapper.event(row)
 
-    @property
-    def _columns(self) -> list[ColumnElement[Any]]:
-        """List the expressions that the query selects of an event."""
-        return self._mapper.columns if self._json is None else [self._json.label("c1")]
-
-    def _joined(self, page: Subquery, chosen: ColumnElement[bool] | None) -> Select[Any]:
-        """Join events to positions; a deleted event has NULLs."""
-        position = page.c.position.label("c0")
-        presence = next(iter(self.source.key.values())).label("presence")
-        columns = [*self._columns, *self._also, presence]
-        placed = [page.c[each.name] for each in self._placed]
-        if not self.source.lateral:
-            query = select(position, *self._read(columns, placed))
-            query = query.select_from(self.source.join(page))
-            # A deleted event has a NULL type, which a filter for the default type would accept.
-            # Excluded in a CASE, so that the database still starts its join from the positions.
-            is_there = presence.element.is_not(None)
-            return query if chosen is None else query.where(case((is_there, chosen)))
-        found = select(*columns).where(self.source.same(page)).limit(1)
-        event = (found if chosen is None else found.where(chosen)).lateral("event")
-        joined = page.join(event, true(), isouter=chosen is None)
-        return select(position, *self._read([*event.c], placed)).select_from(joined)
-
-    def _read(
-        self, columns: Sequence[ColumnElement[Any]], placed: Sequence[ColumnElement[Any]]
-    ) -> list[ColumnElement[Any]]:
-        """Return the columns of an event; the last one is NULL if the event is deleted."""
-        *columns, presence = columns
-        if self._json is None:
-            return [*columns, *placed, presence]
-        json, *also = columns
-        return [case((presence.is_not(None), json)).label("c1"), *also, *placed]
-
 
 def _parts(places: str | None, joined: str, gaps: str = "") -> tuple[list[int], list[bytes | None]]:
     """Split a row of joined texts into its positions and events."""
@@ -434,16 +424,6 @@ def _parts(places: str | None, joined: str, gaps: str = "") -> tuple[list[int], 
     if positions != sorted(positions):  # SQLite does not promise the order, though it keeps it
         raise FeedFailure("SQLite returned rows in another order than it was asked for.")
     return positions, texts
-
-
-def _never(connection: Connection) -> bool:  # noqa: ARG001 - as `Database.may_stream`
-    """Refuse streams on every connection."""
-    return False
-
-
-def _trust(texts: object, place: object) -> bool:  # noqa: ARG001 - as the other checks
-    """Accept what PostgreSQL itself makes of jsonb and other types: it is JSON on one line."""
-    return True
 
 
 def _position(value: Callable[[int, int], Any], index: int) -> int:
