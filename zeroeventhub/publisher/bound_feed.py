@@ -429,11 +429,11 @@ class _Feed:
     def _head(self, connection: Connection) -> int:
         """Return the horizon, without a transaction if the ordering allows it."""
         checks = self.reader.checks
-        if not self.reader.may_glance or monotonic() > checks.due_at:
+        if not self.reader.has_fast_head or monotonic() > checks.due_at:
             return self._visit(self.reader.head, (), {}, connection)
         try:
             with read_only(connection, Autocommit()):
-                return self.reader.glance(connection, self._seconds)
+                return self.reader.fast_head(connection, self._seconds)
         except (FeedFailure, SQLAlchemyError):
             checks.due_at = -inf
             raise

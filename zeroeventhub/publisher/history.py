@@ -1,6 +1,6 @@
 """Check by a cursor's digest that a table still has the history that the cursor belongs to."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from functools import lru_cache
 from hmac import compare_digest
 from typing import Any, TypeVar
@@ -59,6 +59,8 @@ class History:
         """Whether an event may differ when it is read again."""
         self._rows = rows
         self._seal = seal
+        self.has_open_digests = not (mutable or seal.is_secret)
+        """Whether cursors have no secret, so that anyone can compute an event's digest."""
         self._mutable = mutable
         self._marks = marks
         # A position in a side table remains when its event is deleted, until a writer inserts the
@@ -77,15 +79,6 @@ class History:
         if self._mutable or event is None:
             return f"1-{position}"
         return f"2-{position}-{self._seal.recipe}-{self._seal.check(position, event.raw)}"
-
-    def cursors(self, positions: Iterable[int], events: Iterable[Event]) -> list[str]:
-        """Return the cursor after each of some events."""
-        return [self.cursor(*row) for row in zip(positions, events, strict=True)]
-
-    @property
-    def has_open_digests(self) -> bool:
-        """Return whether cursors have no secret, so that anyone can compute an event's digest."""
-        return not self._mutable and not self._seal.is_secret
 
     def mark(self, connection: Connection) -> LowWaterMark:
         """Return the mark up to which the table has been trimmed."""
@@ -151,7 +144,7 @@ class History:
         """
         mark = self._lost(connection, position)
         if position < mark.trimmed:
-            self._refuse_trimmed(mark)
+            raise _trimmed(mark)
 
     def refuse_forgotten(self, connection: Connection) -> None:
         """Report an id that was not found as trimmed if the feed deletes events.
@@ -213,7 +206,7 @@ class History:
             if place.position > mark.trimmed:
                 self._verify(connection, place, row, mark)
             elif not mark.still_covers(place, partition):
-                self._refuse_trimmed(mark)
+                raise _trimmed(mark)
         return mark
 
     def vouch_in_table(self, connection: Connection, cursor: str) -> None:
@@ -229,20 +222,23 @@ class History:
         else:
             mark.still_covers(place, None)
 
-    def _refuse_trimmed(self, mark: LowWaterMark) -> None:
-        raise Trimmed(
-            "The cursor lies below the history that this feed retains.", earliest=mark.earliest
-        )
-
     def _verify(
         self, connection: Connection, place: Place, row: Row | None, mark: LowWaterMark
     ) -> None:
         if self._mutable or not place.check:
             return
         if row is None:
-            if not self._outlives and place.position > mark.compacted:
-                self._refuse_missing(connection, place, mark)
-            return
+            if self._outlives or place.position <= mark.compacted:
+                return
+            if self._row_below(connection, place.position) is None:
+                raise Trimmed(
+                    "The events up to this cursor were deleted, and perhaps some after it.",
+                    earliest=mark.earliest,
+                )
+            raise Diverged(
+                "The event at this cursor is no longer there: the feed's history is another one, "
+                "such as after a restored backup, or the event was deleted."
+            )
         event = row[1]
         # If the event is deleted, or the feed now makes events in another way or has another
         # secret, only the position can be checked.
@@ -253,17 +249,6 @@ class History:
                 "The event at this cursor is not the one that it was given for: the feed's "
                 "history is another one, such as after a failover that lost events."
             )
-
-    def _refuse_missing(self, connection: Connection, place: Place, mark: LowWaterMark) -> None:
-        if self._row_below(connection, place.position) is None:
-            raise Trimmed(
-                "The events up to this cursor were deleted, and perhaps some after it.",
-                earliest=mark.earliest,
-            )
-        raise Diverged(
-            "The event at this cursor is no longer there: the feed's history is another one, such "
-            "as after a restored backup, or the event was deleted."
-        )
 
     def _build_below(self, hint: IndexHint) -> Select[Any]:
         near = self._rows.near
@@ -283,3 +268,8 @@ class History:
         if self.archive is None or not boundary:
             return None
         return self.archive.row_below(min(position, boundary))
+
+
+def _trimmed(mark: LowWaterMark) -> Trimmed:
+    sentence = "The cursor lies below the history that this feed retains."
+    return Trimmed(sentence, earliest=mark.earliest)

@@ -105,13 +105,10 @@ class Reader:
         """Checks from time to time what the feed needs of its database."""
         self.step = ordering.step
         """Returns the statement to commit before the feed is read; see `Ordering.step`."""
+        self.has_open_digests = history.has_open_digests
+        """Whether cursors have no secret, so that anyone can compute an event's digest."""
         self._ends_settled = False
         self._registry = registry
-
-    @property
-    def has_open_digests(self) -> bool:
-        """Return whether cursors have no secret, so that anyone can compute an event's digest."""
-        return self._history.has_open_digests
 
     @property
     def shared_archive(self) -> ArchiveReader:
@@ -222,7 +219,7 @@ class Reader:
             caught_up=not stretch.full and until >= horizon.settled,
             stop_reached=reached,
             full=stretch.full and stretch.size > 0 and not history.is_mutable,
-            cursors=history.cursors(stretch.positions, events) if request.each else (),
+            cursors=[*map(history.cursor, stretch.positions, events)] if request.each else (),
         )
 
     def vouch(self, connection: Connection, cursors: Collection[str]) -> None:
@@ -249,11 +246,11 @@ class Reader:
         return self._horizon(connection).settled
 
     @property
-    def may_glance(self) -> bool:
-        """Return whether `glance` can be used."""
+    def has_fast_head(self) -> bool:
+        """Return whether `fast_head` may be used."""
         return self._watch.fast_horizon is not None and self._ends_settled
 
-    def glance(self, connection: Connection, seconds: float) -> int:
+    def fast_head(self, connection: Connection, seconds: float) -> int:
         """Return the horizon without a transaction; see `FastHorizon`."""
         return self._watch.read(connection, seconds).settled
 
