@@ -54,11 +54,6 @@ def build(
 ) -> BoundFeed | AsyncBoundFeed:
     """Build a feed.
 
-    Args:
-        defined: the feed's definition.
-        engine: connects to its database.
-        capacity: how many connections and seconds the feed may use.
-
     Raises:
         ConfigurationError: the feed's ordering does not work with this database.
     """

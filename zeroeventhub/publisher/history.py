@@ -85,11 +85,7 @@ class History:
         return NOTHING_TRIMMED if self._marks is None else self._marks.read(connection)
 
     def from_first(self, connection: Connection, ask: Callable[[str], _Found]) -> _Found:
-        """Run a query from the cursor before the first event.
-
-        Args:
-            connection: to the feed's database.
-            ask: the query; run again if a trim has deleted the first event meanwhile.
+        """Run a query from the cursor before the first event; again if a trim deletes that.
 
         Raises:
             Unavailable: a trim has deleted the first event in every try.

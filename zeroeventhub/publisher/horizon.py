@@ -26,10 +26,9 @@ FINENESS = 100
 class HorizonAge:
     """Measure for how long the oldest position that is drawn and not settled has been seen.
 
-    Callers pass every reading of the horizon; this class reads none itself. A position drawn
-    between two readings counts from the later one. While the horizon is held back, readings close
-    to each other are dropped, so that their number stays small; an age is then too small by a
-    hundredth of that time at most.
+    A position drawn between two readings counts from the later one. While the horizon is held back,
+    readings close to each other are dropped, so that their number stays small; an age is then too
+    small by a hundredth of that time at most.
     """
 
     def __init__(self) -> None:
@@ -38,13 +37,7 @@ class HorizonAge:
         """The readings that are kept; none while all that is drawn is settled."""
 
     def read(self, settled: int, drawn: int, now: float) -> float:
-        """Add a reading; return the age in seconds.
-
-        Args:
-            settled: the horizon.
-            drawn: the last number drawn.
-            now: when it was read, by a clock that never goes back.
-        """
+        """Add a reading of the horizon and of the last number drawn; return the age in seconds."""
         with self._lock:
             seen = self.seen
             # Their numbers are above the last one drawn: the sequence was set back, or another
@@ -115,8 +108,8 @@ class HorizonMonitor:
 
         Args:
             connection: to the feed's database.
-            seconds: to read it without a transaction, how long to wait for a lock; see
-                `FastHorizon`. None to read it in one.
+            seconds: how long to wait for a lock without a transaction; see `FastHorizon`. None to
+                read the horizon in a transaction.
 
         Raises:
             Unavailable: it is not known yet.

@@ -99,14 +99,7 @@ class NearRows:
     def above(
         self, query: Select[Any], hint: IndexHint, low: ColumnElement[int], high: ColumnElement[int]
     ) -> Select[Any]:
-        """Restrict a query to the rows in (low, high], in order.
-
-        Args:
-            query: selects from the source's table.
-            hint: the index hint.
-            low: the position before the range.
-            high: the last position of the range.
-        """
+        """Restrict a query to the rows in (low, high], in order."""
         return hint.between(query, self.source, low, high)
 
     def below(self, query: Select[Any], hint: IndexHint, high: ColumnElement[int]) -> Select[Any]:

@@ -28,7 +28,7 @@ from zeroeventhub.protocol import Event, Partition, TypeFilter
 from zeroeventhub.publisher.keyset import HIGHEST, LIMIT, given
 from zeroeventhub.publisher.partition_hash import outside
 from zeroeventhub.publisher.rows import BatchSize, Row, RowQuery, Rows
-from zeroeventhub.wire.lines import Lines, joined
+from zeroeventhub.wire.lines import Lines
 
 if TYPE_CHECKING:
     from zeroeventhub.publisher.archive_reader import ArchiveReader
@@ -88,10 +88,10 @@ class ReadRequest:
 
     Attributes:
         partition: one of the feed's.
-        after: the position after which they begin.
+        after: the position before them.
         until: the last position that they may hold.
-        limit: how many rows a page examines, at most.
-        count: how many pages to read, at most; 1 with `types`.
+        limit: the most rows that a page examines.
+        count: the most pages to read; 1 with `types`.
         types: the types of the events to return; None for all.
         each: whether to return the position of each event.
     """
@@ -130,11 +130,6 @@ class Stretch:
     _on_one_line: bool = True
     _last: tuple[Rows, int] | None = None
 
-    @property
-    def events(self) -> Sequence[Event]:
-        """Return the events."""
-        return self.parts[0] if len(self.parts) == 1 else joined(self.parts)
-
     def end(self) -> None:
         """Join the JSON of the events to one text, and free the rows."""
         if self._texts:
@@ -146,13 +141,13 @@ class Stretch:
             self.full = self.full and self.last[0] < self.until
 
     def take(self, rows: Rows, start: int, request: ReadRequest, room: int) -> int:
-        """Add rows to the page, as many as it has room for.
+        """Add rows to the page, as many as it has room for; a larger first event still fits.
 
         Args:
             rows: the rows that follow those of the page.
             start: the index of the first row to add.
             request: the limit of the page, and whether to keep positions.
-            room: bytes that the page may have; a single larger event still fits.
+            room: bytes that the page may have.
 
         Returns:
             The index of the first row that was not added.
@@ -193,7 +188,6 @@ class PageQuery:
         archive: holds the events below its boundary; None if the table has all of them.
 
     Attributes:
-        ids: the partitions that events may be in, including those that are not read.
         longest: bytes of the longest event read so far.
         others: whether events of more than one partition share the positions.
     """
@@ -223,10 +217,7 @@ class PageQuery:
         self._window = lru_cache(maxsize=2)(self._build_window)
 
     def read(self, connection: Connection, request: ReadRequest) -> list[Stretch]:
-        """Read whole pages.
-
-        Returns:
-            One page or more; each but the last is full.
+        """Read one page or more; each but the last is full.
 
         Raises:
             ArchiveMiss: a part of the archive has to be fetched first.

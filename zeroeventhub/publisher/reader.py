@@ -39,6 +39,7 @@ from zeroeventhub.publisher.page_query import PageQuery, ReadRequest, Stretch
 from zeroeventhub.publisher.progress import Registry
 from zeroeventhub.publisher.retention import begun_again
 from zeroeventhub.publisher.splits import SplitQuery
+from zeroeventhub.wire.lines import joined
 
 __all__ = [
     "Queries",
@@ -48,17 +49,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Queries:
-    """The queries on a feed's table.
-
-    Attributes:
-        pages: reads events.
-        times: finds the position of a moment.
-        splits: cuts a partition into pieces.
-        ids: finds an event by its id.
-        lags: counts the events after a position.
-        counts: finds the position after a number of events.
-        keys: reads the events of a key; None for a feed without versions.
-    """
+    """The queries on a feed's table; `keys` is None for a feed without versions."""
 
     pages: PageQuery
     times: TimeQuery
@@ -212,7 +203,7 @@ class Reader:
                 # A checkpoint after an event of another type or partition.
                 below = history.cursor_below(connection, until)
                 here = below if Place.of(below).position > at else here
-        events = stretch.events
+        events = stretch.parts[0] if len(stretch.parts) == 1 else joined(stretch.parts)
         return Page(
             events,
             here,

@@ -77,12 +77,7 @@ class Rows:
 
     @classmethod
     def of_events(cls, rows: list[Any], event: Callable[[Any], Event | None]) -> "Rows":
-        """Turn rows into events, and free each row as soon as its event exists.
-
-        Args:
-            rows: each begins with a position; the list is emptied.
-            event: makes the event of a row; returns None for a deleted one.
-        """
+        """Turn rows, which begin with a position, into events; empty the list meanwhile."""
         positions, texts, headers = [], [], []
         rows.reverse()
         while rows:
@@ -98,7 +93,8 @@ class Rows:
         text = self.texts[index]
         if text is None:
             return None
-        return Event(one_line(text), {} if self.headers is None else self.headers[index])
+        text = text if self.on_one_line else one_line(text)
+        return Event(text, {} if self.headers is None else self.headers[index])
 
     def events(self, start: int, stop: int) -> list[Event]:
         """Return the events of some of the rows, without the deleted ones."""
@@ -137,19 +133,9 @@ def check_json(texts: Sequence[bytes | None], place: Callable[[int], object]) ->
 
 
 def check_surrogates(texts: Sequence[bytes | None], place: Callable[[int], object]) -> bool:
-    """Refuse a document of PostgreSQL's type json that has half of a pair of surrogates.
+    """Refuse documents of PostgreSQL's type json with half a pair of surrogates; see `check_json`.
 
     PostgreSQL refuses any other invalid JSON itself, and in jsonb half a pair as well.
-
-    Args:
-        texts: None for an event that has been deleted.
-        place: returns the position of a text by its index.
-
-    Returns:
-        Whether no text has a line end.
-
-    Raises:
-        FeedFailure: one of them has.
     """
     try:
         joined = b"".join(texts)  # type: ignore[arg-type] # None is a TypeError
@@ -190,13 +176,10 @@ class BatchSize:
         self._most = 1
 
     def rows(self, left: int, room: int) -> int:
-        """Return how many rows to fetch: `left`, or a quarter of the rows that fit into `room`.
+        """Return how many rows to fetch: `left`, or a quarter of those that fit into `room` bytes.
 
-        A quarter, as rows are briefly in memory several times: the driver's copy and Python's.
-
-        Args:
-            left: the highest number of rows to return.
-            room: bytes that they may have; below 0 after an event that is larger than a page.
+        A quarter, as rows are briefly in memory several times: the driver's copy and Python's. The
+        room is below 0 after an event that is larger than a page.
         """
         if not self._largest:
             return min(left, FIRST)
@@ -206,11 +189,7 @@ class BatchSize:
         return min(left, fitting, self._most * GROWTH, LARGE // self._usual + 1)
 
     def stream(self, left: int) -> tuple[int, int]:
-        """Return how many rows one statement reads as a stream, and how many are in memory at once.
-
-        Args:
-            left: the highest number of rows to read.
-        """
+        """Return how many rows a statement streams, and how many of them are in memory at once."""
         if not self._largest:
             return min(left, 1_000), FIRST
         return min(left, STATEMENT // self._usual + 1), min(CHUNK, LARGE // self._largest + 1)
