@@ -1,7 +1,7 @@
 """Check the options of TableFeed, and resolve them against its table."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -45,24 +45,13 @@ _TAKEN = (
 
 @dataclass(frozen=True, kw_only=True)
 class Definition:
-    """A feed's options with their columns resolved.
+    """A feed's options, as TableFeed describes them, with their columns resolved.
 
     Attributes:
-        events: the table, and the columns of an event's position and partition.
-        ordering_name: the ordering's name; None for the database's default.
         partitions: their number or their layout; None to find them in the table.
         info: the feed's description, without its extensions.
-        mapper: turns rows into events.
-        envelope: the CloudEvents envelope, if events have one.
         attributes: the expressions of id, type, key and time, as far as configured.
-        version: the column of an event's number within its key, if configured.
         shows_keys: whether readers may request the events of a key.
-        seal: computes the digests of cursors.
-        is_mutable: whether writers change rows.
-        retention: the table of the feed's mark.
-        progress: the table of consumers' progress.
-        archive: the archive that history is sealed to.
-        compaction: which events of a key are kept.
 
     Raises:
         ConfigurationError: two of these exclude each other.
@@ -86,72 +75,68 @@ class Definition:
 
     def __post_init__(self) -> None:
         """Refuse options that exclude each other."""
-        self._check_versions()
-        self._check_compaction()
-        table = self.events.table
+        for mistake in (*self._versions(), *self._compaction(), *self._archive()):
+            raise ConfigurationError(mistake)
         for kept in (self.retention, self.progress):
-            if kept is not None and kept.table.schema != table.schema:
+            if kept is not None and kept.table.schema != self.events.table.schema:
                 raise ConfigurationError(
-                    f"What is known of the feed over table {table.fullname!r} is kept beside it: "
-                    f"{type(kept).__name__}(schema={table.schema!r})."
+                    f"What is known of the feed over table {self.events.table.fullname!r} is kept "
+                    f"beside it: {type(kept).__name__}(schema={self.events.table.schema!r})."
                 )
-        if self.archive is not None:
-            self._check_archive()
 
-    def _check_versions(self) -> None:
+    def _versions(self) -> Iterator[str]:
+        """Yield what is wrong with the versions of events."""
         key, version = self.attributes.get("key"), self.version
         if version is None:
             if self.shows_keys:
-                raise ConfigurationError(
+                yield (
                     "The history of a key is read in the order of versions: give the column of "
                     "those."
                 )
-            return
-        if key is None:
-            raise ConfigurationError(
-                "A version is the number of an event within its key: give both."
-            )
-        if not (isinstance(key, Column) and isinstance(version, Column)):
-            raise ConfigurationError("Where events have versions, key and version are columns.")
-        if not isinstance(version.type, Integer):
-            raise ConfigurationError(f"A version is a whole number; {version} is not.")
-        value_of(key, "")
-        expect_unique(self.events.table, key, version)
+        elif key is None:
+            yield "A version is the number of an event within its key: give both."
+        elif not (isinstance(key, Column) and isinstance(version, Column)):
+            yield "Where events have versions, key and version are columns."
+        elif not isinstance(version.type, Integer):
+            yield f"A version is a whole number; {version} is not."
+        else:
+            value_of(key, "")
+            expect_unique(self.events.table, key, version)
 
-    def _check_compaction(self) -> None:
+    def _compaction(self) -> Iterator[str]:
+        """Yield what keeps the feed from being compacted."""
         if self.compaction is None:
             return
         if not isinstance(self.attributes.get("key"), Column):
-            raise ConfigurationError(
-                "A feed is compacted by its key, which has to be a column of its table: give key."
-            )
+            yield "A feed is compacted by its key, which has to be a column of its table: give key."
         if self.version is not None:
-            raise ConfigurationError(
+            yield (
                 "A key's versions are counted on from its events, of which compaction would leave "
                 "the last: leave out version or compaction."
             )
         if self.retention is None:
-            raise ConfigurationError(
+            yield (
                 "A feed that is compacted has to know of it: give it retention=Retention() as well."
             )
         if self.compaction.tombstone is not None and self.events.time is None:
-            raise ConfigurationError(
-                "Tombstones are kept for some time: give the column of the time of events."
-            )
+            yield "Tombstones are kept for some time: give the column of the time of events."
 
-    def _check_archive(self) -> None:
+    def _archive(self) -> Iterator[str]:
+        """Yield what keeps the feed from being sealed into an archive."""
+        if self.archive is None:
+            return
         if self.is_mutable:
-            raise ConfigurationError(
+            yield (
                 "A feed whose rows are changed or deleted cannot be sealed, for what is in an "
                 "archive stays as it is: leave out mutable or archive."
             )
         if self.grows:
-            raise ConfigurationError(
+            yield (
                 "An archive holds a fixed number of partitions: give the number of partitions as "
                 "well."
             )
         if self.retention is None:
-            raise ConfigurationError(
+            yield (
                 "A feed with an archive has to know what was trimmed of its table: give it "
                 "retention=Retention() as well."
             )
