@@ -374,17 +374,14 @@ class _Feed:
         return forgotten
 
     def answer(
-        self,
-        ask: Callable[Concatenate[Connection, _Given], _Answer],
-        *arguments: _Given.args,
-        **options: _Given.kwargs,
+        self, ask: Callable[..., _Answer], *arguments: Any, **options: Any
     ) -> Steps[_Answer]:
         """Run a read-only query; fetch missing parts of the archive without holding a connection.
 
         Args:
-            ask: the query.
-            arguments: those of the query, after its connection.
-            options: those by name.
+            ask: the query, called with a connection, the arguments and the options.
+            arguments: passed on.
+            options: passed on.
 
         Raises:
             ArchiveMiss: a part has to be fetched, and this feed does not fetch.
@@ -448,12 +445,7 @@ class BoundFeed(_Feed):
         feed.trim(feed.plan_trim(older_than=timedelta(days=30)))
     """
 
-    def run(
-        self,
-        steps: Callable[Concatenate[Any, _Given], Steps[_Answer]],
-        *arguments: _Given.args,
-        **options: _Given.kwargs,
-    ) -> _Answer:
+    def run(self, steps: Callable[..., Steps[_Answer]], *arguments: Any, **options: Any) -> _Answer:
         """Carry out the steps of a method."""
         return blocking(drive(steps(self, *arguments, **options), self._carry_out))
 
@@ -471,10 +463,7 @@ class AsyncBoundFeed(_Feed):
     """Read, trim, compact and archive a table's feed through an async engine: await its methods."""
 
     async def run(
-        self,
-        steps: Callable[Concatenate[Any, _Given], Steps[_Answer]],
-        *arguments: _Given.args,
-        **options: _Given.kwargs,
+        self, steps: Callable[..., Steps[_Answer]], *arguments: Any, **options: Any
     ) -> _Answer:
         """Carry out the steps of a method; `Work` runs in a thread."""
         return await drive(steps(self, *arguments, **options), self._carry_out)

@@ -278,10 +278,10 @@ class PageQuery:
             for rows in chunks:
                 if (count := len(rows.texts)) == 0:
                     continue
-                largest = batch.learn(rows.sizes)
-                if largest > self.longest:
+                if (largest := batch.learn(rows.sizes)) > self.longest:
                     self.longest = largest
-                    self._warn_of_long(rows)
+                    if largest > LONG and not self._has_warned:
+                        self._warn_of_long(rows)
                 found += count
                 values["after"] = rows.position(count - 1)
                 yield rows
@@ -291,8 +291,6 @@ class PageQuery:
 
     def _warn_of_long(self, rows: Rows) -> None:
         """Log once that an event is too long for consumers in Go."""
-        if self.longest <= LONG or self._has_warned:
-            return
         self._has_warned = True
         index = next(index for index, size in enumerate(rows.sizes) if size > LONG)
         _log.warning(
