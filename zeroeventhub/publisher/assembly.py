@@ -72,7 +72,7 @@ def build(
         registry = Registry(defined.progress, source, marks if archive is None else None)
     history = History(
         RowQuery(all_near, mapper, database),
-        defined.seal,
+        defined.signer,
         mutable=defined.is_mutable,
         compacted=defined.compaction is not None,
         marks=marks,

@@ -17,7 +17,7 @@ __all__ = [
     "HIGHEST_POSITION",
     "START",
     "Place",
-    "Seal",
+    "Signer",
     "digest",
 ]
 
@@ -74,7 +74,7 @@ def digest(content: bytes, *, digits: int) -> str:
     return blake2b(content, digest_size=digits // 2).hexdigest()
 
 
-class Seal:
+class Signer:
     """Compute the digests of a cursor.
 
     With a secret, a reader that holds a cursor cannot test guesses of the event's content, nor

@@ -13,7 +13,7 @@ from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.partitions import Layout
 from zeroeventhub.protocol import FeedInfo
 from zeroeventhub.publisher.compaction import Compaction
-from zeroeventhub.publisher.cursor import Seal
+from zeroeventhub.publisher.cursor import Signer
 from zeroeventhub.publisher.key_query import expect_unique
 from zeroeventhub.publisher.lookups import value_of
 from zeroeventhub.publisher.mapping import CloudEvents, Expression, Mapper, resolve
@@ -66,7 +66,7 @@ class Definition:
     attributes: Mapping[str, ColumnElement[Any]]
     version: ColumnElement[Any] | None
     shows_keys: bool
-    seal: Seal
+    signer: Signer
     is_mutable: bool
     retention: Retention | None
     progress: Progress | None

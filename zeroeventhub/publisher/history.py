@@ -11,7 +11,7 @@ from zeroeventhub.databases.index_hint import IndexHint
 from zeroeventhub.errors import Diverged, Trimmed, Unavailable
 from zeroeventhub.protocol import Event
 from zeroeventhub.publisher.archive_reader import ArchiveReader
-from zeroeventhub.publisher.cursor import HIGHEST_POSITION, START, Place, Seal
+from zeroeventhub.publisher.cursor import HIGHEST_POSITION, START, Place, Signer
 from zeroeventhub.publisher.keyset import LIMIT, given
 from zeroeventhub.publisher.retention import NOTHING_TRIMMED, LowWaterMark, MarkTable
 from zeroeventhub.publisher.rows import Row, RowQuery
@@ -36,7 +36,7 @@ class History:
 
     Args:
         rows: reads events of all partitions.
-        seal: computes their digests.
+        signer: computes their digests.
         mutable: whether writers change or delete events, so that only positions can be checked.
         compacted: whether compaction deletes events.
         marks: the mark of what was trimmed; None for a feed without `retention`.
@@ -46,7 +46,7 @@ class History:
     def __init__(
         self,
         rows: RowQuery,
-        seal: Seal,
+        signer: Signer,
         *,
         mutable: bool = False,
         compacted: bool = False,
@@ -58,8 +58,8 @@ class History:
         self.is_mutable = mutable or compacted or (archive is not None and archive.erases)
         """Whether an event may differ when it is read again."""
         self._rows = rows
-        self._seal = seal
-        self.has_open_digests = not (mutable or seal.is_secret)
+        self._signer = signer
+        self.has_open_digests = not (mutable or signer.is_secret)
         """Whether cursors have no secret, so that anyone can compute an event's digest."""
         self._mutable = mutable
         self._marks = marks
@@ -78,7 +78,7 @@ class History:
         """Return the cursor after a position; None as the event if it has been deleted."""
         if self._mutable or event is None:
             return f"1-{position}"
-        return f"2-{position}-{self._seal.recipe}-{self._seal.check(position, event.raw)}"
+        return f"2-{position}-{self._signer.recipe}-{self._signer.check(position, event.raw)}"
 
     def mark(self, connection: Connection) -> LowWaterMark:
         """Return the mark up to which the table has been trimmed."""
@@ -238,9 +238,9 @@ class History:
         event = row[1]
         # If the event is deleted, or the feed now makes events in another way or has another
         # secret, only the position can be checked.
-        if event is None or place.recipe != self._seal.recipe:
+        if event is None or place.recipe != self._signer.recipe:
             return
-        if not compare_digest(self._seal.check(place.position, event.raw), place.check):
+        if not compare_digest(self._signer.check(place.position, event.raw), place.check):
             raise Diverged(
                 "The event at this cursor is not the one that it was given for: the feed's "
                 "history is another one, such as after a failover that lost events."

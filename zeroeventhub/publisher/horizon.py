@@ -101,7 +101,7 @@ class HorizonMonitor:
         """Reads the horizon without a transaction; None if the ordering cannot."""
         self._age = HorizonAge()
         self._lock = Lock()
-        self._told = False
+        self._has_warned = False
 
     def read(self, connection: Connection, seconds: float | None = None) -> Horizon:
         """Return the horizon; log a warning if it is held back for too long.
@@ -122,7 +122,7 @@ class HorizonMonitor:
         except Unavailable:
             self._look(connection, None)
             raise
-        if found.highest > found.settled or self._age.seen or self._told:
+        if found.highest > found.settled or self._age.seen or self._has_warned:
             self._look(connection, found)
         return found
 
@@ -145,10 +145,10 @@ class HorizonMonitor:
         # While no settled position is known, the age counts from the beginning of history.
         settled, drawn = (found.settled, found.drawn) if found else (-1, 0)
         age = self._age.read(settled, drawn, time.monotonic())
-        if (age > TOO_LATE) != self._told:
+        if (age > TOO_LATE) != self._has_warned:
             with self._lock:
-                changes = (age > TOO_LATE) != self._told
-                self._told = age > TOO_LATE
+                changes = (age > TOO_LATE) != self._has_warned
+                self._has_warned = age > TOO_LATE
             if changes:
                 self._log(connection, age)
         return age

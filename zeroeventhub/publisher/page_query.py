@@ -189,7 +189,7 @@ class PageQuery:
 
     Attributes:
         longest: bytes of the longest event read so far.
-        others: whether events of more than one partition share the positions.
+        shares_positions: whether events of more than one partition share the positions.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class PageQuery:
         self._source = rows.source
         self._closed = [partition.id for partition in partitions if partition.closed]
         self.ids = ids
-        self.others = rows.source.partition is not None
+        self.shares_positions = rows.source.partition is not None
         self._types = types
         self._page_bytes = page_bytes
         self._batch = BatchSize()

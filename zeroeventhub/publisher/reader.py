@@ -198,7 +198,7 @@ class Reader:
             if reached and stop is not None and after < stop.position:
                 here = str(stop)
             elif until > at and (
-                request.types is not None or (pages.others and until - at >= QUIET)
+                request.types is not None or (pages.shares_positions and until - at >= QUIET)
             ):
                 # A checkpoint after an event of another type or partition.
                 below = history.cursor_below(connection, until)

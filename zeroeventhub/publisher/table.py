@@ -16,7 +16,7 @@ from zeroeventhub.partitions import Layout
 from zeroeventhub.publisher.assembly import build
 from zeroeventhub.publisher.bound_feed import AsyncBoundFeed, BoundFeed
 from zeroeventhub.publisher.compaction import Compaction
-from zeroeventhub.publisher.cursor import Seal
+from zeroeventhub.publisher.cursor import Signer
 from zeroeventhub.publisher.definition import (
     Definition,
     attributes_of,
@@ -153,7 +153,7 @@ class TableFeed:
             attributes=given,
             version=None if version is None else resolve(found, version),
             shows_keys=key_history,
-            seal=Seal(mapper.recipe, cursor_secret),
+            signer=Signer(mapper.recipe, cursor_secret),
             is_mutable=mutable,
             retention=retention,
             progress=progress,
