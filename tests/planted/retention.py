@@ -84,8 +84,8 @@ PLANTED = (
     ),
     Planted(
         "a principal moves its own consumers alone",
-        "server/authorized_feed.py",
-        'options["principal"] = self._principal.name',
+        "server/routes.py",
+        'options["principal"] = principal.name',
         'options["principal"] = ""',
         _PROGRESS,
     ),

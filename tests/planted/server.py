@@ -11,8 +11,8 @@ PLANTED = (
     Planted(
         "a hidden partition is not there",
         "server/authorized_feed.py",
-        "                if may_read(partition.id)\n",
-        "",
+        "        if may_read(partition.id):",
+        "        if True:",
         (_tests("authorized_feed"), "-k", "alone or hidden"),
     ),
     Planted(
@@ -46,8 +46,8 @@ PLANTED = (
     Planted(
         "a stream ends with the rights of its reader",
         "server/server_sent_events.py",
-        "if await app.access.identify(request) != request.principal:",
-        "if await app.access.identify(request) is None:",
+        "await app.access.identify(request, hook) != request.principal",
+        "await app.access.identify(request, hook) is None",
         (_tests("server_sent_events"), "-k", "rights"),
     ),
     Planted(
@@ -74,8 +74,8 @@ PLANTED = (
     Planted(
         "a page that was begun is not shared with those who ask later",
         "server/feed_runner.py",
-        "            begun()\n            is_full",
-        "            is_full",
+        "            if begun is not None:\n                begun()\n",
+        "",
         (_tests("feed_runner"), "-k", "one_read_answers"),
     ),
     Planted(
@@ -144,8 +144,8 @@ PLANTED = (
     Planted(
         "a feed without types shows nothing to a principal with types",
         "server/authorized_feed.py",
-        "            if EVENT_TYPES not in info.extensions:",
-        "            if not info.extensions:",
+        "        if EVENT_TYPES not in info.extensions:",
+        "        if not info.extensions:",
         (_tests("authorized_feed"),),
     ),
     Planted(
@@ -171,9 +171,9 @@ PLANTED = (
     ),
     Planted(
         "a principal with types gets no page that was kept for others",
-        "server/authorized_feed.py",
-        "        return not self._principal.is_restricted_to_types and ",
-        "        return ",
+        "server/routes.py",
+        "if is_last or request.principal.types is not None else",
+        "if is_last else",
         (_tests("pages"), _tests("authorized_feed")),
     ),
     Planted(
@@ -193,8 +193,8 @@ PLANTED = (
     Planted(
         "an answer of version 1 is bounded as a whole",
         "server/routes.py",
-        ">= app.runner.page_bytes",
-        ">= 99 * app.runner.page_bytes",
+        ">= capacity.page_bytes",
+        ">= 99 * capacity.page_bytes",
         (_tests("routes"), "-k", "version_1"),
     ),
     Planted(
@@ -207,7 +207,7 @@ PLANTED = (
     Planted(
         "reading ahead leaves connections to waiting readers",
         "server/feed_runner.py",
-        "self._connections.taken * 2 < self._capacity.connections and ",
+        "self._connections.taken * 2 < self.capacity.connections and ",
         "",
         (_tests("pages"),),
     ),

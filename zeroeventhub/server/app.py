@@ -1,4 +1,4 @@
-"""The application of a feed's routes: the reader of a request, its answer, and its log record."""
+"""The application of a feed's routes: identify the reader, answer, record the answer, send it."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
@@ -12,13 +12,12 @@ from starlette.responses import Response, StreamingResponse
 from starlette.status import HTTP_200_OK
 from starlette.types import Receive, Scope, Send
 
-from zeroeventhub.errors import FeedFailure, ZeroEventHubError
-from zeroeventhub.server.auth import EVERYBODY, Access, Quotas, everybody
-from zeroeventhub.server.authorized_feed import AuthorizedFeed
+from zeroeventhub.errors import BadRequest, FeedFailure, ZeroEventHubError
+from zeroeventhub.server.auth import EVERYBODY, SCOPE_KEY, Access, Counted, Quotas, everybody
 from zeroeventhub.server.feed_runner import FeedRunner
 from zeroeventhub.server.pages import PageCache
 from zeroeventhub.server.problems import Log, problem
-from zeroeventhub.server.request import FeedRequest
+from zeroeventhub.server.request import MOST_PARAMETERS, FeedRequest
 from zeroeventhub.server.responses import Renderer
 from zeroeventhub.server.sending import READER, Sender
 
@@ -75,6 +74,7 @@ class FeedApp:
 
     Attributes:
         name: the name of the feed's routes.
+        observer: sees the requests that have been answered; None for nobody.
         shared_cache: whether shared caches may store immutable pages of a feed without
             authorization.
     """
@@ -86,12 +86,12 @@ class FeedApp:
     pages: PageCache
     renderer: Renderer
     sender: Sender
-    observer: Observer
+    observer: Observer | None
     shared_cache: bool
     log: Log
 
 
-Answer: TypeAlias = Callable[[FeedApp, FeedRequest, AuthorizedFeed], Awaitable[Response]]
+Answer: TypeAlias = Callable[[FeedApp, FeedRequest], Awaitable[Response]]
 """Finds the answer to a request. A page is whole before its status is sent."""
 
 
@@ -112,19 +112,13 @@ class RouteApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, if need be with a problem."""
         app, request, started = self.app, FeedRequest(scope, receive, send), perf_counter()
-        request.is_public = app.access.hook(request) is everybody
         counted = None
         try:
             try:
-                request.expect_few_parameters()
-                principal = EVERYBODY
-                if not request.is_public:
-                    principal = request.principal = await app.access.identify(request)
-                READER.set(principal.name)
-                counted = app.quotas.counted(principal)
-                feed = AuthorizedFeed(app.runner, app.quotas, principal)
-                response = await self.answer(app, request, feed)
-                app.log.failures.over()
+                counted = await self._admit(request)
+                response = await self.answer(app, request)
+                if app.log.failures:
+                    app.log.failures.over()
                 if isinstance(response, StreamingResponse):
                     response.body_iterator = self._stream(response.body_iterator, request)
             except HTTPException as error:
@@ -132,17 +126,32 @@ class RouteApp:
                 raise  # the host's own, from its own hook, for its own handlers
             except Exception as error:  # noqa: BLE001 - its text is for the log alone
                 response = self._problem(error, request)
-            if not request.is_public:
+            if request.hook is not None:
                 response.headers.add_vary_header("Authorization")
-            size = int(response.headers.get("content-length", 0))
-            self._observe(request, response.status_code, size, started)
+            if app.observer is not None:
+                size = int(response.headers.get("content-length", 0))
+                self._observe(request, response.status_code, size, started)
             if request.meanwhile is None:
                 await app.sender.send(response, request, send)
             else:
                 await self._send_meanwhile(response, request, request.meanwhile, send)
         finally:
             if counted is not None:
-                counted.end()
+                counted.close()
+
+    async def _admit(self, request: FeedRequest) -> Counted | None:
+        """Identify the principal, and count the request against its quota."""
+        access, quotas = self.app.access, self.app.quotas
+        # Compared with None, as a hook object may be empty and hence false.
+        hook = request.scope.get(SCOPE_KEY) if access.hook is None else access.hook
+        request.hook = None if hook is everybody else hook
+        if request.scope["query_string"].count(b"&") >= MOST_PARAMETERS:
+            raise BadRequest(f"A request has at most {MOST_PARAMETERS:,} parameters.")
+        if request.hook is not None:
+            request.principal = await access.identify(request, request.hook)
+        READER.set(request.principal.name)
+        has_quota = request.principal is not EVERYBODY or quotas.default is not None
+        return quotas.counted(request.principal) if has_quota else None
 
     async def _send_meanwhile(
         self,
@@ -171,7 +180,7 @@ class RouteApp:
             self._problem(error, request)
 
     def _problem(self, error: Exception, request: FeedRequest) -> Response:
-        """Answer with an error, and log it."""
+        """Log an error, and return the answer that reports it."""
         if not isinstance(error, ZeroEventHubError):
             failure = FeedFailure("The feed failed in an unexpected way.")
             failure.__cause__ = error
@@ -181,6 +190,8 @@ class RouteApp:
         return problem(error, request_id)
 
     def _observe(self, request: FeedRequest, status: int, size: int, started: float) -> None:
+        if self.app.observer is None:
+            return
         has_body = request.method != "HEAD"
         self.app.observer.answered(
             Answered(

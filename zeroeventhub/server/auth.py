@@ -30,8 +30,10 @@ from zeroeventhub.protocol import HIGHEST_PARTITION, NOTHING, TypeFilter
 
 __all__ = [
     "EVERYBODY",
+    "SCOPE_KEY",
     "Access",
     "Authorize",
+    "Counted",
     "FeedAuthorization",
     "Principal",
     "Quota",
@@ -122,20 +124,31 @@ class Principal:
             raise ConfigurationError(
                 f"The name of a Principal is one line of at most {_LONGEST_NAME} characters."
             )
-        object.__setattr__(self, "partitions", _partitions(self.partitions))
-        object.__setattr__(self, "types", _types(self.types))
+        partitions: object = self.partitions
+        if partitions is not None:
+            if not isinstance(partitions, Collection) or not all(
+                type(number) is int and 0 <= number <= HIGHEST_PARTITION for number in partitions
+            ):
+                raise ConfigurationError(
+                    f"The partitions of a Principal are a collection of whole numbers from 0 to "
+                    f"{HIGHEST_PARTITION}, or None for all."
+                )
+            object.__setattr__(self, "partitions", frozenset(partitions))
+        types: object = self.types
+        if types is not None and not isinstance(types, TypeFilter):
+            # A string is a collection of its letters.
+            if (
+                isinstance(types, str)
+                or not isinstance(types, Collection)
+                or not all(isinstance(name, str) for name in types)
+            ):
+                raise ConfigurationError(
+                    "The types of a Principal are a collection of names, a TypeFilter, or None "
+                    "for all."
+                )
+            object.__setattr__(self, "types", TypeFilter(frozenset(types)) if types else NOTHING)
         if self.quota is not None and not isinstance(self.quota, Quota):
             raise ConfigurationError("The quota of a Principal is a Quota.")
-
-    @property
-    def is_restricted(self) -> bool:
-        """Return whether it may not see some partitions or types."""
-        return self.partitions is not None or self.types is not None
-
-    @property
-    def is_restricted_to_types(self) -> bool:
-        """Return whether it may not see some types of events."""
-        return self.types is not None
 
     def may_read(self, partition: int) -> bool:
         """Return whether it may read a partition."""
@@ -149,41 +162,14 @@ class Principal:
         return own if types is None else own.joined(types)
 
 
-def _partitions(partitions: object) -> frozenset[int] | None:
-    if partitions is None:
-        return None
-    if not isinstance(partitions, Collection) or not all(
-        type(number) is int and 0 <= number <= HIGHEST_PARTITION for number in partitions
-    ):
-        raise ConfigurationError(
-            f"The partitions of a Principal are a collection of whole numbers from 0 to "
-            f"{HIGHEST_PARTITION}, or None for all."
-        )
-    return frozenset(partitions)
-
-
-def _types(types: object) -> TypeFilter | None:
-    if types is None or isinstance(types, TypeFilter):
-        return types
-    # A string is a collection of its letters.
-    if (
-        isinstance(types, str)
-        or not isinstance(types, Collection)
-        or not all(isinstance(name, str) for name in types)
-    ):
-        raise ConfigurationError(
-            "The types of a Principal are a collection of names, a TypeFilter, or None for all."
-        )
-    return TypeFilter(frozenset(types)) if types else NOTHING
-
-
 EVERYBODY = Principal(name="")
 """The principal of all requests to a feed that does not identify its readers."""
 
 Authorize = Callable[[Request], Principal | Awaitable[Principal]]
 """Return the principal of a request, or raise Unauthorized, Forbidden or an HTTPException."""
 
-_KEY = "zeroeventhub.authorize"
+SCOPE_KEY = "zeroeventhub.authorize"
+"""Where a FeedAuthorization puts its hook in the scope of a request."""
 
 
 async def everybody(request: Request) -> Principal:  # noqa: ARG001 - whatever it is
@@ -222,8 +208,8 @@ class FeedAuthorization:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the hook to the feeds in the scope."""
-        # In place, so that those above see what those below write into it, such as the route.
-        scope[_KEY] = self._authorize
+        # In place, so that outer applications see what inner ones write into it, such as the route.
+        scope[SCOPE_KEY] = self._authorize
         await self._app(scope, receive, send)
 
 
@@ -323,7 +309,7 @@ class _Account:
 
 
 class Counted:
-    """Count a request until its end, or until this context is left.
+    """A request that counts against a quota until it is closed.
 
     Thousands wait at once: generators would take ten times the memory.
 
@@ -339,15 +325,8 @@ class Counted:
         self._among = among
         setattr(account, among, getattr(account, among) + 1)
 
-    def __enter__(self) -> None:
-        """Go on; it is counted already."""
-
-    def __exit__(self, *_: object) -> None:
-        """Count it no longer."""
-        self.end()
-
-    def end(self) -> None:
-        """Count it no longer."""
+    def close(self) -> None:
+        """Count the request no longer."""
         setattr(self._account, self._among, getattr(self._account, self._among) - 1)
 
 
@@ -360,7 +339,7 @@ class Quotas:
     """
 
     def __init__(self, default: Quota | None, clock: Callable[[], float] = monotonic) -> None:
-        self._default = default
+        self.default = default
         self._clock = clock
         self._accounts: dict[str, _Account] = {}
         self._crowd = _FEW
@@ -373,26 +352,23 @@ class Quotas:
         """Count a request for as long as it is in flight, or waits at the head.
 
         Raises:
-            TooManyRequests: it would be one too many.
+            TooManyRequests: the quota is used up.
         """
-        quota = principal.quota or self._default or (_USUAL if principal.name else _NO_QUOTA)
+        quota = principal.quota or self.default or (_USUAL if principal.name else _NO_QUOTA)
         account, most = self._account(principal.name), getattr(quota, among)
         if most is not None and getattr(account, among) >= most:
             raise TooManyRequests(_REFUSALS[among], retry_after=_SOON)
         if among == "in_flight" and quota.rate is not None and quota.burst is not None:
-            self._take_turn(account, quota.rate, quota.burst)
+            # The generic cell rate algorithm: a bucket of tokens that is one number.
+            now, interval = self._clock(), 1 / quota.rate
+            due = max(account.due, now)
+            early = due - now - (quota.burst - 1) * interval
+            # With a tolerance for rounding, so that the last request of a burst is accepted.
+            if early > interval * 1e-6:
+                text = "You ask more often than you may: slow down."
+                raise TooManyRequests(text, retry_after=early)
+            account.due = due + interval
         return Counted(account, among)
-
-    def _take_turn(self, account: _Account, rate: float, burst: int) -> None:
-        """Accept a request unless it exceeds the rate and the burst."""
-        # The generic cell rate algorithm: a bucket of tokens that is one number.
-        now, interval = self._clock(), 1 / rate
-        due = max(account.due, now)
-        early = due - now - (burst - 1) * interval
-        # With a tolerance for rounding, so that the last request of a burst is accepted.
-        if early > interval * 1e-6:
-            raise TooManyRequests("You ask more often than you may: slow down.", retry_after=early)
-        account.due = due + interval
 
     def _account(self, name: str) -> _Account:
         account = self._accounts.get(name)
@@ -411,7 +387,7 @@ THREADS = 4
 
 
 class Access:
-    """Find the principal of a request, and whether it may read the feed.
+    """Identify the principals of requests with a hook.
 
     Args:
         authorize: the feed's own hook; None to call the hook of the application around the feed,
@@ -423,22 +399,28 @@ class Access:
     """
 
     def __init__(self, authorize: Authorize | None, *, patience: float) -> None:
-        self._authorize = None if authorize is None else _callable(authorize)
+        self.hook = None if authorize is None else _callable(authorize)
         self._patience = patience
         self._threads = anyio.CapacityLimiter(THREADS)
 
-    def hook(self, request: Request) -> Authorize:
-        """Return the hook that decides about a request; `everybody` without one."""
-        # Compared with None, as a hook object may be empty and hence false.
-        if self._authorize is not None:
-            return self._authorize
-        hook: Authorize | None = request.scope.get(_KEY)
-        return everybody if hook is None else hook
-
-    async def identify(self, request: Request) -> Principal:
+    async def identify(self, request: Request, hook: Authorize) -> Principal:
         """Call the hook; anything but a Principal is a refusal."""
         with anyio.move_on_after(self._patience) as waiting:
-            found = await self._call(self.hook(request), request)
+            try:
+                if iscoroutinefunction(hook) or iscoroutinefunction(type(hook).__call__):
+                    found = hook(request)
+                else:
+                    # It may wait for a database or another service.
+                    found = await anyio.to_thread.run_sync(
+                        hook, request, limiter=self._threads, abandon_on_cancel=True
+                    )
+                if isawaitable(found):
+                    found = await found
+            except (HTTPException, Unauthorized, Forbidden, Unavailable):
+                raise
+            except Exception as error:
+                text = "The hook authorize failed, so the request is refused."
+                raise FeedFailure(text) from error
         # A timeout does not stop a hook in a thread; its late result is ignored.
         if waiting.cancel_called:
             raise Unavailable("The reader cannot be identified just now.", retry_after=1)
@@ -448,18 +430,3 @@ class Access:
                 "it has to return a Principal, or raise Unauthorized or Forbidden."
             )
         return found
-
-    async def _call(self, hook: Authorize, request: Request) -> Any:
-        try:
-            if iscoroutinefunction(hook) or iscoroutinefunction(type(hook).__call__):
-                found = hook(request)
-            else:
-                # It may wait for a database or another service.
-                found = await anyio.to_thread.run_sync(
-                    hook, request, limiter=self._threads, abandon_on_cancel=True
-                )
-            return await found if isawaitable(found) else found
-        except (HTTPException, Unauthorized, Forbidden, Unavailable):
-            raise
-        except Exception as error:
-            raise FeedFailure("The hook authorize failed, so the request is refused.") from error

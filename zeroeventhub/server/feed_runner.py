@@ -1,8 +1,8 @@
 """Call a feed from the routes: await sync and async feeds, within the feed's capacity."""
 
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from inspect import isawaitable, iscoroutinefunction
 from typing import Any, TypeVar, cast
@@ -13,6 +13,8 @@ import anyio.to_thread
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.feed import ArchiveMiss, AsyncFeed, Feed, FeedSource, hold_part
 from zeroeventhub.protocol import FeedInfo, Page
+from zeroeventhub.server.auth import EVERYBODY, Principal, Quotas
+from zeroeventhub.server.authorized_feed import visible
 from zeroeventhub.server.long_poll import Found, HeadWatcher, LongPoll, SingleFlight, is_idle
 from zeroeventhub.server.request import FeedRequest, PageRequest
 from zeroeventhub.server.sending import READER, AdmissionQueue, Sender
@@ -22,9 +24,6 @@ from zeroeventhub.wire.lines import size_of
 __all__ = ["FeedRunner"]
 
 _log = logging.getLogger("zeroeventhub.server")
-
-_PAGE = 1_000
-"""How many events a page has if the request does not set a limit."""
 
 _BUSY = "The feed is asked more than it can answer just now."
 
@@ -44,18 +43,20 @@ class FeedRunner:
         engine: the engine that a TableFeed reads through.
         capacity: the feed's limits in this process and in its database.
         sender: limits the bytes of responses in memory.
+        quotas: limits the requests of a principal that wait at the head.
         on_waiting: called with the number of requests that wait at the head, when it changes.
 
     Raises:
         ConfigurationError: the engine does not fit the feed.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - each of another type
         self,
         feed: Feed | AsyncFeed | FeedSource,
         engine: Any,
         capacity: Capacity,
         sender: Sender,
+        quotas: Quotas,
         on_waiting: Callable[[int], None],
     ) -> None:
         self._feed: Any = _bound(feed, engine, capacity)
@@ -72,31 +73,35 @@ class FeedRunner:
         # As many threads as admitted calls, so that none waits for a thread.
         self._threads = anyio.CapacityLimiter(capacity.connections)
         self._archive_threads = anyio.CapacityLimiter(capacity.connections)
-        self._capacity = capacity
+        self.capacity = capacity
         self._sender = sender
+        self._quotas = quotas
         self._not_begun: dict[tuple[str, PageRequest], SingleFlight[Found]] = {}
-        self.page_bytes = capacity.page_bytes
-        """How much data an answer of several pages holds, about; see `Capacity`."""
         self._head = HeadWatcher(partial(self.call, "head"), capacity.look_seconds)
         on_commit = getattr(self._feed, "on_commit", None)
         if on_commit is not None and not iscoroutinefunction(on_commit):
             on_commit(self._head.notify)
         self._has_warned = False
         at_once = max(1, capacity.queue // 2)
-        self._long_poll = LongPoll(
-            self._head, self._begin_page, capacity.waiters, on_waiting, at_once
-        )
+        self._long_poll = LongPoll(self._head, self._begin, capacity.waiters, on_waiting, at_once)
 
-    async def info(self) -> FeedInfo:
-        """Return the feed's description; a TableFeed mostly needs no query for it."""
-        known: FeedInfo | None = getattr(self._feed, "known_info", None)
-        if known is not None:
-            return known
-        found: FeedInfo = await self.call("info")
-        return found
+    async def info(self, principal: Principal = EVERYBODY) -> FeedInfo:
+        """Return the feed's description, of what a principal may see.
 
-    def warn_of_guesses(self) -> None:
-        """Warn, once, that readers of a part of the feed can confirm what is hidden."""
+        Raises:
+            FeedFailure: the principal may not see all types of events, and the feed cannot tell
+                them apart.
+        """
+        info: FeedInfo | None = getattr(self._feed, "known_info", None)
+        if info is None:
+            info = await self.call("info")
+        return info if principal is EVERYBODY else self.visible(info, principal)
+
+    def visible(self, info: FeedInfo, principal: Principal) -> FeedInfo:
+        """Return a description of the feed without what a principal may not see."""
+        if principal.partitions is None and principal.types is None:
+            return info
+        shown = visible(info, principal)
         if getattr(self._feed, "has_open_digests", False) and not self._has_warned:
             self._has_warned = True
             _log.warning(
@@ -104,70 +109,92 @@ class FeedRunner:
                 "makes up a cursor learns whether a guess of a hidden event is right. Give its "
                 "TableFeed a cursor_secret."
             )
+        return shown
 
     def has(self, method: str) -> bool:
         """Return whether the feed has a method."""
         return hasattr(self._feed, method)
 
-    async def call(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """Call a method of the feed when it is this request's turn."""
-        return await self._in_turn(partial(self._call, method, *arguments, **options))
-
-    def rows(self, limit: int | None) -> int:
-        """Return how many events a page has at most; None asks for the default."""
-        return min(max(_PAGE if limit is None else limit, 1), self._capacity.page_events)
-
     @property
     def has_spare_room(self) -> bool:
         """Return whether there is capacity to read ahead of requests."""
-        return self._connections.taken * 2 < self._capacity.connections and not self._sender.is_full
+        return self._connections.taken * 2 < self.capacity.connections and not self._sender.is_full
 
-    async def read_pages(self, wanted: PageRequest, count: int) -> list[Page]:
-        """Read pages, each where the one before ends.
+    async def call(
+        self,
+        method: str,
+        *arguments: Any,
+        begin: Callable[[list[Any]], object] | None = None,
+        **options: Any,
+    ) -> Any:
+        """Call a method of the feed when a connection is free, without blocking the event loop.
+
+        If parts of the archive are missing, it fetches them without a connection, and calls again.
 
         Args:
-            wanted: the first one.
-            count: how many, if the feed can read several at once.
+            method: its name.
+            arguments: its arguments by position.
+            begin: called with these arguments just before the method, and may change them.
+            options: its arguments by name.
         """
-        if not self.has("read_pages"):
-            return [await self.read(wanted)]
-        start = wanted.partition, wanted.cursor, wanted.limit
-        pages: list[Page] = await self.call("read_pages", *start, count, **wanted.options)
-        return pages
+        held: list[object] = []
+        while True:
+            try:
+                async with self._connections.acquire():
+                    given = [*arguments]
+                    if begin is not None:
+                        begin(given)
+                    called = getattr(self._feed, method)
+                    if iscoroutinefunction(called):
+                        return await called(*given, **options)
+                    work = partial(called, *given, **options)
+                    result = await anyio.to_thread.run_sync(work, limiter=self._threads)
+                    # A decorator may hide that a method is asynchronous.
+                    return await result if isawaitable(result) else result
+            except ArchiveMiss as missing:
+                load = missing.load
+            async with self._archive.acquire():
+                hold_part(held, await anyio.to_thread.run_sync(load, limiter=self._archive_threads))
 
-    async def read(self, wanted: PageRequest) -> Page:
-        """Read a page."""
-        return await self._whole_page(wanted, await self._begin_page(wanted))
-
-    async def read_or_wait(
-        self,
-        wanted: PageRequest,
-        *,
-        seconds: float,
-        request: FeedRequest,
-        waiting: Callable[[], AbstractContextManager[object]],
+    async def read(
+        self, wanted: PageRequest, request: FeedRequest | None = None, *, seconds: float = 0.0
     ) -> Page:
         """Read a page; if there is nothing at the head, wait for it.
 
         Args:
             wanted: the page.
+            request: the request that may wait, and may share a read with equal requests of its
+                reader that queue as well; its `waited` is set to the seconds that it waited. None
+                to do neither.
             seconds: how long to wait, if the feed's capacity allows that.
-            request: the request; its `waited` is set to the seconds that it waited.
-            waiting: the context to enter while the request waits.
         """
         began, version = anyio.current_time(), self._head.version
-        found, is_own = await self._shared_page(wanted)
-        if seconds > 0 and is_idle(found.page, wanted.cursor):
-            deadline = began + min(seconds, self._capacity.wait_seconds)
+        if request is None or self._connections.fits(1):
+            found, is_own = await self._begin(wanted), True
+        else:
+            found, is_own = await self._begin_shared(wanted)
+        if request is not None and seconds > 0 and is_idle(found.page, wanted.cursor):
+            deadline = began + min(seconds, self.capacity.wait_seconds)
             began = anyio.current_time()
-            with waiting():
+            with closing(self._quotas.counted(request.principal, "waiters")):
                 wanted, found, is_own = await self._long_poll.page(
                     wanted, found, version, deadline=deadline, receive=request.receive
                 )
             request.waited = anyio.current_time() - began
-        whole = self._whole_page(wanted, found, is_own=is_own)
-        del found  # this reference would keep a page in memory that is dropped for lack of room
-        return await whole
+        page, is_part = found
+        del found  # it would keep a page in memory that is dropped for lack of room
+        size, budget = size_of(page.events), self._sender.budget
+        # Other responses may have used the room meanwhile.
+        if size and (is_part or (is_own and not budget.fits(size))):
+            del page
+            async with budget.acquire(self._sender.page_bytes):
+                start = wanted.partition, wanted.cursor, wanted.limit
+                whole: Page = await self.call("read", *start, **wanted.options())
+                return whole
+        if not is_own:
+            async with budget.acquire(size):
+                pass
+        return page
 
     async def work(
         self, size: int, function: Callable[..., _Made], *arguments: Any, large: int = _LARGE
@@ -188,7 +215,7 @@ class FeedRunner:
         finally:
             self._sender.budget.take(-size)
 
-    async def _shared_page(self, wanted: PageRequest) -> tuple[Found, bool]:
+    async def _begin_shared(self, wanted: PageRequest) -> tuple[Found, bool]:
         """Read a page once for all equal requests of a reader that arrive before the read starts.
 
         Returns:
@@ -198,75 +225,31 @@ class FeedRunner:
         flight = self._not_begun.get(key)
         if flight is None:
             begun = partial(self._not_begun.pop, key, None)
-            flight = SingleFlight(lambda _: self._begin_page(wanted, begun))
+            flight = SingleFlight(lambda _: self._begin(wanted, begun))
             self._not_begun[key] = flight
         found, is_own = await flight.result()
         return cast("Found", found), is_own  # there is no end to its time
 
-    async def _begin_page(
-        self, wanted: PageRequest, begun: Callable[[], object] = lambda: None
-    ) -> Found:
+    async def _begin(self, wanted: PageRequest, begun: Callable[[], object] | None = None) -> Found:
         """Read a page; if the send budget is used up, only one event of it.
 
         Args:
             wanted: the page.
             begun: called when it is the request's turn, before anything is read.
         """
+        is_part = False
 
-        async def read() -> Found:
-            begun()
-            is_full = self._sender.is_full
-            page = await self._read(wanted._replace(limit=1) if is_full else wanted)
-            return Found(page, is_full)
+        def begin(arguments: list[Any]) -> None:
+            nonlocal is_part
+            if begun is not None:
+                begun()
+            is_part = self._sender.is_full
+            if is_part:
+                arguments[-1] = 1
 
-        return await self._in_turn(read)
-
-    async def _whole_page(self, wanted: PageRequest, found: Found, *, is_own: bool = True) -> Page:
-        """Return a page once the send budget has room for it, and read its rest then.
-
-        Args:
-            wanted: the page.
-            found: the part that was read.
-            is_own: whether only this request holds the page.
-        """
-        page, is_part = found
-        size = size_of(page.events)
-        # Other responses may have used the room meanwhile.
-        if size and (is_part or (is_own and not self._sender.budget.fits(size))):
-            del found, page
-            async with self._sender.budget.acquire(self._sender.page_bytes):
-                return await self._in_turn(partial(self._read, wanted))
-        if not is_own:
-            async with self._sender.budget.acquire(size):
-                pass
-        return page
-
-    async def _read(self, wanted: PageRequest) -> Page:
         start = wanted.partition, wanted.cursor, wanted.limit
-        page: Page = await self._call("read", *start, **wanted.options)
-        return page
-
-    async def _in_turn(self, ask: Callable[[], Awaitable[_Made]]) -> _Made:
-        """Call the feed when a connection is free; fetch missing archive parts without it."""
-        held: list[object] = []
-        while True:
-            try:
-                async with self._connections.acquire():
-                    return await ask()
-            except ArchiveMiss as missing:
-                load = missing.load
-            async with self._archive.acquire():
-                hold_part(held, await anyio.to_thread.run_sync(load, limiter=self._archive_threads))
-
-    async def _call(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """Call a method of the feed without blocking the event loop."""
-        called = getattr(self._feed, method)
-        if iscoroutinefunction(called):
-            return await called(*arguments, **options)
-        work = partial(called, *arguments, **options)
-        result = await anyio.to_thread.run_sync(work, limiter=self._threads)
-        # A decorator may hide that a method is asynchronous.
-        return await result if isawaitable(result) else result
+        page: Page = await self.call("read", *start, begin=begin, **wanted.options())
+        return Found(page, is_part)
 
 
 def _bound(

@@ -1,23 +1,22 @@
 """The page cache: encoded pages for the next reader, and pages that are read ahead.
 
-A full page below the horizon never changes, so its bytes are kept by the request that they answer:
-at most `Capacity.kept_bytes` and `MOST` pages, each for `Capacity.kept_seconds`, and the least
-recently used go first. A reader that asks for the page after the one that it got before will ask
-for more: a batch of pages is read for it by one statement, while it takes those of the batch
-before. A request for a page that is being read waits for it. History may become another one all the
-same, by a failover or a restored backup: kept pages are sent only while the feed vouches for their
-cursors, which it is asked every `VOUCHED` seconds while pages are sent.
+A full page below the horizon never changes, so the cache keeps its bytes by the request that they
+answer: at most `Capacity.kept_bytes` and `MOST` pages, each for `Capacity.kept_seconds`, the most
+recently used ones. A reader that requests the page after its last one will read on: the cache reads
+a batch of pages for it with one statement, while the reader takes the pages of the batch before. A
+request for a page that is being read waits for it. The history may still be replaced, by a failover
+or a restored backup: the cache returns pages only while the feed vouches for their cursors, which
+it asks the feed every `VOUCHED` seconds while pages are sent.
 """
 
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 
@@ -59,8 +58,20 @@ READING_ON = 2.0
 """Seconds after which a reader that has not requested its next page counts as stopped."""
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedPage:
+def tag_of(cursor: str, body: bytes) -> str:
+    """Return the entity tag of a page's bytes, which can never change.
+
+    The last cursor of a page vouches for the history before it, and so for the page.
+
+    Args:
+        cursor: the last one.
+        body: the bytes.
+    """
+    identity = f"{cursor} {len(body)}".encode()
+    return f'"{blake2b(identity, digest_size=16).hexdigest()}"'
+
+
+class EncodedPage(NamedTuple):
     """A page in the form that is sent.
 
     Attributes:
@@ -77,18 +88,18 @@ class EncodedPage:
     cursor: str
     full: bool
 
-    @classmethod
-    def of(cls, page: Page, wanted: PageRequest | None) -> "EncodedPage":
-        """Encode a page.
 
-        Args:
-            page: the page.
-            wanted: the request that it answers; None if the answer is for one principal only.
-        """
-        body = encode_page(page)
-        lasts = page.full and wanted is not None and wanted.cursor not in {FIRST, LAST}
-        tag = tag_of(page.cursor, body) if lasts else None
-        return cls(body, tag, len(page.events), page.cursor, page.full)
+def encode(page: Page, wanted: PageRequest | None) -> EncodedPage:
+    """Encode a page.
+
+    Args:
+        page: the page.
+        wanted: the request that it answers; None if the answer is for one principal only.
+    """
+    body = encode_page(page)
+    lasts = page.full and wanted is not None and wanted.cursor not in {FIRST, LAST}
+    tag = tag_of(page.cursor, body) if lasts else None
+    return EncodedPage(body, tag, len(page.events), page.cursor, page.full)
 
 
 class PageCache:
@@ -104,12 +115,14 @@ class PageCache:
     def __init__(self, runner: FeedRunner, capacity: Capacity) -> None:
         self._runner = runner
         self._keeps = runner.has("vouch")
+        self._reads_several = runner.has("read_pages")
         self._most_bytes = capacity.kept_bytes
         self._seconds = capacity.kept_seconds
-        self._kept: OrderedDict[PageRequest, tuple[float, EncodedPage]] = OrderedDict()
+        # By request: until when it is kept, the page, and the bytes of both.
+        self._kept: OrderedDict[PageRequest, tuple[float, EncodedPage, int]] = OrderedDict()
         self._bytes = 0
-        # What readers will ask for next, since when, and where to read on once they do: by default
-        # after the page that answers them.
+        # The next expected request of each reader, since when it is expected, and where to read on
+        # once it comes: by default after the page that answers it.
         self._expected: OrderedDict[PageRequest, tuple[float, PageRequest | None]] = OrderedDict()
         self._under_way: dict[PageRequest, anyio.Event] = {}
         self._vouching = anyio.Lock()
@@ -123,7 +136,7 @@ class PageCache:
         """
         if (done := self._under_way.get(wanted)) is not None:
             await done.wait()
-        until, page = self._kept.get(wanted, (0.0, None))
+        until, page, _ = self._kept.get(wanted, (0.0, None, 0))
         if page is None:
             return None
         now = monotonic()
@@ -143,7 +156,7 @@ class PageCache:
         """
         async with self._vouching:
             cursors = {wanted.cursor for wanted in self._kept}
-            cursors |= {page.cursor for _, page in self._kept.values()}
+            cursors |= {page.cursor for _, page, _ in self._kept.values()}
             if not cursors or monotonic() <= self._vouched_until:
                 return True
             try:
@@ -161,14 +174,16 @@ class PageCache:
             page: the page.
             wanted: the request that it answers; None if the answer is for one principal only.
         """
-        size = 0 if self._keeps else size_of(page.events)  # a TableFeed's pages are encoded already
-        encoded = await self._runner.work(size, EncodedPage.of, page, wanted)
+        if self._keeps:  # a TableFeed's pages are encoded already
+            encoded = encode(page, wanted)
+        else:
+            encoded = await self._runner.work(size_of(page.events), encode, page, wanted)
         if wanted is not None:
             await self._keep([(wanted, encoded)])
         return encoded
 
     async def _keep(self, found: Sequence[tuple[PageRequest, EncodedPage]]) -> None:
-        """Keep those of some pages that can never change, if they are of the history of all."""
+        """Keep those of some pages that can never change, if the feed vouches for all pages."""
         # Not filtered pages: few readers share them, and they would evict pages that many share.
         lasting = [(key, page) for key, page in found if page.tag is not None and key.types is None]
         if not lasting or not self._keeps:
@@ -179,19 +194,21 @@ class PageCache:
                 while self._kept and next(iter(self._kept.values()))[0] < now:
                     self._drop(next(iter(self._kept)))
                 for key, page in lasting:
-                    self._drop(key)
-                    self._kept[key] = now + self._seconds, page
-                    self._bytes += _weight(key, page)
+                    if key in self._kept:
+                        self._drop(key)
+                    cursors = len(key.cursor) + len(page.cursor) + len(key.stop or "")
+                    weight = len(page.body) + cursors + OVERHEAD
+                    self._kept[key] = now + self._seconds, page, weight
+                    self._bytes += weight
                 while self._bytes > self._most_bytes or len(self._kept) > MOST:
                     self._drop(next(iter(self._kept)))
 
     def _drop(self, wanted: PageRequest) -> None:
-        _, page = self._kept.pop(wanted, (0.0, None))
-        if page is not None:
-            self._bytes -= _weight(wanted, page)
+        *_, weight = self._kept.pop(wanted)
+        self._bytes -= weight
 
     def clear(self) -> None:
-        """Keep nothing any longer: history may be another one."""
+        """Drop all pages: the history may be another one."""
         self._kept.clear()
         self._bytes = 0
 
@@ -212,7 +229,7 @@ class PageCache:
             now - READING_ON
         ):
             self._expected.popitem(last=False)
-        # A reader has two entries: of its next page, and of the next one that is to be read ahead.
+        # A reader has two entries: its next page, and the next one to be read ahead.
         share = self._most_bytes // max(PREFETCH_FRACTION, len(self._expected) // 2)
         most = min(BATCH, share // max(len(page.body), 1))
         if not (reads_on and most and self._may_be_read(start)):
@@ -220,7 +237,7 @@ class PageCache:
         return partial(self._read, start, most)
 
     def _may_be_read(self, wanted: PageRequest) -> bool:
-        """Return whether pages may be read that are not kept, and no request waits for."""
+        """Return whether to read pages that are not kept, and that no request waits for."""
         return (
             self._keeps
             and wanted.types is None
@@ -230,16 +247,21 @@ class PageCache:
         )
 
     async def _read(self, wanted: PageRequest, count: int) -> None:
-        """Read pages; and those after them, for as long as their reader is waiting for them."""
+        """Read pages, and those after them for as long as their reader waits for them."""
         with anyio.CancelScope(shield=True):  # other requests wait for it
             while self._may_be_read(wanted):
                 done = self._under_way[wanted] = anyio.Event()
                 following: PageRequest | None = None
                 try:
-                    found: list[tuple[PageRequest, EncodedPage]] = []
-                    start = wanted
-                    for page in await self._runner.read_pages(wanted, count):
-                        found.append((start, EncodedPage.of(page, start)))
+                    start, found = wanted, []
+                    if self._reads_several:
+                        pages = await self._runner.call(
+                            "read_pages", *wanted[:3], count, **wanted.options()
+                        )
+                    else:
+                        pages = [await self._runner.read(wanted)]
+                    for page in pages:
+                        found.append((start, encode(page, start)))
                         start = start._replace(cursor=page.cursor)
                     await self._keep(found)
                     following = start if found and found[-1][1].full else None
@@ -255,22 +277,3 @@ class PageCache:
                     self._expected[wanted] = monotonic(), following
                     return
                 wanted = following
-
-
-def tag_of(cursor: str, body: bytes) -> str:
-    """Return the entity tag of a page's bytes, which can never change.
-
-    The last cursor of a page vouches for the history before it, and so for the page.
-
-    Args:
-        cursor: the last one.
-        body: the bytes.
-    """
-    identity = f"{cursor} {len(body)}".encode()
-    return f'"{blake2b(identity, digest_size=16).hexdigest()}"'
-
-
-def _weight(wanted: PageRequest, page: EncodedPage) -> int:
-    """Return how many bytes a page takes, with the request that it answers."""
-    names = len(wanted.cursor) + len(page.cursor) + len(wanted.stop or "")
-    return len(page.body) + names + OVERHEAD

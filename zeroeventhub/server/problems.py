@@ -169,11 +169,8 @@ class _Incident:
     unlogged: int = 0
 
 
-class LogThrottle:
+class LogThrottle(OrderedDict[Hashable, _Incident]):
     """Count what happens by its cause, and decide when to log it."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[Hashable, _Incident] = OrderedDict()
 
     def happened(self, cause: Hashable) -> int | None:
         """Count one more of a cause.
@@ -188,22 +185,22 @@ class LogThrottle:
             How many times it has happened since it was logged, if it should be logged now.
         """
         now = time.monotonic()
-        incident = self._known.get(cause)
+        incident = self.get(cause)
         if incident is None:
-            self._known[cause] = _Incident(now)
-            if len(self._known) > MOST:
-                self._known.popitem(last=False)
+            self[cause] = _Incident(now)
+            if len(self) > MOST:
+                self.popitem(last=False)
             return 1
-        self._known.move_to_end(cause)
+        self.move_to_end(cause)
         incident.unlogged += 1
         if now - incident.logged_at < (PAUSE if incident.ended else AGAIN):
             return None
-        self._known[cause] = _Incident(now)
+        self[cause] = _Incident(now)
         return incident.unlogged
 
     def over(self) -> None:
         """Note that what failed works again."""
-        for incident in self._known.values():
+        for incident in self.values():
             incident.ended = True
 
 

@@ -1,65 +1,61 @@
-"""A request to a feed: what its parameters say, and what is noted of it while it is answered."""
+"""A request to a feed: its parameters, and what the server records while it answers."""
 
 import re
 from collections.abc import Callable, Collection, Coroutine
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
+from urllib.parse import parse_qsl
 
-from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
-from zeroeventhub.errors import BadCursor, BadRequest, ConfigurationError
+from zeroeventhub.errors import BadCursor, BadRequest, ConfigurationError, TokenChanged
 from zeroeventhub.protocol import (
+    EVENT_TYPES,
+    FIRST,
+    LAST,
     PARTITION,
     REQUIRED,
+    STOP,
+    WAIT,
     Extension,
     FeedInfo,
     Parameter,
     TypeFilter,
     is_cursor,
 )
-from zeroeventhub.server.auth import EVERYBODY, Principal
+from zeroeventhub.server.auth import EVERYBODY, Authorize, Principal
 
 __all__ = [
+    "NO_PARTITION",
     "FeedRequest",
     "PageRequest",
     "cursor_in",
+    "limit_in",
     "number_in",
-    "optional",
-    "optional_number",
+    "parameters",
     "read_extension_request",
+    "read_page_request",
     "read_v1_request",
-    "required",
-    "seconds_in",
     "types_of",
 ]
 
 
 class FeedRequest(Request):
-    """Be a request of Starlette's.
+    """A request of Starlette's.
 
     Attributes:
-        principal: the reader, once it is known.
-        is_public: whether the feed can be read by everybody.
-        events: how many events its answer has.
-        waited: for how many seconds it waited at the head.
-        meanwhile: what to do while the answer is sent; None for nothing.
+        hook: the function that identifies the reader; None if everybody may read the feed.
+        principal: the reader, once it is identified.
+        events: the number of events in the response.
+        waited: seconds that the request waited at the head.
+        meanwhile: what the server does while it sends the response; None for nothing.
     """
 
+    hook: Authorize | None = None
     principal: Principal = EVERYBODY
-    is_public: bool = False
     events: int = 0
     waited: float = 0.0
     meanwhile: Callable[[], Coroutine[Any, Any, None]] | None = None
-
-    def parameters(self) -> QueryParams:
-        """Return its parameters; it does not keep them, because thousands may wait."""
-        return QueryParams(self.scope["query_string"])
-
-    def expect_few_parameters(self) -> None:
-        """Refuse a request with so many that reading them takes long."""
-        if self.scope["query_string"].count(b"&") >= MOST_PARAMETERS:
-            raise BadRequest(f"A request has at most {MOST_PARAMETERS:,} parameters.")
 
 
 MOST_PARAMETERS = 1_000
@@ -67,6 +63,9 @@ MOST_PARAMETERS = 1_000
 
 MOST_TYPES = 100
 _MOST_DIGITS = 18
+
+DEFAULT_LIMIT = 1_000
+"""The maximum number of events of a page if the request does not set it."""
 
 _SECONDS_FORM = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?", re.ASCII)
 _MOMENT_FORM = re.compile(
@@ -76,20 +75,24 @@ _MOMENT_FORM = re.compile(
 )
 
 
-def optional(query: QueryParams, name: str) -> str | None:
-    """Return a parameter that is there once, or None."""
-    values = query.getlist(name)
-    if len(values) > 1:
-        raise BadRequest(f"The parameter {name} is there more than once.")
-    return values[0] if values else None
+def parameters(request: Request, *required: str, optional: Collection[str] = ()) -> dict[str, str]:
+    """Return the parameters with these names; all other parameters are ignored.
 
-
-def required(query: QueryParams, name: str) -> str:
-    """Return a parameter that has to be there, once."""
-    value = optional(query, name)
-    if value is None:
-        raise BadRequest(f"The parameter {name} is missing.")
-    return value
+    Raises:
+        BadRequest: a required one is missing, or one of them occurs more than once.
+    """
+    found: dict[str, str] = {}
+    for name, value in parse_qsl(
+        request.scope["query_string"].decode("latin-1"), keep_blank_values=True
+    ):
+        if name in required or name in optional:
+            if name in found:
+                raise BadRequest(f"The parameter {name} is there more than once.")
+            found[name] = value
+    for name in required:
+        if name not in found:
+            raise BadRequest(f"The parameter {name} is missing.")
+    return found
 
 
 def number_in(text: str, name: str) -> int:
@@ -100,21 +103,14 @@ def number_in(text: str, name: str) -> int:
     return int(text) if len(text) <= _MOST_DIGITS else 10**_MOST_DIGITS
 
 
-def seconds_in(text: str, name: str) -> float:
-    """Return the number of seconds that a text is."""
-    if not _SECONDS_FORM.fullmatch(text):
-        raise BadRequest(f"The parameter {name} is not a number of seconds.")
-    return float(text)
-
-
-def optional_number(query: QueryParams, name: str) -> int | None:
-    """Return the whole number that a parameter is; None where a request does not give it."""
-    text = optional(query, name)
-    return None if text is None else number_in(text, name)
+def limit_in(text: str | None, most: int) -> int:
+    """Return the maximum number of events of a page; None asks for the default."""
+    limit = DEFAULT_LIMIT if text is None else number_in(text, "pagesizehint")
+    return min(max(limit, 1), most)
 
 
 def cursor_in(cursor: str, refused: Collection[str] = ()) -> str:
-    """Return a text that may be a cursor, and is none of those refused."""
+    """Return a text that may be a cursor and is not one of those refused."""
     if not is_cursor(cursor):
         raise BadCursor("The cursor is not one that this feed has given.")
     if cursor in refused:
@@ -122,46 +118,36 @@ def cursor_in(cursor: str, refused: Collection[str] = ()) -> str:
     return cursor
 
 
-def moment_in(text: str, name: str) -> datetime:
-    """Return the moment that a text names (RFC 3339)."""
-    try:
-        # Python reads more forms than RFC 3339 has, and days that UTC then does not hold.
-        if _MOMENT_FORM.fullmatch(text):
-            return datetime.fromisoformat(text.upper()).astimezone(UTC)
-    except (ValueError, OverflowError):
-        pass
-    raise BadRequest(
-        f"The parameter {name} is not a moment of RFC 3339, such as 2026-01-31T12:00:00Z."
-    )
+def types_of(query: dict[str, str], principal: Principal) -> TypeFilter | None:
+    """Read the types to return or to skip, one or the other (SPEC 9.3), that a principal may see.
 
-
-def types_of(query: QueryParams) -> TypeFilter | None:
-    """Read the types to return or to skip: one or the other (SPEC 9.3)."""
-    only, skipped = (
-        frozenset(filter(None, (optional(query, name) or "").split(";")))
-        for name in ("event-types", "skip-event-types")
-    )
+    Returns:
+        A filter; None for all types.
+    """
+    only = frozenset(filter(None, query.get("event-types", "").split(";")))
+    skipped = frozenset(filter(None, query.get("skip-event-types", "").split(";")))
     if only and skipped:
         raise BadRequest("event-types and skip-event-types cannot be used at the same time.")
     names = only or skipped
     if len(names) > MOST_TYPES:
         raise BadRequest(f"A request names at most {MOST_TYPES} types of events.")
     try:
-        return TypeFilter(names, skip=not only) if names else None
+        asked = TypeFilter(names, skip=not only) if names else None
     except ConfigurationError as error:
         raise BadRequest(str(error)) from None
+    return asked if principal.types is None else principal.narrowed(asked)
 
 
 class PageRequest(NamedTuple):
-    """Say which page a feed is asked for.
+    """A page to read from a feed.
 
     Attributes:
-        partition: one of the feed's.
-        cursor: where to read from.
-        limit: how many events to return at most.
+        partition: its id.
+        cursor: where the page begins.
+        limit: the maximum number of events.
         types: the types of events to return; None for all.
-        stop: the cursor to read up to; None for the head.
-        each: whether the cursor of each event is wanted.
+        stop: the cursor at which the page ends at the latest; None for the head.
+        each: whether the feed returns the cursor of each event.
     """
 
     partition: int
@@ -171,79 +157,159 @@ class PageRequest(NamedTuple):
     stop: str | None = None
     each: bool = False
 
-    @property
     def options(self) -> dict[str, Any]:
-        """What the feed's `read` is given by name: no more than was asked for."""
-        named = ("types", self.types), ("stop", self.stop), ("each", self.each)
-        return {name: value for name, value in named if value}
+        """Return the keyword arguments of the feed's `read`: only those that were requested."""
+        return {
+            name: value for name, value in zip(self._fields[3:], self[3:], strict=True) if value
+        }
+
+
+NO_PARTITION = "The feed has no such partition."
+"""The text for a partition that does not exist, and for one that the principal may not see."""
+
+
+def expect_partition(info: FeedInfo, token: str, partition: int) -> None:
+    """Check a request's token and partition.
+
+    Raises:
+        TokenChanged: the feed has another token by now.
+        BadRequest: there is no such partition.
+    """
+    if token != info.token:
+        raise TokenChanged(
+            f"The feed's token is {info.token!r}: it changes with the partitions. A GET of the "
+            "feed's address without parameters shows both."
+        )
+    for known in info.partitions:
+        if known.id == partition:
+            return
+    raise BadRequest(NO_PARTITION)
+
+
+def read_page_request(request: FeedRequest, info: FeedInfo, most: int) -> tuple[PageRequest, float]:
+    """Read a request for a page (FeedAPI v2, Events endpoint).
+
+    Parameters of extensions that the feed lacks are ignored.
+
+    Args:
+        request: the client's.
+        info: the description of the feed that the principal may see.
+        most: the maximum number of events of a page.
+
+    Returns:
+        The page, of the types that the principal may see, and the seconds to wait for it.
+
+    Raises:
+        BadRequest: a parameter is missing, there twice, or not of its form, or there is no such
+            partition.
+        TokenChanged: the feed has another token by now.
+    """
+    optional = {"pagesizehint"} | (info.extensions & {STOP, WAIT, EVENT_TYPES})
+    if EVENT_TYPES in optional:
+        optional.add("skip-event-types")
+    query = parameters(request, "token", "partition", "cursor", optional=optional)
+    partition = number_in(query["partition"], "partition")
+    wait, stop = query.get("wait", "0"), query.get("stop")
+    if not _SECONDS_FORM.fullmatch(wait):
+        raise BadRequest("The parameter wait is not a number of seconds.")
+    wanted = PageRequest(
+        partition,
+        cursor_in(query["cursor"]),
+        limit_in(query.get("pagesizehint"), most),
+        types_of(query, request.principal),
+        None if stop is None else cursor_in(stop, {FIRST, LAST}),
+    )
+    expect_partition(info, query["token"], partition)
+    return wanted, float(wait)
 
 
 def read_v1_request(
-    query: QueryParams, info: FeedInfo, count: int
-) -> tuple[dict[int, str], int | None, frozenset[str]]:
+    request: FeedRequest, info: FeedInfo, count: int, most: int
+) -> tuple[dict[int, str], int, frozenset[str]]:
     """Read a ZeroEventHub v1 request to a feed (Parameters).
 
     Args:
-        query: its parameters.
+        request: the client's.
         info: the description of the feed that the principal may see.
-        count: how many partitions the feed has, with those that the principal may not see.
+        count: how many partitions the feed has, including those that the principal may not see.
+        most: the maximum number of events of the answer.
 
     Returns:
-        The cursors by partition, how many events to return, None for the feed's own choice, and
-        the names of headers.
+        The cursors by partition, the number of events to return, and the names of headers.
 
     Raises:
         BadRequest: a parameter is missing, there twice, or not of its form, or the feed has
             another number of partitions.
     """
-    if number_in(required(query, "n"), "n") != count:
+    known = sorted(partition.id for partition in info.partitions)
+    names = {f"cursor{partition}": partition for partition in known}
+    query = parameters(request, "n", optional={"pagesizehint", "headers", *names})
+    if number_in(query["n"], "n") != count:
         raise BadRequest("The feed does not have n partitions: see its discovery document.")
-    cursors = {
-        partition: cursor_in(cursor)
-        for partition in sorted(partition.id for partition in info.partitions)
-        if (cursor := optional(query, f"cursor{partition}")) is not None
-    }
+    cursors = {names[name]: cursor_in(query[name]) for name in names if name in query}
     if not cursors:
         raise BadRequest("A cursor is missing: give cursor0, or that of another partition.")
-    limit = optional_number(query, "pagesizehint")
-    names = (optional(query, "headers") or "").split(",")
-    return cursors, limit, frozenset(filter(None, names))
+    headers = frozenset(filter(None, query.get("headers", "").split(",")))
+    return cursors, limit_in(query.get("pagesizehint"), most), headers
 
 
 def read_extension_request(
-    query: QueryParams, extension: Extension
-) -> tuple[str | None, dict[str, Any]]:
-    """Read a request for what an extension answers.
+    request: FeedRequest, extension: Extension, info: FeedInfo, most: int
+) -> dict[str, Any]:
+    """Return the values of the parameters of an extension's request by name.
 
-    Returns:
-        The token, where the extension has a partition, and the values of its parameters by name.
+    Args:
+        request: the client's.
+        extension: its parameters.
+        info: the description of the feed that the principal may see.
+        most: the maximum number of events of the answer.
 
     Raises:
-        BadRequest: a parameter is missing, there twice, or not of its form.
+        BadRequest: a parameter is missing, there twice, or not of its form, or there is no such
+            partition.
+        TokenChanged: the feed has another token by now.
     """
-    token = required(query, "token") if PARTITION in extension.parameters else None
-    return token, {one.name: _value(query, one) for one in extension.parameters}
+    required = [one.name for one in extension.parameters if one.default is REQUIRED]
+    optional = [one.name for one in extension.parameters if one.default is not REQUIRED]
+    if PARTITION in extension.parameters:
+        required.insert(0, "token")
+    query = parameters(request, *required, optional=optional)
+    values: dict[str, Any] = {}
+    for one in extension.parameters:
+        if one.kind == "limit":
+            values[one.name] = limit_in(query.get(one.name), most)
+        else:
+            given = one.name in query
+            values[one.name] = _value(query[one.name], one) if given else one.default
+    if "token" in query:
+        expect_partition(info, query["token"], values["partition"])
+    return values
 
 
-def _value(query: QueryParams, parameter: Parameter) -> Any:
+def _value(text: str, parameter: Parameter) -> Any:
     name, least, most = parameter.name, parameter.least, parameter.most
-    if parameter.default is not REQUIRED and optional(query, name) is None:
-        return parameter.default
-    text = required(query, name)
     match parameter.kind:
         case "text":
             return text
         case "cursor":
             return cursor_in(text, parameter.refused)
         case "moment":
-            return moment_in(text, name)
+            try:
+                # Python reads more forms than RFC 3339 has, and days that UTC then does not hold.
+                if _MOMENT_FORM.fullmatch(text):
+                    return datetime.fromisoformat(text.upper()).astimezone(UTC)
+            except (ValueError, OverflowError):
+                pass
+            raise BadRequest(
+                f"The parameter {name} is not a moment of RFC 3339, such as 2026-01-31T12:00:00Z."
+            )
         case "line":
             if not 0 < len(text) <= (most or len(text)) or not text.isprintable():
                 raise BadRequest(
                     f"The parameter {name} is one line of text of 1 to {most} characters."
                 )
             return text
-        case "number" | "partition" | "limit":
+        case _:
             number = number_in(text, name)
             if most is not None and not least <= number <= most:
                 raise BadRequest(f"The parameter {name} goes from {least} to {most}.")

@@ -6,18 +6,15 @@ from typing import Any
 from zlib import crc32
 
 import msgspec
-from starlette.datastructures import QueryParams
 from starlette.responses import Response
 from starlette.routing import Route
 
 from zeroeventhub.errors import ConfigurationError, FeedFailure, Gone
 from zeroeventhub.feed import AsyncFeed, Feed, FeedSource
 from zeroeventhub.protocol import (
-    EVENT_TYPES,
     EXTENSIONS,
     FIRST,
     LAST,
-    STOP,
     WAIT,
     Event,
     Extension,
@@ -25,21 +22,19 @@ from zeroeventhub.protocol import (
 )
 from zeroeventhub.server.app import Answer, FeedApp, Observer, RouteApp
 from zeroeventhub.server.auth import Access, Authorize, Quota, Quotas, everybody
-from zeroeventhub.server.authorized_feed import AuthorizedFeed, expect_extension, expect_partition
+from zeroeventhub.server.authorized_feed import expect_extension, only_partition
 from zeroeventhub.server.feed_runner import FeedRunner
 from zeroeventhub.server.pages import PageCache
 from zeroeventhub.server.problems import Log
 from zeroeventhub.server.request import (
     FeedRequest,
-    cursor_in,
+    PageRequest,
+    limit_in,
     number_in,
-    optional,
-    optional_number,
+    parameters,
     read_extension_request,
+    read_page_request,
     read_v1_request,
-    required,
-    seconds_in,
-    types_of,
 )
 from zeroeventhub.server.responses import FRESH, Renderer
 from zeroeventhub.server.sending import Sender
@@ -55,23 +50,22 @@ __all__ = ["feed_routes"]
 JSON_TYPE = "application/json"
 
 
-async def discover(app: FeedApp, request: FeedRequest, feed: AuthorizedFeed) -> Response:
+async def discover(app: FeedApp, request: FeedRequest) -> Response:
     """Answer with the feed's description, or with pages of ZeroEventHub v1."""
-    query = request.parameters()
-    if "n" in query:  # a client of v1 gives the number of partitions that it expects
-        return await _events_v1(app, request, query, feed)
-    info = await feed.info()
+    if parameters(request, optional=["n"]):  # a client of v1 gives the number of partitions
+        return await _events_v1(app, request)
+    info = await app.runner.info(request.principal)
     info = replace(info, extensions=info.extensions | app.renderer.extensions)
     return Response(encode_info(info), media_type=JSON_TYPE, headers=FRESH)
 
 
-async def _events_v1(
-    app: FeedApp, request: FeedRequest, query: QueryParams, feed: AuthorizedFeed
-) -> Response:
-    info, count = await feed.counted()
-    known, limit, headers = read_v1_request(query, info, count)
+async def _events_v1(app: FeedApp, request: FeedRequest) -> Response:
+    whole, capacity = await app.runner.info(), app.runner.capacity
+    info, count = app.runner.visible(whole, request.principal), len(whole.partitions)
+    known, limit, headers = read_v1_request(request, info, count, capacity.page_events)
     # The hint is the number of events in the whole answer (ZeroEventHub v1, Parameters).
-    share = max(1, app.runner.rows(limit) // len(known))
+    share = max(1, limit // len(known))
+    types = request.principal.narrowed(None)
     # An answer that is full leaves partitions out, which keep their cursors. Where it begins
     # changes with the cursors, so that no partition is left out for ever.
     cursors = [*known.items()]
@@ -79,45 +73,29 @@ async def _events_v1(
     parts: dict[int, bytes] = {}
     async with app.runner.answers.acquire():
         for partition, cursor in cursors[first:] + cursors[:first]:
-            if sum(map(len, parts.values())) >= app.runner.page_bytes:
+            if sum(map(len, parts.values())) >= capacity.page_bytes:
                 break
-            page = await app.runner.read(feed.page(partition, cursor, share))
+            page = await app.runner.read(PageRequest(partition, cursor, share, types))
             parts[partition] = encode_page_v1(partition, page, headers)
             request.events += len(page.events)
     body = b"".join(part for _, part in sorted(parts.items()))
     return Response(body, media_type=NDJSON_TYPE, headers=FRESH)
 
 
-async def events(app: FeedApp, request: FeedRequest, feed: AuthorizedFeed) -> Response:
+async def events(app: FeedApp, request: FeedRequest) -> Response:
     """Answer with a page (FeedAPI v2, Events endpoint)."""
-    info, query = await feed.info(), request.parameters()
-    token = required(query, "token")
-    partition = number_in(required(query, "partition"), "partition")
-    # The parameters of extensions that the feed lacks are ignored.
-    stop = optional(query, "stop") if STOP in info.extensions else None
-    wait = optional(query, "wait") if WAIT in info.extensions else None
-    seconds = 0.0 if wait is None else seconds_in(wait, "wait")
-    wanted = feed.page(
-        partition,
-        cursor_in(required(query, "cursor")),
-        optional_number(query, "pagesizehint"),
-        types=types_of(query) if EVENT_TYPES in info.extensions else None,
-        stop=None if stop is None else cursor_in(stop, {FIRST, LAST}),
-    )
-    del query  # thousands may wait
-    expect_partition(info, token, partition)
-    shared = wanted if feed.is_shared(wanted) else None
+    info = await app.runner.info(request.principal)
+    wanted, seconds = read_page_request(request, info, app.runner.capacity.page_events)
+    # What was asked for LAST is not shared: its answer changes with each event. A principal with
+    # types of its own gets pages that no other principal gets.
+    is_last = wanted.cursor == LAST
+    shared = None if is_last or request.principal.types is not None else wanted
     page = None if shared is None else await app.pages.get(shared)
     if page is None:
-        # The place of LAST is what was asked for, and it is known at once.
-        waits = request.method != "HEAD" and wanted.cursor != LAST
+        if is_last or request.method == "HEAD":  # the cursor of LAST is known at once
+            seconds = 0.0
         try:
-            found = await app.runner.read_or_wait(
-                wanted,
-                seconds=seconds if waits else 0.0,
-                request=request,
-                waiting=feed.waiting,
-            )
+            found = await app.runner.read(wanted, request, seconds=seconds)
         except Gone:
             app.pages.clear()
             raise
@@ -125,20 +103,22 @@ async def events(app: FeedApp, request: FeedRequest, feed: AuthorizedFeed) -> Re
     request.events = page.events
     if shared is not None and page.full and request.method != "HEAD":
         request.meanwhile = app.pages.read_ahead(shared, page)
-    in_shared_cache = app.shared_cache and request.is_public
+    in_shared_cache = app.shared_cache and request.hook is None
     return await app.renderer.response(request, page, shared=in_shared_cache)
 
 
-async def extension_of(
-    extension: Extension, _: FeedApp, request: FeedRequest, feed: AuthorizedFeed
-) -> Response:
+async def extension_of(extension: Extension, app: FeedApp, request: FeedRequest) -> Response:
     """Answer what an extension describes."""
-    info = await feed.info()
+    info, principal = await app.runner.info(request.principal), request.principal
     expect_extension(info, extension.name)
-    token, asked = read_extension_request(request.parameters(), extension)
-    if token is not None:
-        expect_partition(info, token, asked["partition"])
-    found = await feed.ask(extension, asked)
+    asked = read_extension_request(request, extension, info, app.runner.capacity.page_events)
+    arguments = [asked[one.name] for one in extension.parameters if not one.argument]
+    options = {one.argument: asked[one.name] for one in extension.parameters if one.argument}
+    if "principal" in extension.context:
+        options["principal"] = principal.name
+    if "partitions" in extension.context and principal.partitions is not None:
+        options["partitions"] = principal.partitions
+    found = await app.runner.call(extension.method, *arguments, **options)
     if isinstance(found, KeyPage):
         request.events = len(found.events)
     body = encode_answer(extension, asked["cursor"] if extension.is_put else found)
@@ -148,24 +128,24 @@ async def extension_of(
 BATCH_TYPE = "application/cloudevents-batch+json"
 
 
-async def answer_http_feed(app: FeedApp, request: FeedRequest, feed: AuthorizedFeed) -> Response:
+async def answer_http_feed(app: FeedApp, request: FeedRequest) -> Response:
     """Answer with the events after the one that the client has (HTTP Feeds, Polling)."""
-    query = request.parameters()
-    timeout, last = optional(query, "timeout"), optional(query, "lastEventId")
-    seconds = 0.0 if timeout is None else number_in(timeout, "timeout") / 1000
-    info, partition = await feed.only(optional_number(query, "partition"))
-    waits = WAIT in info.extensions and request.method != "HEAD"
-    cursor = FIRST
+    query = parameters(request, optional=["timeout", "lastEventId", "partition"])
+    last = query.get("lastEventId")
+    seconds = number_in(query.get("timeout", "0"), "timeout") / 1000
+    info = await app.runner.info(request.principal)
+    partition = only_partition(info, query)
+    if WAIT not in info.extensions or request.method == "HEAD":
+        seconds = 0.0
+    types, cursor = request.principal.narrowed(None), FIRST
     # Clients in JavaScript send the text "null" where they have no event yet.
     if last is not None and last not in {"", "null"}:
-        cursor = await feed.cursor_of(last, partition)
+        options: dict[str, Any] = {} if types is None else {"types": types}
+        cursor = await app.runner.call("cursor_of", last, partition, **options)
+    limit = limit_in(None, app.runner.capacity.page_events)
     while True:
-        page = await app.runner.read_or_wait(
-            feed.page(partition, cursor, None),
-            seconds=seconds if waits else 0.0,
-            request=request,
-            waiting=feed.waiting,
-        )
+        wanted = PageRequest(partition, cursor, limit, types)
+        page = await app.runner.read(wanted, request, seconds=seconds)
         # A client without cursors cannot move on over what has been deleted.
         if page.events or page.caught_up or page.cursor == cursor:
             break
@@ -246,18 +226,19 @@ def feed_routes(
     """
     path = "/" + path.strip("/")
     below = path.rstrip("/")
-    capacity, observer = capacity or Capacity(), observer or Observer()
+    capacity = capacity or Capacity()
     if shared_cache and authorize is not None and authorize is not everybody:
         raise ConfigurationError(
             "A shared cache gives what it has to every client: leave shared_cache out of a feed "
             "that not everybody may read."
         )
     access, sender = Access(authorize, patience=capacity.patience), Sender(capacity)
-    runner = FeedRunner(feed, engine, capacity, sender, partial(observer.waiting, name))
+    quotas, on_waiting = Quotas(quota), partial((observer or Observer()).waiting, name)
+    runner = FeedRunner(feed, engine, capacity, sender, quotas, on_waiting)
     app = FeedApp(
         name,
         access,
-        Quotas(quota),
+        quotas,
         runner,
         PageCache(runner, capacity),
         Renderer(runner, arrow=arrow, compressed=compressed),

@@ -33,7 +33,7 @@ _log = logging.getLogger("zeroeventhub.server")
 
 @dataclass
 class _Process:
-    """The state of this process."""
+    """The state of this process: whether it ends, and whether `_warn_once` has run."""
 
     ending: bool = False
     has_warned: bool = False
@@ -94,9 +94,9 @@ class AdmissionQueue:
     """A fair queue for a limited number of units, such as connections or bytes.
 
     It admits the oldest request of the reader that holds the fewest units; readers with equal
-    numbers take turns. A request for more units than exist is admitted when no other holds any. A
-    reader with a name may use at most as many places of the queue as it leaves free: half of them,
-    if it is alone.
+    numbers take turns. It admits a request for more units than exist when no other request holds
+    any. A reader with a name may use at most as many places of the queue as it leaves free: half
+    of them, if it is alone.
 
     Args:
         units: how many units exist.
@@ -128,9 +128,9 @@ class AdmissionQueue:
             Unavailable: the queue is too long or too slow.
         """
         if self.fits(size):
-            self._add(READER.get(), size)
+            self.take(size)
         else:
-            await self._stand_in_line(READER.get(), size)
+            await self._wait(READER.get(), size)
         try:
             yield
         finally:
@@ -151,7 +151,7 @@ class AdmissionQueue:
         if self._queues:
             self._admit()
 
-    async def _stand_in_line(self, reader: str, size: int) -> None:
+    async def _wait(self, reader: str, size: int) -> None:
         left = self._longest - sum(map(len, self._queues.values()))
         queue = self._queues.get(reader, {})
         if left <= (len(queue) if reader else 0):
@@ -179,7 +179,7 @@ class AdmissionQueue:
             if not self._has(reader, size):
                 return
             self._leave(reader, admitted)
-            if reader in self._queues:  # after those who have as little
+            if reader in self._queues:  # after those that hold as few units
                 self._queues[reader] = self._queues.pop(reader)
             self._add(reader, size)
             admitted.set()
@@ -242,10 +242,11 @@ class Sender:
         with anyio.CancelScope() as patience:
 
             async def send_patiently(message: Message) -> None:
-                body = message.get("body", b"")
-                self.budget.take(len(body))  # all of it, while some of it is left to send
+                body = message.get("body")
+                if body:
+                    self.budget.take(len(body))  # all of it, while some of it is left to send
                 try:
-                    if len(body) > BUFFERED:
+                    if body and len(body) > BUFFERED:
                         # Cut one by one: many readers may be slow to take the same page.
                         for start in range(0, len(body), PIECE):
                             piece = body if len(body) <= PIECE else body[start : start + PIECE]
@@ -256,12 +257,13 @@ class Sender:
                     patience.deadline = anyio.current_time() + self._seconds
                     await send(message)
                 finally:
-                    self.budget.take(-len(body))
+                    if body:
+                        self.budget.take(-len(body))
                 patience.deadline = math.inf  # the next may be long in coming
 
             await response(request.scope, request.receive, send_patiently)
         if patience.cancelled_caught:
-            # What is missing shows: by the answer's length, or the end of a stream that has none.
+            # The reader notices: by the answer's length, or the end of a stream without one.
             _log.info(
                 "An answer was given up: its reader took nothing of it for %g s.", self._seconds
             )

@@ -10,15 +10,8 @@ from starlette.responses import Response, StreamingResponse
 from zeroeventhub.errors import Forbidden, Unauthorized
 from zeroeventhub.protocol import EVENT_TYPES, FIRST, WAIT, FeedInfo, Page
 from zeroeventhub.server.app import FeedApp
-from zeroeventhub.server.authorized_feed import AuthorizedFeed, expect_extension
-from zeroeventhub.server.request import (
-    FeedRequest,
-    PageRequest,
-    cursor_in,
-    optional,
-    optional_number,
-    types_of,
-)
+from zeroeventhub.server.authorized_feed import expect_extension, only_partition
+from zeroeventhub.server.request import FeedRequest, PageRequest, cursor_in, parameters, types_of
 from zeroeventhub.server.responses import FRESH
 from zeroeventhub.server.sending import is_ending
 from zeroeventhub.wire.lines import one_line
@@ -34,45 +27,40 @@ HEARTBEAT = 15.0
 reader's permissions are checked again."""
 
 EVENTS = 100
-"""How many events are sent at once: thousands may stream, and each holds what it sends."""
+"""Events that are sent at once: there may be thousands of streams, which hold what they send."""
 
-# Proxies that hold answers back until they are whole would hold these back for ever.
+# A proxy that buffers responses until they are complete would buffer a stream for ever.
 HEADERS = {**FRESH, "X-Accel-Buffering": "no"}
 
 
-async def server_sent_events(app: FeedApp, request: FeedRequest, feed: AuthorizedFeed) -> Response:
+async def server_sent_events(app: FeedApp, request: FeedRequest) -> Response:
     """Answer with all events after a cursor, and those to come (HTML, Server-sent events)."""
-    query = request.parameters()
-    # The header is of a client that has been cut off; it counts before the parameter.
-    cursor = request.headers.get("last-event-id") or optional(query, "cursor")
+    info = await app.runner.info(request.principal)
+    types = {"event-types", "skip-event-types"} if EVENT_TYPES in info.extensions else set()
+    query = parameters(request, optional={"cursor", "partition", *types})
+    # The header comes from a client that reconnects; it takes precedence over the parameter.
+    cursor = request.headers.get("last-event-id") or query.get("cursor")
     start = FIRST if cursor is None else cursor_in(cursor)
-    types = types_of(query) if EVENT_TYPES in (await feed.info()).extensions else None
-    info, partition = await feed.only(optional_number(query, "partition"))
-    expect_extension(info, WAIT)  # without it, one would ask over and over
-    wanted = feed.page(partition, start, EVENTS, types=types, each=True)
-    # Read before the status is sent, so that what is wrong is said by it.
+    partition = only_partition(info, query)
+    expect_extension(info, WAIT)  # without it, the stream would read over and over
+    limit = min(EVENTS, app.runner.capacity.page_events)
+    shown = types_of(query, request.principal)
+    wanted = PageRequest(partition, start, limit, shown, each=True)
+    # Read before the status is sent, which then reports an error.
     page = await app.runner.read(wanted)
-    with feed.waiting():
-        pass  # it may some time: the status also keeps out a reader that may not read
-    if request.method == "HEAD":
-        # A stream has no length to name.
-        return StreamingResponse(iter(()), media_type=MEDIA_TYPE, headers=HEADERS)
-    stream = _blocks(app, request, feed, info, wanted, page=page)
+    # The stream will wait: a principal that may not wait is refused before the status is sent.
+    app.quotas.counted(request.principal, "waiters").close()
+    # A response to HEAD has no body: the stream has no length to announce.
+    stream = iter(()) if request.method == "HEAD" else _blocks(app, request, info, wanted, page)
     return StreamingResponse(stream, media_type=MEDIA_TYPE, headers=HEADERS)
 
 
 async def _blocks(
-    app: FeedApp,
-    request: FeedRequest,
-    feed: AuthorizedFeed,
-    info: FeedInfo,
-    wanted: PageRequest,
-    *,
-    page: Page,
+    app: FeedApp, request: FeedRequest, info: FeedInfo, wanted: PageRequest, page: Page
 ) -> AsyncIterator[bytes]:
     """Send pages until the feed fails or changes, or the principal's permissions do.
 
-    The client comes back then, and its request is answered with what there is to say.
+    The client reconnects then, and the response to that request says why.
     """
     check_at = anyio.current_time() + HEARTBEAT
     try:
@@ -81,18 +69,20 @@ async def _blocks(
             wanted = wanted._replace(cursor=page.cursor)
             yield _encode(page, moved=moved)
             if anyio.current_time() >= check_at:
-                if await app.access.identify(request) != request.principal:
+                hook = request.hook
+                if (
+                    hook is not None
+                    and await app.access.identify(request, hook) != request.principal
+                ):
                     return
                 check_at = anyio.current_time() + HEARTBEAT
-            if is_ending() or (await feed.info()).token != info.token:
+            if is_ending() or (await app.runner.info()).token != info.token:
                 return
-            # Always some time, so that it can be waited for.
+            # Always some time, so that the stream waits at the head.
             left = max(0.001, check_at - anyio.current_time())
-            page = await app.runner.read_or_wait(
-                wanted, seconds=min(HEARTBEAT, left), request=request, waiting=feed.waiting
-            )
+            page = await app.runner.read(wanted, request, seconds=min(HEARTBEAT, left))
     except (Unauthorized, Forbidden, HTTPException):
-        # The words are the hook's, and may repeat a token.
+        # The text is the hook's, and may repeat a token.
         _log.info("A stream of server-sent events ended: its reader may not read any more.")
 
 
@@ -102,6 +92,6 @@ def _encode(page: Page, *, moved: bool) -> bytes:
         for cursor, event in zip(page.cursors, page.events, strict=True)
     ]
     if moved and page.cursor != (page.cursors[-1] if page.cursors else ""):
-        # An id without data is remembered by clients, and no event.
+        # Clients remember an id without data, and report no event.
         parts.append(b"id: %b\n\n" % page.cursor.encode())
     return b"".join(parts) or b":\n\n"

@@ -1,6 +1,7 @@
 """Principals and their quotas: what may be said of them, and how long they are remembered."""
 
 import math
+from contextlib import closing
 
 import pytest
 
@@ -63,10 +64,10 @@ def test_readers_who_owe_nothing_are_forgotten():
     stays = quotas.counted(Principal(name="stays"))
     for number in range(10_000):
         now[0] += 1
-        with quotas.counted(Principal(name=f"reader {number}")):
+        with closing(quotas.counted(Principal(name=f"reader {number}"))):
             pass
     assert len(quotas) <= 2_000
-    stays.end()
+    stays.close()
 
 
 def test_reader_that_asks_too_often_is_admitted_once_the_time_that_it_is_given_is_over():
