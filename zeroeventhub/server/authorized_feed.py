@@ -12,12 +12,7 @@ __all__ = ["expect_extension", "only_partition", "visible"]
 
 
 def visible(info: FeedInfo, principal: Principal) -> FeedInfo:
-    """Return a feed's description, of what a principal may see.
-
-    Raises:
-        FeedFailure: the principal may not see all types of events, and the feed cannot tell them
-            apart.
-    """
+    """Return a feed's description, of what a principal may see."""
     hidden, may_read = {"all"}, principal.may_read
     if principal.types is not None:
         hidden = {"all", "types"}
@@ -44,15 +39,7 @@ def visible(info: FeedInfo, principal: Principal) -> FeedInfo:
 
 
 def only_partition(info: FeedInfo, query: Mapping[str, str]) -> int:
-    """Return the partition of a request, which may leave it out if the feed has only one.
-
-    Args:
-        info: the description of the feed that the principal may see.
-        query: the parameters of the request.
-
-    Raises:
-        BadRequest: there is no such partition, or the request has to name it.
-    """
+    """Return the partition of a request, which may leave it out if the feed has only one."""
     known = [one.id for one in info.partitions]
     if "partition" not in query:
         if len(known) == 1:
@@ -65,10 +52,6 @@ def only_partition(info: FeedInfo, query: Mapping[str, str]) -> int:
 
 
 def expect_extension(info: FeedInfo, extension: str) -> None:
-    """Check that the feed has an extension.
-
-    Raises:
-        NotFound: it does not.
-    """
+    """Raise if the feed does not have an extension."""
     if extension not in info.extensions:
         raise NotFound(f"This feed does not have the extension {extension}.")

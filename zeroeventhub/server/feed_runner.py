@@ -86,12 +86,7 @@ class FeedRunner:
         self._long_poll = LongPoll(self._head, self._begin, capacity.waiters, on_waiting, at_once)
 
     async def info(self, principal: Principal = EVERYBODY) -> FeedInfo:
-        """Return the feed's description, of what a principal may see.
-
-        Raises:
-            FeedFailure: the principal may not see all types of events, and the feed cannot tell
-                them apart.
-        """
+        """Return the feed's description, of what a principal may see."""
         info: FeedInfo | None = getattr(self._feed, "known_info", None)
         if info is None:
             info = await self.call("info")
@@ -130,12 +125,7 @@ class FeedRunner:
         """Call a method of the feed when a connection is free, without blocking the event loop.
 
         If parts of the archive are missing, it fetches them without a connection, and calls again.
-
-        Args:
-            method: its name.
-            arguments: its arguments by position.
-            begin: called with these arguments just before the method, and may change them.
-            options: its arguments by name.
+        It calls `begin` with the arguments just before the method; `begin` may change them.
         """
         held: list[object] = []
         while True:
@@ -199,14 +189,7 @@ class FeedRunner:
     async def work(
         self, size: int, function: Callable[..., _Made], *arguments: Any, large: int = _LARGE
     ) -> _Made:
-        """Run a function on a page, in a thread if the page would block the event loop.
-
-        Args:
-            size: bytes of the page.
-            function: the function.
-            arguments: its arguments.
-            large: bytes from which to use a thread.
-        """
+        """Run a function on a page of this size, in a thread if it would block the event loop."""
         if size < large:
             return function(*arguments)
         self._sender.budget.take(size)
@@ -218,8 +201,7 @@ class FeedRunner:
     async def _begin_shared(self, wanted: PageRequest) -> tuple[Found, bool]:
         """Read a page once for all equal requests of a reader that arrive before the read starts.
 
-        Returns:
-            The page, and whether this request has read it itself.
+        Returns whether this request has read it itself, too.
         """
         key = READER.get(), wanted
         flight = self._not_begun.get(key)
@@ -231,12 +213,7 @@ class FeedRunner:
         return cast("Found", found), is_own  # there is no end to its time
 
     async def _begin(self, wanted: PageRequest, begun: Callable[[], object] | None = None) -> Found:
-        """Read a page; if the send budget is used up, only one event of it.
-
-        Args:
-            wanted: the page.
-            begun: called when it is the request's turn, before anything is read.
-        """
+        """Read a page; if the send budget is used up, only one event of it."""
         is_part = False
 
         def begin(arguments: list[Any]) -> None:

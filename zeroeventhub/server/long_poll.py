@@ -75,8 +75,6 @@ async def _wake_in_batches(waiters: Iterable[_Waiter]) -> None:
 
 
 class _Outcome(NamedTuple):
-    """A result or an error."""
-
     found: Any
     error: Exception | None = None
     traceback: TracebackType | None = None
@@ -101,14 +99,10 @@ class SingleFlight(Generic[_Found]):
     async def result(
         self, receive: Receive | None = None, *, deadline: float = math.inf
     ) -> tuple[_Found | None, bool]:
-        """Wait, and return what was found; None if time is over or the reader is gone.
-
-        Args:
-            receive: says when the caller's reader has gone; None for what does not take long.
-            deadline: by the clock of the event loop.
+        """Wait for the result until the deadline, or until the request's reader has gone.
 
         Returns:
-            It, and whether the caller has found it, and not another.
+            The result, None if there is none in time, and whether this request has computed it.
         """
         is_own = False
         self._readers.add(READER.get())
@@ -126,7 +120,7 @@ class SingleFlight(Generic[_Found]):
         return cast("_Found", self._outcome.found), is_own
 
     async def _wait(self, receive: Receive | None, deadline: float) -> bool:
-        """Wait to be woken; tell whether that was so."""
+        """Wait; return whether another request has woken this one."""
         waiter = _Waiter(anyio.CancelScope(deadline=deadline))
         self._waiters[waiter] = None
         goes_on = False
@@ -143,14 +137,15 @@ class SingleFlight(Generic[_Found]):
     async def _lead(self, receive: Receive | None, deadline: float) -> None:
         self._is_led = True
         try:
-            if receive is None:
-                await self._try()
-            else:
-                with anyio.CancelScope(deadline=deadline) as scope:
-                    async with anyio.create_task_group() as group:
+            with anyio.CancelScope(deadline=deadline) as scope:
+                async with anyio.create_task_group() as group:
+                    if receive is not None:
                         group.start_soon(_cancel_when_gone, receive, scope)
-                        await self._try()
-                        group.cancel_scope.cancel()
+                    try:
+                        self._outcome = _Outcome(await self._find(self._readers))
+                    except Exception as error:  # noqa: BLE001 - it is raised for all who wait
+                        self._outcome = _Outcome(None, error, error.__traceback__)
+                    group.cancel_scope.cancel()
         finally:
             self._is_led = False
             if self._outcome is None:
@@ -159,15 +154,8 @@ class SingleFlight(Generic[_Found]):
                 waiters, self._waiters = self._waiters, {}
                 await _wake_in_batches(waiters)
 
-    async def _try(self) -> None:
-        try:
-            outcome = _Outcome(await self._find(self._readers))
-        except Exception as error:  # noqa: BLE001 - it is raised for all who wait
-            outcome = _Outcome(None, error, error.__traceback__)
-        self._outcome = outcome
-
     def _hand_on(self) -> None:
-        """Wake one of those who wait, to find it for all."""
+        """Wake one of the waiting requests, which then computes the result for all."""
         if self._outcome is None and not self._is_led:
             waiter = next(iter(self._waiters), None)
             if waiter is not None:
@@ -276,7 +264,7 @@ class HeadWatcher:
             self._watched.discard(self)
 
     async def _pause(self) -> bool:
-        """Wait until it is time to poll, or for a commit; tell which."""
+        """Wait until it is time to poll, or for a commit; return whether there was one."""
         notified = anyio.Event()
         if anyio.current_time() > self._deaf_until:
             is_notified, self._is_notified = self._is_notified, False
@@ -284,18 +272,16 @@ class HeadWatcher:
                 notified.set()
             self._notify = partial(_call_soon(), notified.set)
         try:
-            with anyio.move_on_after(self._seconds_to_pause()):
+            silence = anyio.current_time() - self._changed_at
+            shared = REST * self._took * len(self._watched)
+            longest = min(QUIET * silence, RAREST * self._interval)
+            with anyio.move_on_after(max(longest, self._interval, shared)):
                 await notified.wait()
         finally:
             self._notify = None
         if notified.is_set():
             self._deaf_until = anyio.current_time() + DEAF
         return notified.is_set()
-
-    def _seconds_to_pause(self) -> float:
-        silence = anyio.current_time() - self._changed_at
-        shared = REST * self._took * len(self._watched)
-        return max(min(QUIET * silence, RAREST * self._interval), self._interval, shared)
 
     def _change(self, head: Hashable) -> None:
         self._last = head
@@ -315,12 +301,7 @@ def _call_soon() -> Callable[[Callable[[], object]], object]:
 
 
 class Found(NamedTuple):
-    """A page, or as much of it as the send budget allowed.
-
-    Attributes:
-        page: the page.
-        is_part: whether only one event was read, as the send budget was used up.
-    """
+    """A page, or only one event of it if the send budget was used up."""
 
     page: Page
     is_part: bool
@@ -360,7 +341,7 @@ class LongPoll:
         self._reading = AdmissionQueue(
             at_once, queue=2 * most, patience=math.inf, refusal=_TOO_MANY
         )
-        # They are there for as long as requests wait in them.
+        # A flight exists for as long as requests wait in it.
         self._flights: WeakValueDictionary[tuple[PageRequest, int], SingleFlight[_VersionedFound]]
         self._flights = WeakValueDictionary()
 
@@ -370,18 +351,15 @@ class LongPoll:
         """Wait for a page that is not idle.
 
         Args:
-            wanted: what was asked for.
+            wanted: the request.
             found: the answer so far, which is idle.
-            version: that of the head before it was read.
+            version: that of the head before the answer was read.
             deadline: until when to wait, by the clock of the event loop.
-            receive: says when the reader has gone.
+            receive: reports that the reader has gone.
 
         Returns:
-            The page, or else the last idle one, when time is over or the server is ending, after
-            what was asked for; and whether this request has read it, and not another.
-
-        Raises:
-            Unavailable: too many wait.
+            The request, as far as it has come; its page, or the last idle one when the time is over
+            or the server is ending; and whether this request has read the page itself.
         """
         if self._count >= self._most:
             raise Unavailable(_TOO_MANY, retry_after=1)
@@ -408,7 +386,7 @@ class LongPoll:
     async def _wait_and_read(
         self, key: tuple[PageRequest, int], readers: Collection[str]
     ) -> _VersionedFound:
-        """Wait for a change, and read after it, when all who wait here have asked."""
+        """Wait for a change, and read the page once for all requests that wait for it."""
         wanted, version = key
         try:
             await self._head.after(version)

@@ -59,14 +59,7 @@ READING_ON = 2.0
 
 
 def tag_of(cursor: str, body: bytes) -> str:
-    """Return the entity tag of a page's bytes, which can never change.
-
-    The last cursor of a page vouches for the history before it, and so for the page.
-
-    Args:
-        cursor: the last one.
-        body: the bytes.
-    """
+    """Return the entity tag of a page: its last cursor vouches for all events before it."""
     identity = f"{cursor} {len(body)}".encode()
     return f'"{blake2b(identity, digest_size=16).hexdigest()}"'
 
@@ -90,12 +83,7 @@ class EncodedPage(NamedTuple):
 
 
 def encode(page: Page, wanted: PageRequest | None) -> EncodedPage:
-    """Encode a page.
-
-    Args:
-        page: the page.
-        wanted: the request that it answers; None if the answer is for one principal only.
-    """
+    """Encode the page that answers a request; None if it is for one principal only."""
     body = encode_page(page)
     lasts = page.full and wanted is not None and wanted.cursor not in {FIRST, LAST}
     tag = tag_of(page.cursor, body) if lasts else None
@@ -129,11 +117,7 @@ class PageCache:
         self._vouched_until = -math.inf
 
     async def get(self, wanted: PageRequest) -> EncodedPage | None:
-        """Return the page that answers a request, if it is kept or being read ahead.
-
-        Raises:
-            ZeroEventHubError: the feed cannot say whether kept pages still hold.
-        """
+        """Return the page that answers a request, if it is kept or being read ahead."""
         if (done := self._under_way.get(wanted)) is not None:
             await done.wait()
         until, page, _ = self._kept.get(wanted, (0.0, None, 0))
@@ -215,12 +199,7 @@ class PageCache:
     def read_ahead(
         self, wanted: PageRequest, page: EncodedPage
     ) -> Callable[[], Coroutine[Any, Any, None]] | None:
-        """Return what reads the pages after a full one, if its reader seems to read on.
-
-        Args:
-            wanted: the request that the page answers.
-            page: that page.
-        """
+        """Return what reads the pages after a full one, if its reader seems to read on."""
         following, now = wanted._replace(cursor=page.cursor), monotonic()
         reads_on = wanted in self._expected
         start = self._expected.pop(wanted, (now, None))[1] or following

@@ -76,11 +76,7 @@ _MOMENT_FORM = re.compile(
 
 
 def parameters(request: Request, *required: str, optional: Collection[str] = ()) -> dict[str, str]:
-    """Return the parameters with these names; all other parameters are ignored.
-
-    Raises:
-        BadRequest: a required one is missing, or one of them occurs more than once.
-    """
+    """Return the parameters with these names, each of which may occur once; ignore all others."""
     found: dict[str, str] = {}
     for name, value in parse_qsl(
         request.scope["query_string"].decode("latin-1"), keep_blank_values=True
@@ -119,11 +115,7 @@ def cursor_in(cursor: str, refused: Collection[str] = ()) -> str:
 
 
 def types_of(query: dict[str, str], principal: Principal) -> TypeFilter | None:
-    """Read the types to return or to skip, one or the other (SPEC 9.3), that a principal may see.
-
-    Returns:
-        A filter; None for all types.
-    """
+    """Return the filter of a request (SPEC 9.3) that a principal may see; None for all types."""
     only = frozenset(filter(None, query.get("event-types", "").split(";")))
     skipped = frozenset(filter(None, query.get("skip-event-types", "").split(";")))
     if only and skipped:
@@ -169,12 +161,7 @@ NO_PARTITION = "The feed has no such partition."
 
 
 def expect_partition(info: FeedInfo, token: str, partition: int) -> None:
-    """Check a request's token and partition.
-
-    Raises:
-        TokenChanged: the feed has another token by now.
-        BadRequest: there is no such partition.
-    """
+    """Raise if the feed has another token by now, or if it has no such partition."""
     if token != info.token:
         raise TokenChanged(
             f"The feed's token is {info.token!r}: it changes with the partitions. A GET of the "
@@ -187,22 +174,12 @@ def expect_partition(info: FeedInfo, token: str, partition: int) -> None:
 
 
 def read_page_request(request: FeedRequest, info: FeedInfo, most: int) -> tuple[PageRequest, float]:
-    """Read a request for a page (FeedAPI v2, Events endpoint).
+    """Read a request for a page of at most `most` events (FeedAPI v2, Events endpoint).
 
     Parameters of extensions that the feed lacks are ignored.
 
-    Args:
-        request: the client's.
-        info: the description of the feed that the principal may see.
-        most: the maximum number of events of a page.
-
     Returns:
         The page, of the types that the principal may see, and the seconds to wait for it.
-
-    Raises:
-        BadRequest: a parameter is missing, there twice, or not of its form, or there is no such
-            partition.
-        TokenChanged: the feed has another token by now.
     """
     optional = {"pagesizehint"} | (info.extensions & {STOP, WAIT, EVENT_TYPES})
     if EVENT_TYPES in optional:
@@ -236,10 +213,6 @@ def read_v1_request(
 
     Returns:
         The cursors by partition, the number of events to return, and the names of headers.
-
-    Raises:
-        BadRequest: a parameter is missing, there twice, or not of its form, or the feed has
-            another number of partitions.
     """
     known = sorted(partition.id for partition in info.partitions)
     names = {f"cursor{partition}": partition for partition in known}
@@ -256,19 +229,7 @@ def read_v1_request(
 def read_extension_request(
     request: FeedRequest, extension: Extension, info: FeedInfo, most: int
 ) -> dict[str, Any]:
-    """Return the values of the parameters of an extension's request by name.
-
-    Args:
-        request: the client's.
-        extension: its parameters.
-        info: the description of the feed that the principal may see.
-        most: the maximum number of events of the answer.
-
-    Raises:
-        BadRequest: a parameter is missing, there twice, or not of its form, or there is no such
-            partition.
-        TokenChanged: the feed has another token by now.
-    """
+    """Return the parameters of a request for what an extension answers, by name."""
     required = [one.name for one in extension.parameters if one.default is REQUIRED]
     optional = [one.name for one in extension.parameters if one.default is not REQUIRED]
     if PARTITION in extension.parameters:

@@ -21,10 +21,7 @@ __all__ = [
 
 
 def qualities(request: Request, header: str) -> dict[str, float]:
-    """Read how much a client prefers each item of a header's list, from 0 to 1.
-
-    An item whose quality is not such a number is not acceptable.
-    """
+    """Return the quality of each item of a header's list, from 0 to 1; 0 if it is malformed."""
     found = {}
     for item in ",".join(request.headers.getlist(header)).lower().split(","):
         name, *parameters = (part.strip() for part in item.split(";"))
@@ -39,10 +36,7 @@ def qualities(request: Request, header: str) -> dict[str, float]:
 
 
 def prefers_arrow(request: Request) -> bool:
-    """Return whether a client names Arrow, and does not prefer lines to it.
-
-    A client that accepts everything gets lines.
-    """
+    """Return whether a client names Arrow, and does not prefer lines to it."""
     accepted = qualities(request, "accept")
     kinds = (NDJSON_TYPE, NDJSON_TYPE.partition("/")[0] + "/*", "*/*")
     of_lines = next((accepted[kind] for kind in kinds if kind in accepted), 0.0)
@@ -93,14 +87,9 @@ def _gzip(body: bytes) -> bytes:
 def preferred_coding(
     request: Request, size: int, codings: Sequence[ContentCoding]
 ) -> ContentCoding | None:
-    """Return the coding that a client prefers to an uncompressed body.
+    """Return the coding that a client prefers to an uncompressed body of this size.
 
     The client has to name the coding, unless it refuses uncompressed bodies.
-
-    Args:
-        request: the client's.
-        size: bytes of the body.
-        codings: those to choose from, the better ones first.
     """
     accepted = qualities(request, "accept-encoding")
     if accepted.get("identity", accepted.get("*", 1.0)) == 0:
@@ -148,11 +137,11 @@ class Renderer:
         """The extensions that discovery announces because of these forms."""
 
     async def response(self, request: Request, page: EncodedPage, *, shared: bool) -> Response:
-        """Return the response with a page.
+        """Return the response with a page; caches may store it if it has a tag.
 
         Args:
             request: the client's.
-            page: the page in lines; caches may store it if it has a tag.
+            page: the page in lines.
             shared: whether caches that serve several clients may store it.
         """
         body, tag, media_type, headers = page.body, page.tag, NDJSON_TYPE, FRESH | self._vary
