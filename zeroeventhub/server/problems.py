@@ -1,4 +1,4 @@
-"""Problems of a feed: the answer to the reader, and the record in the log, neither with secrets."""
+"""Problems of a feed: the answer to the reader and the record in the log, both without secrets."""
 
 import errno
 import logging
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 FAILED = 500
-"""The status of what is the publisher's own fault, whose reason is for its log alone."""
+"""The status of a failure of the publisher, whose reason is for its log alone."""
 
 _TITLES = {
     400: "The request is not one that this feed understands.",
@@ -37,18 +37,17 @@ _TITLES = {
     500: "The feed failed.",
     503: "The feed cannot answer just now.",
 }
-_OTHER = "The feed refused the request."
 
 
 def problem(error: ZeroEventHubError, request_id: str) -> Response:
-    """Turn an error into an answer.
+    """Return the answer that reports an error.
 
-    An error tells by its attributes what is to be answered: `status` and `problem`, and where it
-    has them, `retry_after` and `challenge`. What has no status is a failure of the publisher's.
+    The answer follows from the error's attributes `status`, `problem`, `retry_after` and
+    `challenge`. An error without a status is a failure of the publisher.
 
     Args:
         error: the error.
-        request_id: the id by which the answer is found in the log.
+        request_id: the id of the answer's record in the log.
     """
     status = getattr(error, "status", FAILED)
     kind, detail = getattr(error, "problem", "failed"), str(error)
@@ -56,7 +55,7 @@ def problem(error: ZeroEventHubError, request_id: str) -> Response:
         detail = "The reason is in the publisher's log."
     document: dict[str, Any] = {
         "type": f"urn:zeroeventhub:problem/{kind}",
-        "title": _TITLES.get(status, _OTHER),
+        "title": _TITLES.get(status, "The feed refused the request."),
         "status": status,
         "detail": detail,
         "instance": f"urn:uuid:{request_id}",
@@ -65,7 +64,7 @@ def problem(error: ZeroEventHubError, request_id: str) -> Response:
         document["earliestCursor"] = error.earliest or FIRST
     headers = {"Cache-Control": "no-store"}
     if hasattr(error, "status") and hasattr(error, "retry_after"):
-        # Whole seconds, of which 0 would be an invitation to ask at once.
+        # Whole seconds; 0 would invite the client to retry at once.
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after or 1)))
     if hasattr(error, "challenge"):
         headers["WWW-Authenticate"] = error.challenge
@@ -78,10 +77,10 @@ def problem(error: ZeroEventHubError, request_id: str) -> Response:
 
 
 MOST_LINKS = 10
-"""How many errors of a chain are described."""
+"""How many errors of a chain the log describes."""
 
 MOST_PLACES = 20
-"""How many places of an error are named, the innermost ones."""
+"""How many places of an error the log names: the innermost ones."""
 
 _CODE = re.compile(r"[0-9A-Z_]{1,40}")
 _DRIVERS_OF_MYSQL = {"MySQLdb", "mysql", "pymysql"}
@@ -91,8 +90,15 @@ def describe(error: BaseException) -> str:
     """Describe an error and what it was raised from, with their places, in lines of text."""
     lines: list[str] = []
     for link in _chain(error):
-        # What is after the first one is read from the top, as a reason of what is above it.
-        lines.append(f"{'because of ' if lines else ''}{_name(link)}{_sentence(link)}")
+        code, text = _code(link), ""
+        if isinstance(link, ZeroEventHubError):
+            # Without the texts of other packages' errors, which it may repeat.
+            text = f": {link}"
+            for cause in _chain(link)[1:]:
+                if str(cause) and not isinstance(cause, ZeroEventHubError):
+                    text = text.replace(str(cause), type(cause).__name__)
+        reason = "because of " if lines else ""
+        lines.append(f"{reason}{_name(link)}{f' ({code})' if code else ''}{text}")
         lines += [f"    {file}:{line} in {name}" for file, line, name in _places(link)]
     return "\n".join(lines)
 
@@ -117,9 +123,7 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def _name(error: BaseException) -> str:
-    kind = type(error)
-    code = _code(error)
-    return f"{kind.__module__}.{kind.__qualname__}" + (f" ({code})" if code else "")
+    return f"{type(error).__module__}.{type(error).__qualname__}"
 
 
 def _code(error: BaseException) -> str:
@@ -133,18 +137,6 @@ def _code(error: BaseException) -> str:
     return code if isinstance(code, str) and _CODE.fullmatch(code) else ""
 
 
-def _sentence(error: BaseException) -> str:
-    """Return what this library says, without what it repeats of other people's texts."""
-    if not isinstance(error, ZeroEventHubError):
-        return ""
-    text = str(error)
-    for link in _chain(error)[1:]:
-        foreign = str(link)
-        if foreign and not isinstance(link, ZeroEventHubError):
-            text = text.replace(foreign, type(link).__name__)
-    return f": {text}"
-
-
 def _places(error: BaseException) -> list[tuple[str, int, str]]:
     return [
         (frame.f_code.co_filename, line, frame.f_code.co_qualname)
@@ -153,7 +145,7 @@ def _places(error: BaseException) -> list[tuple[str, int, str]]:
 
 
 MOST = 100
-"""How many causes are counted; the one that has been silent for the longest is forgotten."""
+"""How many causes are counted; the least recent one is dropped."""
 
 AGAIN = 300.0
 """Seconds after which a cause that persists is logged again."""
@@ -173,16 +165,13 @@ class LogThrottle(OrderedDict[Hashable, _Incident]):
     """Count what happens by its cause, and decide when to log it."""
 
     def happened(self, cause: Hashable) -> int | None:
-        """Count one more of a cause.
+        """Count an occurrence of a cause.
 
-        It is logged when it first happens; after that once it has been over and comes back, or has
-        gone on for `AGAIN`.
-
-        Args:
-            cause: what all of its kind have in common.
+        A cause is logged when it first occurs, when it comes back after it was over, and when it
+        has persisted for `AGAIN`.
 
         Returns:
-            How many times it has happened since it was logged, if it should be logged now.
+            How often it has occurred since it was logged, if it should be logged now.
         """
         now = time.monotonic()
         incident = self.get(cause)
@@ -199,7 +188,7 @@ class LogThrottle(OrderedDict[Hashable, _Incident]):
         return incident.unlogged
 
     def over(self) -> None:
-        """Note that what failed works again."""
+        """Record that what failed works again."""
         for incident in self.values():
             incident.ended = True
 
@@ -213,7 +202,7 @@ _LEVELS = {
     429: logging.INFO,
     503: logging.WARNING,
 }
-"""How loud a problem is by its status; what a reader can mend alone is for debugging."""
+"""The log level of a problem by its status; what the reader can correct is for debugging."""
 
 _SAFE = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
@@ -228,27 +217,20 @@ class Log:
     def __init__(self, feed: str) -> None:
         self._feed = feed
         self.failures = LogThrottle()
-        """What the publisher has to mend; `over` when the feed works."""
+        """Failures of the publisher; call `over` when the feed works."""
         self._refusals = LogThrottle()
 
     def failed(
         self, error: ZeroEventHubError, *, route: str, request: FeedRequest, request_id: str
     ) -> None:
-        """Log a problem, unless it is one of many.
-
-        Args:
-            error: what it is.
-            route: which route answers.
-            request: what was asked.
-            request_id: the id that the answer has.
-        """
+        """Log the problem that a route has answered a request with, unless it is one of many."""
         status = getattr(error, "status", FAILED)
         kind = getattr(error, "problem", "failed")
         level = _LEVELS.get(status, logging.ERROR if status >= FAILED else logging.DEBUG)
         times: int | None = 1
         if status >= FAILED:
-            # What all errors of its kind have in common, whatever they are about.
-            cause = tuple((_name(link), *_places(link)[-1:]) for link in _chain(error))
+            # What all errors of its kind have in common, whatever their texts are.
+            cause = tuple((_name(link), _code(link), *_places(link)[-1:]) for link in _chain(error))
             times = self.failures.happened((status, cause))
         elif level > logging.DEBUG:
             times = self._refusals.happened((status, kind, request.principal.name))
@@ -266,7 +248,7 @@ class Log:
             "times": times,
         }
         words = [f"{name}={value}" for name, value in fields.items() if value not in {None, ""}]
-        # What a reader did wrong is said to the reader; a hook's words may repeat a token.
+        # The reader's own mistakes are reported to it alone; a hook's text may repeat a token.
         reason = f"\n{describe(error)}" if status >= FAILED else ""
         text = "A request was answered with a problem: %s%s"
         _log.log(level, text, " ".join(words), reason, extra=fields)

@@ -68,9 +68,9 @@ def _warn_once() -> None:
 
 
 def _server() -> Any:
-    """Return the uvicorn server that ends at SIGTERM, if there is one: it handles the signal.
+    """Return the uvicorn server that handles SIGTERM, if there is one.
 
-    uvicorn does not announce its end to an application before all requests are done.
+    uvicorn announces its shutdown to an application only after all requests are done.
     """
     server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     return server if hasattr(server, "should_exit") else None
@@ -82,7 +82,7 @@ READER: ContextVar[str] = ContextVar("READER", default="")
 
 @contextmanager
 def on_behalf_of(reader: str) -> Iterator[None]:
-    """Count units that are taken meanwhile for a reader; empty for none in particular."""
+    """Count the units that are taken in this context for a reader."""
     token = READER.set(reader)
     try:
         yield
@@ -122,11 +122,7 @@ class AdmissionQueue:
 
     @asynccontextmanager
     async def acquire(self, size: int = 1) -> AsyncIterator[None]:
-        """Hold units for the length of a block.
-
-        Raises:
-            Unavailable: the queue is too long or too slow.
-        """
+        """Hold units for the length of a block; raise Unavailable if there are none in time."""
         if self.fits(size):
             self.take(size)
         else:
