@@ -52,16 +52,16 @@ PLANTED = (
     ),
     Planted(
         "a place of a reader's quota is given back once",
-        "server/auth.py",
-        "getattr(self._account, self._among) - 1)",
-        "getattr(self._account, self._among) - 2)",
+        "server/app.py",
+        "account.in_flight -= 1",
+        "account.in_flight -= 2",
         (_tests("auth"),),
     ),
     Planted(
         "a reader with requests under way is not forgotten",
         "server/auth.py",
-        "        return not self.in_flight and self.due <= now",
-        "        return self.due <= now",
+        "if one.in_flight or one.due > now",
+        "if one.due > now",
         (_tests("auth"), "-k", "forgotten"),
     ),
     Planted(

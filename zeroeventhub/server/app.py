@@ -13,7 +13,7 @@ from starlette.status import HTTP_200_OK
 from starlette.types import Receive, Scope, Send
 
 from zeroeventhub.errors import BadRequest, FeedFailure, ZeroEventHubError
-from zeroeventhub.server.auth import EVERYBODY, SCOPE_KEY, Access, Counted, Quotas, everybody
+from zeroeventhub.server.auth import SCOPE_KEY, Access, Account, Quotas, everybody
 from zeroeventhub.server.feed_runner import FeedRunner
 from zeroeventhub.server.pages import PageCache
 from zeroeventhub.server.problems import Log, problem
@@ -112,10 +112,10 @@ class RouteApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, if need be with a problem."""
         app, request, started = self.app, FeedRequest(scope, receive, send), perf_counter()
-        counted = None
+        account = None
         try:
             try:
-                counted = await self._admit(request)
+                account = await self._admit(request)
                 response = await self.answer(app, request)
                 if app.log.failures:
                     app.log.failures.over()
@@ -136,10 +136,10 @@ class RouteApp:
             else:
                 await self._send_meanwhile(response, request, request.meanwhile, send)
         finally:
-            if counted is not None:
-                counted.close()
+            if account is not None:
+                account.in_flight -= 1
 
-    async def _admit(self, request: FeedRequest) -> Counted | None:
+    async def _admit(self, request: FeedRequest) -> Account | None:
         """Identify the principal, and count the request against its quota."""
         access, quotas = self.app.access, self.app.quotas
         # Compared with None, as a hook object may be empty and hence false.
@@ -150,8 +150,8 @@ class RouteApp:
         if request.hook is not None:
             request.principal = await access.identify(request, request.hook)
         READER.set(request.principal.name)
-        has_quota = request.principal is not EVERYBODY or quotas.default is not None
-        return quotas.counted(request.principal) if has_quota else None
+        has_quota = request.hook is not None or quotas.default is not None
+        return quotas.count(request.principal) if has_quota else None
 
     async def _send_meanwhile(
         self,

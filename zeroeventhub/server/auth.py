@@ -32,8 +32,8 @@ __all__ = [
     "EVERYBODY",
     "SCOPE_KEY",
     "Access",
+    "Account",
     "Authorize",
-    "Counted",
     "FeedAuthorization",
     "Principal",
     "Quota",
@@ -289,7 +289,7 @@ _REFUSALS = {
 
 
 @dataclass(slots=True)
-class _Account:
+class Account:
     """The use of a quota by a principal.
 
     Attributes:
@@ -303,32 +303,6 @@ class _Account:
     waiters: int = 0
     due: float = 0.0
 
-    def is_settled(self, now: float) -> bool:
-        """Return whether the account equals a new one, and can be dropped."""
-        return not self.in_flight and self.due <= now
-
-
-class Counted:
-    """A request that counts against a quota until it is closed.
-
-    Thousands wait at once: generators would take ten times the memory.
-
-    Args:
-        account: the principal's.
-        among: the requests that it is one of.
-    """
-
-    __slots__ = ("_account", "_among")
-
-    def __init__(self, account: _Account, among: _Requests) -> None:
-        self._account = account
-        self._among = among
-        setattr(account, among, getattr(account, among) + 1)
-
-    def close(self) -> None:
-        """Count the request no longer."""
-        setattr(self._account, self._among, getattr(self._account, self._among) - 1)
-
 
 class Quotas:
     """Enforce the quota of each principal; one instance per feed and process.
@@ -341,15 +315,18 @@ class Quotas:
     def __init__(self, default: Quota | None, clock: Callable[[], float] = monotonic) -> None:
         self.default = default
         self._clock = clock
-        self._accounts: dict[str, _Account] = {}
+        self._accounts: dict[str, Account] = {}
         self._crowd = _FEW
 
     def __len__(self) -> int:
         """Return how many principals are remembered."""
         return len(self._accounts)
 
-    def counted(self, principal: Principal, among: _Requests = "in_flight") -> Counted:
-        """Count a request for as long as it is in flight, or waits at the head.
+    def count(self, principal: Principal, among: _Requests = "in_flight") -> Account:
+        """Count a request that is in flight, or waits at the head.
+
+        Returns:
+            The account; the caller subtracts the request from it in the end.
 
         Raises:
             TooManyRequests: the quota is used up.
@@ -368,17 +345,20 @@ class Quotas:
                 text = "You ask more often than you may: slow down."
                 raise TooManyRequests(text, retry_after=early)
             account.due = due + interval
-        return Counted(account, among)
+        setattr(account, among, getattr(account, among) + 1)
+        return account
 
-    def _account(self, name: str) -> _Account:
+    def _account(self, name: str) -> Account:
         account = self._accounts.get(name)
         if account is None:
             if len(self._accounts) >= self._crowd:
                 # Drop idle accounts; amortized, as this runs only when their number has doubled.
                 now, known = self._clock(), self._accounts.items()
-                self._accounts = {name: one for name, one in known if not one.is_settled(now)}
+                self._accounts = {
+                    name: one for name, one in known if one.in_flight or one.due > now
+                }
                 self._crowd = max(_FEW, 2 * len(self._accounts))
-            account = self._accounts[name] = _Account()
+            account = self._accounts[name] = Account()
         return account
 
 

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable
-from contextlib import closing
 from functools import partial
 from inspect import isawaitable, iscoroutinefunction
 from typing import Any, TypeVar, cast
@@ -166,10 +165,13 @@ class FeedRunner:
         if request is not None and seconds > 0 and is_idle(found.page, wanted.cursor):
             deadline = began + min(seconds, self.capacity.wait_seconds)
             began = anyio.current_time()
-            with closing(self._quotas.counted(request.principal, "waiters")):
+            account = self._quotas.count(request.principal, "waiters")
+            try:
                 wanted, found, is_own = await self._long_poll.page(
                     wanted, found, version, deadline=deadline, receive=request.receive
                 )
+            finally:
+                account.waiters -= 1
             request.waited = anyio.current_time() - began
         page, is_part = found
         del found  # it would keep a page in memory that is dropped for lack of room

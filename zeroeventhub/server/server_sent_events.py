@@ -49,7 +49,7 @@ async def server_sent_events(app: FeedApp, request: FeedRequest) -> Response:
     # Read before the status is sent, which then reports an error.
     page = await app.runner.read(wanted)
     # The stream will wait: a principal that may not wait is refused before the status is sent.
-    app.quotas.counted(request.principal, "waiters").close()
+    app.quotas.count(request.principal, "waiters").waiters -= 1
     # A response to HEAD has no body: the stream has no length to announce.
     stream = iter(()) if request.method == "HEAD" else _blocks(app, request, info, wanted, page)
     return StreamingResponse(stream, media_type=MEDIA_TYPE, headers=HEADERS)
