@@ -207,8 +207,8 @@ PLANTED = (
     Planted(
         "reading ahead leaves connections to waiting readers",
         "server/feed_runner.py",
-        "self._connections.taken * 2 < self.capacity.connections and ",
-        "",
+        "return has_connections and ",
+        "return ",
         (_tests("pages"),),
     ),
     Planted(

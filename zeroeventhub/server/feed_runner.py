@@ -112,7 +112,8 @@ class FeedRunner:
     @property
     def has_spare_room(self) -> bool:
         """Return whether there is capacity to read ahead of requests."""
-        return self._connections.taken * 2 < self.capacity.connections and not self._sender.is_full
+        has_connections = self._connections.taken * 2 < self.capacity.connections
+        return has_connections and self._sender.budget.fits(self._sender.page_bytes)
 
     async def call(
         self,
@@ -222,7 +223,7 @@ class FeedRunner:
             nonlocal is_part
             if begun is not None:
                 begun()
-            is_part = self._sender.is_full
+            is_part = not self._sender.budget.fits(self._sender.page_bytes)
             if is_part:
                 arguments[-1] = 1
 

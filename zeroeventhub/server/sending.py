@@ -132,19 +132,35 @@ class AdmissionQueue:
         finally:
             self.take(-size)
 
-    def fits(self, size: int) -> bool:
-        """Return whether units are free at once."""
-        reader = READER.get()
-        if self._queues and self._taken_by[reader] >= min(
-            map(self._taken_by.__getitem__, self._queues)
-        ):
-            return False
-        return self._has(reader, size)
+    def fits(self, size: int, first: str | None = None) -> bool:
+        """Return whether units are free at once.
 
-    def take(self, size: int) -> None:
-        """Take units without waiting, even beyond the limit; a negative size returns them."""
-        self._add(READER.get(), size)
-        if self._queues:
+        Args:
+            size: how many units.
+            first: the reader whose turn it is; None for the present one, which goes to the end of
+                the queue.
+        """
+        reader = READER.get() if first is None else first
+        if first is None and self._queues:
+            fewest = min(map(self._taken_by.__getitem__, self._queues))
+            if self._taken_by[reader] >= fewest:
+                return False
+        own = self._taken_by[reader] if self._keeps_some and reader else 0
+        return not self.taken or own + size <= self._units - self.taken
+
+    def take(self, size: int, first: str | None = None) -> None:
+        """Take units without waiting, even beyond the limit; a negative size returns them.
+
+        Args:
+            size: how many units.
+            first: the reader in the queue that takes them; None for the present one.
+        """
+        reader = READER.get() if first is None else first
+        self.taken += size
+        self._taken_by[reader] += size
+        if not self._taken_by[reader]:
+            del self._taken_by[reader]
+        if first is None and self._queues:
             self._admit()
 
     async def _wait(self, reader: str, size: int) -> None:
@@ -172,12 +188,12 @@ class AdmissionQueue:
         while self._queues:
             reader = min(self._queues, key=self._taken_by.__getitem__)
             admitted, size = next(iter(self._queues[reader].items()))
-            if not self._has(reader, size):
+            if not self.fits(size, reader):
                 return
             self._leave(reader, admitted)
             if reader in self._queues:  # after those that hold as few units
                 self._queues[reader] = self._queues.pop(reader)
-            self._add(reader, size)
+            self.take(size, reader)
             admitted.set()
 
     def _leave(self, reader: str, admitted: anyio.Event) -> None:
@@ -185,17 +201,6 @@ class AdmissionQueue:
         queue.pop(admitted, None)
         if not queue:
             self._queues.pop(reader, None)
-
-    def _add(self, reader: str, size: int) -> None:
-        self.taken += size
-        self._taken_by[reader] += size
-        if not self._taken_by[reader]:
-            del self._taken_by[reader]
-
-    def _has(self, reader: str, size: int) -> bool:
-        free = self._units - self.taken
-        own = self._taken_by[reader] if self._keeps_some and reader else 0
-        return not self.taken or own + size <= free
 
 
 PIECE = 512 * 1024
@@ -215,7 +220,7 @@ class Sender:
     def __init__(self, capacity: Capacity) -> None:
         self._seconds = capacity.sending_seconds
         self.page_bytes = min(capacity.page_bytes, capacity.sending_bytes)
-        """The room to acquire before reading a page of unknown size."""
+        """The room that a page of unknown size needs."""
         self.budget = AdmissionQueue(
             capacity.sending_bytes,
             queue=capacity.queue,
@@ -225,11 +230,6 @@ class Sender:
         )
         """Bytes in memory, and on their way. To wait for room, acquire what an answer needs, and
         make it ready and send it without a pause after that: it takes its own then."""
-
-    @property
-    def is_full(self) -> bool:
-        """Return whether the budget has no room for another page."""
-        return not self.budget.fits(self.page_bytes)
 
     async def send(self, response: Response, request: Request, send: Send) -> None:
         """Send a response in pieces; give it up if its reader receives none for too long."""
