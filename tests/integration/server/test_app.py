@@ -1,6 +1,6 @@
 """Every error of a feed, on every route: no answer shows a reader SQL, paths, URLs or other texts.
 
-Words that stand nowhere else are put into all that a publisher has, and looked for in all answers.
+The tests put unique words into everything that a publisher has, and look for them in all answers.
 """
 
 import builtins
@@ -98,7 +98,7 @@ UNSAID = {
     errors.Halted: {"partition": 0},
     TransactionEnded: {},
 }
-UNTOLD = "The reason is in the publisher's log."
+WITHHELD = "The reason is in the publisher's log."
 BY_A_HOOK = {errors.Unauthorized, errors.Forbidden, errors.Unavailable, errors.TooManyRequests}
 
 
@@ -107,8 +107,8 @@ def descendants(kind):
     return {kind}.union(*map(descendants, kind.__subclasses__()))
 
 
-def test_every_error_of_the_library_is_told_or_not_told():
-    """There is no error of the library's of which this file does not say what a reader sees."""
+def test_every_error_of_the_library_is_listed():
+    """This file says of every error of the library what a reader sees."""
     ours = [
         one
         for one in descendants(errors.ZeroEventHubError)
@@ -123,7 +123,7 @@ def fail_to_load():
 
 
 def foreign():
-    """Make errors of all others that may fail within a request, with all that they can hold."""
+    """Make errors of other packages that a request may raise, with all that they can hold."""
     driver = psycopg.errors.UndefinedTable(FOREIGN)
     asked = httpx.Request("GET", URL)
     yield from (
@@ -169,8 +169,8 @@ def chained(error):
 def cases():
     """Every error, with the status of its answer and what is said of it."""
     yield from ((chained(kind("Why.")), status, "Why.") for kind, status in SAID.items())
-    yield from ((chained(kind(INNER, **more)), 500, UNTOLD) for kind, more in UNSAID.items())
-    yield from ((chained(error), 500, UNTOLD) for error in foreign())
+    yield from ((chained(kind(INNER, **more)), 500, WITHHELD) for kind, more in UNSAID.items())
+    yield from ((chained(error), 500, WITHHELD) for error in foreign())
 
 
 EXTENSIONS = [CURSOR_OF_COUNT, CURSOR_OF_TIME, KEY_HISTORY, LAG, PROGRESS, SEGMENTS, SPLITS, WAIT]
@@ -242,8 +242,8 @@ def assert_silent(answer):
 
 @pytest.mark.slow
 def test_readers_hear_nothing_of_what_fails(caplog, monkeypatch):
-    """Whatever a feed or a hook raises, wherever it does: each answer is a problem, which has the
-    text of those errors alone that are for the reader, and the log has no text of others' errors.
+    """Whatever a feed or a hook raises, on any route: each answer is a problem with a text only
+    if the error is for the reader, and the log has no text of another package's error.
     """
     monkeypatch.setattr(server_sent_events, "HEARTBEAT", -1.0)  # the hook is asked after each page
     feed, refusals = Failing(), []
@@ -270,17 +270,17 @@ def test_readers_hear_nothing_of_what_fails(caplog, monkeypatch):
         return answer.status_code, assert_silent(answer)
 
     async def attack():
-        for (error, *told), late in zip(cases(), cycle(requests)):
+        for (error, *expected), late in zip(cases(), cycle(requests)):
             feed.error, feed.known, feed.waits = error, True, False
             for request in requests:
-                assert await refused(request) == (*told,), (request.url, error)
+                assert await refused(request) == (*expected,), (request.url, error)
             for hook in ([], [error, None]):
                 answer = await ask(stream, *hook)
                 assert (answer.status_code, answer.content) == (200, b"id: 7\ndata: 1\n\n")
             feed.known = False
-            assert await refused(discovery) == (*told,), error
-            expected = (*told,) if type(error) in BY_A_HOOK else (500, UNTOLD)
-            assert await refused(late, error) == expected, (late.url, error)
+            assert await refused(discovery) == (*expected,), error
+            late_answer = (*expected,) if type(error) in BY_A_HOOK else (500, WITHHELD)
+            assert await refused(late, error) == late_answer, (late.url, error)
 
     anyio.run(attack)
     assert CAUSE not in caplog.text

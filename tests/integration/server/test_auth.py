@@ -1,4 +1,4 @@
-"""Who is let in, by which hook or token, and how much one principal takes."""
+"""Which readers a hook or token admits, and how much one principal may use."""
 
 import hmac
 import logging
@@ -80,10 +80,10 @@ def test_hook_lets_in(shop):
 
 
 class NoReaders(dict):
-    """A hook that Python takes for nothing, as an empty collection."""
+    """A hook that is false to Python, as an empty collection."""
 
     async def __call__(self, request):
-        """Know nobody."""
+        """Refuse every reader."""
         raise Forbidden("Nobody may read this feed.")
 
 
@@ -144,7 +144,7 @@ def test_exceptions_of_the_host_are_for_its_own_handlers(shop):
 
 @pytest.mark.parametrize("kind_of_hook", ["async", "in a thread", "not cancelled"])
 def test_hook_that_takes_too_long_is_given_up(shop, kind_of_hook):
-    """A hook that does not answer in time lets nobody in, whatever it says later."""
+    """A hook that does not answer in time admits no reader, whatever it returns later."""
     given_up = threading.Event()
 
     async def slow(request):
@@ -219,7 +219,7 @@ def full_page(url, **headers):
 
 
 def test_shared_cache_is_only_for_everybody(shop):
-    """A shared cache gives to all, so a feed that not all may read refuses it."""
+    """A shared cache serves all clients, so a feed with a hook refuses it."""
     with pytest.raises(ConfigurationError, match="shared cache"):
         routes(shop, lambda request: READER, shared_cache=True)
     for public in (None, everybody):
@@ -262,7 +262,7 @@ APPLICATIONS = {fastapi_of: "/orders", mounted_in_starlette: "/below/orders", wr
     ("build", "path"), APPLICATIONS.items(), ids=[build.__name__ for build in APPLICATIONS]
 )
 def test_application_denies_by_default(shop, build, path):
-    """In such an application a feed is read by nobody until it says who may."""
+    """In such an application a feed refuses all readers until it has a hook."""
     with serving(build(shop, None)) as url:
         for below in GOOD:
             answer = httpx.get(url + path + below, params=GOOD[below], headers=HEADERS)
@@ -424,7 +424,7 @@ def test_rate_lets_in_as_many_as_it_says():
 
 
 def test_reader_is_not_forgotten_while_it_owes(feed, pool):
-    """However many others come and go, a reader's requests and its rate are remembered."""
+    """However many readers come and go, the requests and the rate of each are remembered."""
     quotas = {"held": Quota(in_flight=1), "hasty": Quota(rate=0.001, burst=1)}
 
     def authorize(request):

@@ -1,4 +1,4 @@
-"""What a reader may not see is not there: on every route, over real HTTP."""
+"""What a reader may not see is reported as absent: on every route, over real HTTP."""
 
 import json
 from contextlib import contextmanager
@@ -138,7 +138,7 @@ def said(answer):
 
 
 class Split(Numbers):
-    """A feed of one's own, whose partitions came from others."""
+    """An own feed whose partitions were split off other partitions."""
 
     def info(self):
         partitions = [Partition(0, closed=True), Partition(1, starts_after=0, cursor_from=(5, 4))]
@@ -150,7 +150,7 @@ class Split(Numbers):
 
 
 def test_discovery_does_not_refer_to_hidden_partitions():
-    """Where a partition comes from is told only to those who may read where it comes from."""
+    """Discovery names the origin of a partition only to readers who may read the origin."""
     readers = {
         "child": Principal(name="child", partitions={1, 4}),
         "family": Principal(name="family", partitions={0, 2}),
@@ -201,8 +201,8 @@ def test_hidden_partition_is_one_that_does_not_exist(shop):
 
 
 def test_reader_sees_its_partitions_alone(shop):
-    """Each reader is told of its own partitions, as if there were no others; pages, also of version
-    1, hold their events alone, and a reader of one need not name it where others have to.
+    """Each reader sees only its own partitions, in discovery and in pages, also of version 1; a
+    reader of one partition need not name it.
     """
     with sessions(source(), shop) as session:
         seen = {"everything": "0123", "half": "02", "one": "1", "nowhere": "", "both": "3"}

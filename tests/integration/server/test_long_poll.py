@@ -229,7 +229,7 @@ def test_readers_that_go_wait_no_longer(watcher):
     ("leaving", "seconds"), [([1, 0], 30), ([0], 0.4)], ids=["closes", "has waited enough"]
 )
 def test_reader_that_stays_is_answered_when_another_leaves(leaving, seconds, watcher):
-    """Readers that stay are answered, though others close or have waited for long enough."""
+    """Readers that stay are answered, though other readers close or time out."""
     feed = Numbers()
     with mounted(feed, observer=watcher) as url, ExitStack() as stack:
         waiting = []
@@ -249,7 +249,7 @@ def test_reader_that_stays_is_answered_when_another_leaves(leaving, seconds, wat
 
 
 def test_waiter_that_leaves_while_its_page_is_read_keeps_it_from_no_other(watcher):
-    """A page that is being read for many is given to those who stay, whoever goes meanwhile."""
+    """A page that is read for many reaches those that stay, whichever of them leaves."""
     feed = Numbers()
     with mounted(feed, observer=watcher) as url, ExitStack() as stack:
         waiting = []
@@ -351,19 +351,19 @@ def test_commit_through_the_engine_of_the_feed_is_heard_of(any_engine, kind, wat
 
 
 def test_commit_is_looked_for_until_it_is_there(watcher):
-    """A commit is told of while it is still under way: it is looked for a moment longer."""
+    """A commit is announced while it is under way: the server polls for it a moment longer."""
 
     class Telling(Numbers):
-        def on_commit(self, told):
-            self.tell = told
+        def on_commit(self, notify):
+            self.notify = notify
 
     feed, ending = Telling(), time.monotonic() + 10
     with mounted(feed, capacity=Capacity(look_seconds=60), observer=watcher) as url:
-        feed.tell()  # a commit that is told of to nobody
+        feed.notify()  # a commit that no request waits for
         with ask(page_url(url, wait=30)) as waiting:
             watcher.until_waiting(1)
             while time.monotonic() < ending and watcher.counts[-1] != 0:
-                feed.tell()
+                feed.notify()
                 time.sleep(0.002)
                 feed.count = 1
                 time.sleep(0.15)

@@ -1,4 +1,4 @@
-"""Which pages stay as they are, who keeps them, and which are read before they are asked for."""
+"""Which pages never change, which caches keep them, and which are read ahead."""
 
 import http.client
 import time
@@ -197,7 +197,7 @@ def test_kept_pages_are_few_however_small_they_are():
 
 
 def test_page_that_many_ask_for_takes_its_room_once(book, pool):
-    """A page read once for several readers leaves room for as many others as before."""
+    """A page that several readers requested takes its room in the cache once."""
     capacity = Capacity(kept_bytes=2 * BOOK_PAGE, connections=1)
     with mounted(book, capacity=capacity) as url:
         with book.holding(2):
@@ -303,7 +303,7 @@ def test_page_that_the_feed_cannot_vouch_for_is_not_sent(book):
 
 
 def test_reader_of_some_types_is_not_given_what_others_asked_for(book):
-    """A reader of some types gets a page of its own, which is kept for nobody."""
+    """A reader of some types gets a page of its own, which the cache does not keep."""
     rights = {"all": Principal(name="all"), "some": Principal(name="some", types={"placed"})}
 
     def authorize(request):

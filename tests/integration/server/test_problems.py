@@ -1,7 +1,6 @@
 """Problems as readers and the log see them: constant texts, and no secret of the publisher's.
 
-A canary is put into every place where a publisher may have a secret, and looked for in all that is
-said.
+The tests put a canary wherever a publisher may have a secret, and look for it in every output.
 """
 
 import re
@@ -53,7 +52,7 @@ def said(records, caplog, capfd):
     return said
 
 
-# What readers are told.
+# What readers see.
 
 PROBLEMS = [
     (errors.BadRequest("why"), 400, "bad-request", "DEBUG"),
@@ -171,7 +170,7 @@ def test_id_of_a_proxy_is_logged(feed, url, records):
 
 
 def test_refusals_are_logged_once_for_each_reader(feed, url, records, monkeypatch):
-    """A reader that is refused again and again is one record, however well others are answered."""
+    """A reader that is refused again and again is one record, whatever other readers get."""
     monkeypatch.setattr(problems, "PAUSE", 0.0)
     for name in ("alice", "bob", "alice", "bob"):
         feed.error = errors.Forbidden("why")
@@ -338,7 +337,7 @@ def raise_(error, cause=None):
 
 
 class StrangeError(Exception):
-    """An error whose code is somebody else's text."""
+    """An error whose code is a text of another package."""
 
     sqlstate = f"{CANARY} and more"
 

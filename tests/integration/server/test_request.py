@@ -34,7 +34,7 @@ NEEDED = {
     "http-feed": RENDITION,
     "server-sent-events": RENDITION,
 }
-"""What each route needs to be told."""
+"""The required parameters of each route."""
 
 OPTIONAL = {
     "": ["cursor7", "pagesizehint", "headers"],
@@ -158,7 +158,7 @@ def test_request_is_read(ask):
 
 @pytest.mark.parametrize("route", NEEDED)
 def test_parameter_is_there_once(ask, refused, route):
-    """A request without a parameter that it needs, or with one twice, is told which one it is."""
+    """A problem names the parameter that is missing, or that occurs twice."""
     needed = NEEDED[route]
     for name in () if needed == RENDITION else needed.keys() - {"n"}:
         rest = {other: value for other, value in needed.items() if other != name}
@@ -199,7 +199,7 @@ def test_cursor_is_of_printable_ascii(refused):
 
 
 def test_place_that_has_no_meaning_is_refused(refused):
-    """Nothing is counted, cut or put into files behind the end, and nothing ends at the start."""
+    """No count, split or file begins at the end of a feed, and none ends at its start."""
     counting = ("splits", "cursor-of-count")
     wrong = [(route, {"stop": stop}) for route in counting for stop in (FIRST, LAST)]
     wrong += [(route, {"cursor": LAST}) for route in (*counting, "segments", "progress")]
@@ -208,7 +208,7 @@ def test_place_that_has_no_meaning_is_refused(refused):
 
 
 def test_parameters_of_extensions_that_a_feed_lacks_are_passed_over(ask):
-    """A feed is given what belongs to its extensions, and what belongs to others is not read."""
+    """A feed gets the parameters of its own extensions; all others are ignored."""
     asked = {**THERE, "stop": "d", "wait": "x", "event-types": "a"}
     assert ask("events", asked, [STOP])[1] == ("read", (0, "c", 1000), {"stop": "d"})
 

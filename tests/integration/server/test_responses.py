@@ -107,7 +107,7 @@ def test_what_is_not_packed(url, shop):
 
 
 def test_each_form_has_a_tag_of_its_own(url):
-    """A client is told that it holds a page only for the form and the coding that it holds."""
+    """A client gets 304 only for the form and the coding of the page that it holds."""
     lesser = f"{ARROW};q=0.5, application/*;q=0.6"
     assert get(url, "identity", accept=lesser).headers["content-type"] == LINES
     forms = [(coding, accept) for accept in (LINES, ARROW) for coding in UNPACKED if coding]
@@ -126,7 +126,7 @@ def test_each_form_has_a_tag_of_its_own(url):
     ids=["packed", "Arrow"],
 )
 def test_large_pages_are_made_beside_the_event_loop(coding, accept, module, name, monkeypatch):
-    """A large page is made into its form in a thread, so that the host answers others meanwhile."""
+    """A large page is converted in a thread, so that the host answers other requests meanwhile."""
 
     class Heavy:
         async def info(self):
@@ -170,7 +170,7 @@ async def test_clients_read_the_same(url):
 
 
 def test_without_zstandard_pages_are_gzip(shop, monkeypatch):
-    """Without zstandard a feed sends gzip, and a client that wants it is told what to install."""
+    """Without zstandard a feed sends gzip, and a client that wants zstd raises what to install."""
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with mounted(FEED, shop, compressed=True) as url, httpx.Client() as http:
         assert get(url, "zstd, gzip").headers["content-encoding"] == "gzip"

@@ -48,7 +48,7 @@ def health(request):
     ("feed", "connections"), [(Numbers, 45), (AsyncNumbers, 3)], ids=["more than threads", "async"]
 )
 def test_feed_is_asked_by_so_many_at_once(feed, connections):
-    """A feed answers as many requests as it has connections; the others stand in line."""
+    """A feed answers as many requests at once as it has connections; the rest queue."""
     feed, count = feed(9), connections + 9
     capacity = Capacity(connections=connections, patience=PATIENCE)
     with (
@@ -67,7 +67,7 @@ def test_feed_is_asked_by_so_many_at_once(feed, connections):
 
 @pytest.mark.slow
 def test_line_is_left_in_time(pool):
-    """A request that stands in line for too long is refused, and one that finds it full at once."""
+    """A request that queues for too long is refused, and at once if the queue is full."""
     feed, capacity = Numbers(9), Capacity(connections=1, patience=1.5, queue=2)
     with mounted(feed, capacity=capacity) as url:
         with feed.held():
@@ -117,7 +117,7 @@ class Large:
 
 
 def test_answers_on_their_way_are_bounded():
-    """Readers that do not read fill the room there is, each time, and others get 503 meanwhile."""
+    """Readers that take nothing use up the send budget; other requests get 503 meanwhile."""
     feed = Large(6 * MEBIBYTE)
     room = {"sending_bytes": 20 * MEBIBYTE, "page_bytes": 6 * MEBIBYTE, "sending_seconds": 60}
     capacity = Capacity(connections=1, patience=1, **room)
@@ -151,7 +151,7 @@ def test_readers_that_take_nothing_leave_room_to_others():
 
 
 def test_line_is_left_by_turns(pool):
-    """A reader of few requests stands behind no more than one of each reader of many."""
+    """A reader of few requests waits for at most one request of each reader of many."""
     feed, come = Known(99), []
 
     async def authorize(request):
@@ -173,7 +173,7 @@ def test_line_is_left_by_turns(pool):
 
 
 def test_reader_leaves_some_of_the_line_to_others(pool):
-    """A reader that sends more than half of what may stand in line is refused, and no other."""
+    """A reader that takes more than half of the queue is refused, and no other reader is."""
     feed, capacity = Known(99), Capacity(connections=1, patience=PATIENCE, queue=6)
     with mounted(feed, authorize=of_name, capacity=capacity) as url:
         with feed.held():
@@ -255,7 +255,7 @@ async def in_this_loop(feed, connections, **options):
 
 
 async def turns(count):
-    """Let everybody else go on, so many times."""
+    """Let all other tasks run, so many times."""
     for _ in range(count):
         await checkpoint()
 
@@ -271,8 +271,8 @@ class Slow(AsyncNumbers):
 
 @pytest.mark.anyio
 async def test_place_in_line_is_never_lost_nor_given_twice():
-    """Requests are answered in the order of asking, and one that is cancelled at work or in line,
-    at whatever moment, keeps nobody from the only connection and lets nobody else in.
+    """Requests are answered in their order, and one that is cancelled in the queue or after it,
+    at whatever moment, neither keeps the only connection nor returns it twice.
     """
     feed = Slow(3)
     async with in_this_loop(feed, 1) as ask:
@@ -334,7 +334,7 @@ def test_waiters_and_streams_are_answered_at_once(server):
 
 @pytest.mark.slow
 def test_reader_that_does_not_read_keeps_nobody_else(server):
-    """A reader that takes nothing is left behind; those who wait are answered before."""
+    """A reader that takes nothing is cut off; waiting readers are answered before."""
     cursor = head_of(f"{server.url}/orders")
     with (
         ask(page_url(f"{server.url}/large"), room=4096) as stalled,
@@ -367,7 +367,7 @@ def test_other_servers_say_it_themselves(monkeypatch, watcher, pool):
         stream = pool.submit(open_stream, url, lambda _: False)
         watcher.until_waiting(21)
         began = time.monotonic()
-        monkeypatch.setattr(sending.PROCESS, "ending", False)  # and set back behind it
+        monkeypatch.setattr(sending.PROCESS, "ending", False)  # and reset afterwards
         end_waits()
         assert {answer(connection)[0] for connection in waiting} == {200}
         assert time.monotonic() - began < SOON - 1

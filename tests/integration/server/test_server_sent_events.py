@@ -107,7 +107,7 @@ def test_where_a_stream_starts(empty_shop, pool):
 
 
 def test_stream_of_certain_types(empty_shop, watcher, pool):
-    """A filtered stream brings events of its types, and moves its id on over the others."""
+    """A filtered stream has events of its types, and moves its id past all other events."""
     write(empty_shop, 3)
     with streaming(FEED, empty_shop, observer=watcher) as url:
         received = open_stream(url, lambda so_far: b"\n\n" in so_far, **{"event-types": "paid"})
@@ -171,11 +171,11 @@ class Own:
     RAW = (b'{\r\n"n": 0,\r"text": "a\\nb"}', b'\n{"n":\n\n1}\r\n')
 
     def __init__(self):
-        self.told = FeedInfo((Partition(0),), "1", extensions=frozenset({WAIT}))
+        self.shown = FeedInfo((Partition(0),), "1", extensions=frozenset({WAIT}))
         self.is_down = False
 
     def info(self):
-        return self.told
+        return self.shown
 
     def read(self, partition, cursor, limit, *, each=False):
         if self.is_down:
@@ -188,7 +188,7 @@ class Own:
         )
 
     def head(self):
-        return self.is_down, self.told.token
+        return self.is_down, self.shown.token
 
 
 def test_event_is_one_message_however_it_is_laid_out():
@@ -207,7 +207,7 @@ def test_stream_ends_when_the_feed_changes(change, watcher, pool, monkeypatch):
         reader = pool.submit(open_stream, url, lambda _: False)
         until(lambda: max(watcher.counts) == 1, "the stream waits")
         if change == "token":
-            feed.told = replace(feed.told, token="2")
+            feed.shown = replace(feed.shown, token="2")
         else:
             feed.is_down = True
         found, last_id = parse(reader.result(PATIENCE))
@@ -223,7 +223,7 @@ class Directory:
         self.asked = 0
 
     async def __call__(self, request):
-        """Say what it was told to say."""
+        """Return or raise what the test set."""
         self.asked += 1
         if isinstance(self.answer, Exception):
             raise self.answer

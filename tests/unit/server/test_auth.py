@@ -57,7 +57,7 @@ def test_quota_bounds_something():
 
 
 def test_readers_who_owe_nothing_are_forgotten():
-    """However many names come by, only those are kept of whom something is under way or owed."""
+    """However many names occur, only accounts with requests in flight or a due time are kept."""
     now = [0.0]
     quotas = Quotas(Quota(rate=1, burst=1), clock=lambda: now[0])
     for number in range(10_000):
@@ -81,8 +81,8 @@ def test_reader_that_asks_too_often_is_admitted_once_the_time_that_it_is_given_i
     quotas.counted(reader).end()
 
 
-def test_reader_with_a_name_has_a_quota_where_nobody_says_one():
-    """A reader with a name has at most 1,000 requests under way; others have no limit."""
+def test_reader_with_a_name_has_a_quota_by_default():
+    """A reader with a name has at most 1,000 requests in flight; anonymous ones have no limit."""
     quotas = Quotas(None)
     for name, count in (("reader", 1_000), ("", 3_000)):
         for _ in range(count):
