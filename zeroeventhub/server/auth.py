@@ -60,8 +60,8 @@ class Quota:
         in_flight: how many of its requests may be in flight at once; an open stream counts as one.
         waiters: how many of these may wait at the head.
         rate: how many requests per second it may make in the long run.
-        burst: how many it may make at once after a pause; by default as many as `rate` allows in a
-            second.
+        burst: how many it may make at once after a pause; by default the number that `rate` allows
+            in a second.
     """
 
     in_flight: int | None = None

@@ -204,7 +204,8 @@ class FeedRunner:
     async def _begin_shared(self, wanted: PageRequest) -> tuple[Found, bool]:
         """Read a page once for all equal requests of a reader that arrive before the read starts.
 
-        Returns whether this request has read it itself, too.
+        Returns:
+            The page, and whether this request has read it itself.
         """
         key = READER.get(), wanted
         flight = self._not_begun.get(key)
@@ -216,7 +217,10 @@ class FeedRunner:
         return cast("Found", found), is_own  # there is no end to its time
 
     async def _begin(self, wanted: PageRequest, begun: Callable[[], object] | None = None) -> Found:
-        """Read a page; if the send budget is used up, only one event of it."""
+        """Read a page; if the send budget is used up, only one event of it.
+
+        It calls `begun` at its turn, before it reads.
+        """
         is_part = False
 
         def begin(arguments: list[Any]) -> None:

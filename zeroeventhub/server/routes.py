@@ -63,11 +63,11 @@ async def _events_v1(app: FeedApp, request: FeedRequest) -> Response:
     whole, capacity = await app.runner.info(), app.runner.capacity
     info, count = app.runner.visible(whole, request.principal), len(whole.partitions)
     known, limit, headers = read_v1_request(request, info, count, capacity.page_events)
-    # The hint is the number of events in the whole answer (ZeroEventHub v1, Parameters).
+    # The limit is for the whole answer (ZeroEventHub v1, Parameters).
     share = max(1, limit // len(known))
     types = request.principal.narrowed(None)
-    # An answer that is full leaves partitions out, which keep their cursors. Where it begins
-    # changes with the cursors, so that no partition is left out for ever.
+    # A full answer omits partitions, whose cursors stay as they are. The first partition changes
+    # with the cursors, so that none is omitted for ever.
     cursors = [*known.items()]
     first = crc32(request.scope["query_string"]) % len(cursors)
     parts: dict[int, bytes] = {}
@@ -86,13 +86,12 @@ async def events(app: FeedApp, request: FeedRequest) -> Response:
     """Answer with a page (FeedAPI v2, Events endpoint)."""
     info = await app.runner.info(request.principal)
     wanted, seconds = read_page_request(request, info, app.runner.capacity.page_events)
-    # What was asked for LAST is not shared: its answer changes with each event. A principal with
-    # types of its own gets pages that no other principal gets.
+    # A page at LAST changes with each event, and pages of some types are for one principal only.
     is_last = wanted.cursor == LAST
     shared = None if is_last or request.principal.types is not None else wanted
     page = None if shared is None else await app.pages.get(shared)
     if page is None:
-        if is_last or request.method == "HEAD":  # the cursor of LAST is known at once
+        if is_last or request.method == "HEAD":  # the answer to LAST is its cursor, known at once
             seconds = 0.0
         try:
             found = await app.runner.read(wanted, request, seconds=seconds)
@@ -108,7 +107,7 @@ async def events(app: FeedApp, request: FeedRequest) -> Response:
 
 
 async def extension_of(extension: Extension, app: FeedApp, request: FeedRequest) -> Response:
-    """Answer what an extension describes."""
+    """Answer a request for what an extension describes."""
     info, principal = await app.runner.info(request.principal), request.principal
     expect_extension(info, extension.name)
     asked = read_extension_request(request, extension, info, app.runner.capacity.page_events)
@@ -146,7 +145,7 @@ async def answer_http_feed(app: FeedApp, request: FeedRequest) -> Response:
     while True:
         wanted = PageRequest(partition, cursor, limit, types)
         page = await app.runner.read(wanted, request, seconds=seconds)
-        # A client without cursors cannot move on over what has been deleted.
+        # A client without cursors cannot move on past deleted events.
         if page.events or page.caught_up or page.cursor == cursor:
             break
         cursor = page.cursor
@@ -192,37 +191,36 @@ def feed_routes(
 
     `path` answers discovery (FeedAPI v2) and pages of ZeroEventHub v1; `path`/events answers
     pages of FeedAPI v2; `path`/cursor, `path`/splits, `path`/lag, `path`/cursor-of-count,
-    `path`/segments and `path`/key-history answer what discovery announces, and `path`/progress
-    takes in, by PUT, how far consumers have come. Give them to an application as `routes`, or
-    extend its own with them.
+    `path`/segments and `path`/key-history answer what discovery announces; a PUT of
+    `path`/progress registers how far a consumer has come. Pass the routes to an application as its
+    `routes`, or append them to its own.
 
     Args:
         path: where the feed is mounted, such as "/departures".
-        feed: a TableFeed, or a feed of your own making.
+        feed: a TableFeed, or an own implementation of Feed.
         engine: the SQLAlchemy Engine or AsyncEngine that a TableFeed reads through.
-        name: the routes' name, for `url_for`; pages have the name followed by ":events".
-        authorize: says who may read, and what of it: a function of the request, sync or async,
-            that returns a Principal or raises `Unauthorized` or `Forbidden`; anything else is a
-            refusal. By default the one of a FeedAuthorization around the feed; where there is
-            none, everybody reads everything. See docs/security.md.
+        name: the name of the route of `path`, for `url_for`; the other routes have this name with
+            a suffix, such as ":events".
+        authorize: a function of the request, sync or async, that returns a Principal, or raises
+            `Unauthorized` or `Forbidden`; anything else is a refusal. By default the hook of a
+            FeedAuthorization around the feed; without one, everybody reads everything. See
+            docs/security.md.
         quota: default for principals without their own; anonymous readers share one.
-        capacity: how much the feed takes of this process and of its database.
+        capacity: the limits of the feed in this process and in its database.
         observer: is called with requests and answers, such as one of `zeroeventhub.telemetry`.
-        shared_cache: let caches that serve several clients, such as those of a CDN, keep pages
-            that can never change. Only for a feed that everybody may read: such a cache gives
-            what it has to every client.
-        http_feed: answer at `path`/http-feed as HTTP Feeds has it; for events that are
-            CloudEvents.
+        shared_cache: let caches that serve several clients, such as those of a CDN, store pages
+            that can never change. Only for a feed without `authorize`: such a cache sends what it
+            stores to every client.
+        http_feed: answer HTTP Feeds at `path`/http-feed; the events have to be CloudEvents.
         server_sent_events: stream events at `path`/server-sent-events.
         arrow: send pages as Arrow record batches to clients that prefer them.
-        compressed: pack pages of FeedAPI v2 for clients that ask for zstd, where that is installed,
-            or gzip; of a feed that is read over slow networks, with no proxy before it that does.
+        compressed: compress pages of FeedAPI v2 for clients that accept gzip, or zstd if it is
+            installed. Useful over slow networks, if no proxy compresses.
 
     Raises:
         MissingExtra: `arrow` needs pyarrow, of the extra "arrow".
-        ConfigurationError: the path or the engine does not fit the feed, the feed lacks what
-            another way of reading it needs, or a shared cache would give to everybody what only
-            some may read.
+        ConfigurationError: the path or the engine does not fit the feed, the feed lacks a method
+            that an option needs, or `shared_cache` is given together with `authorize`.
     """
     path = "/" + path.strip("/")
     below = path.rstrip("/")

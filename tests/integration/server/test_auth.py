@@ -278,9 +278,6 @@ def test_application_denies_by_default(shop, build, path):
     with serving(build(shop, None, authorize=hook)) as url:
         assert httpx.get(url + path).status_code == 401
         assert httpx.get(url + path, headers=HEADERS).status_code == 200
-        page = full_page(url + path, **HEADERS)
-        assert page.headers["cache-control"].startswith("private")
-        assert page.headers["vary"] == "Authorization"
     with serving(build(shop, raising(Forbidden("Not you.")), authorize=everybody)) as url:
         assert httpx.get(url + path).status_code == 403
 
