@@ -93,18 +93,18 @@ PLANTED = (
         (_tests("sending"), "-k", "leave_room"),
     ),
     Planted(
-        "readers who have the same take turns in the line",
+        "readers with equal shares take turns in the queue",
         "server/sending.py",
         "            if reader in self._queues:  # after",
         "            if reader not in self._queues and reader in self._taken_by:  # after",
         (_tests("sending"), "-k", "turns"),
     ),
     Planted(
-        "a reader leaves places in the line to others",
+        "a reader leaves places in the queue free",
         "server/sending.py",
         "        if left <= (len(queue) if reader else 0):",
         "        if left <= 0:",
-        (_tests("sending"), "-k", "some_of_the_line"),
+        (_tests("sending"), "-k", "some_of_the_queue"),
     ),
     Planted(
         "each reader who waits has its turn",

@@ -388,7 +388,7 @@ def statuses(url, count, **headers):
     return [get(url, headers=headers).status_code for _ in range(count)]
 
 
-def test_reader_that_asks_too_often_is_told_when_to_come_again(shop):
+def test_reader_that_asks_too_often_learns_when_to_retry(shop):
     """The rate is each reader's own, or that of the routes; answers say when to come again."""
     slow = Principal(name="slow", quota=Quota(rate=0.01, burst=2))
     with served(shop, bearer_tokens({TOKEN: slow, OTHER: "other"})) as url:

@@ -40,7 +40,7 @@ def test_host_that_uses_up_its_pool_is_met_with_a_503(shop):
     reading.dispose()
 
 
-def test_discovery_does_not_stand_in_line(shop, pool):
+def test_discovery_does_not_queue(shop, pool):
     """What a feed knows of itself it says at once, however busy its database is."""
     is_busy, held, proceed = threading.Event(), threading.Event(), threading.Event()
 
@@ -77,7 +77,7 @@ class Stepped(Known):
             return self._page(cursor, limit, count)
 
 
-def test_one_read_answers_all_who_stand_in_line_with_one_question(pool):
+def test_one_read_answers_equal_requests_that_queue(pool):
     """One read answers all equal requests that came before it began, and no later one."""
     feed = Stepped()
     with mounted(feed, capacity=ONE) as url:

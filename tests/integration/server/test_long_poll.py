@@ -320,7 +320,7 @@ def test_look_is_not_cut_short(watcher):
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_commit_through_the_engine_of_the_feed_is_heard_of(any_engine, kind, watcher, pool):
+def test_commit_through_the_engine_of_the_feed_ends_the_wait(any_engine, kind, watcher, pool):
     """What the host commits through the feed's engine need not wait for the next look."""
     reading = engine_of(kind, fill(any_engine, 0))
 

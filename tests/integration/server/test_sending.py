@@ -66,7 +66,7 @@ def test_feed_is_asked_by_so_many_at_once(feed, connections):
 
 
 @pytest.mark.slow
-def test_line_is_left_in_time(pool):
+def test_request_leaves_the_queue_in_time(pool):
     """A request that queues for too long is refused, and at once if the queue is full."""
     feed, capacity = Numbers(9), Capacity(connections=1, patience=1.5, queue=2)
     with mounted(feed, capacity=capacity) as url:
@@ -150,7 +150,7 @@ def test_readers_that_take_nothing_leave_room_to_others():
         assert [get(url, name="modest").status_code for _ in range(3)] == [200] * 3
 
 
-def test_line_is_left_by_turns(pool):
+def test_readers_take_turns_in_the_queue(pool):
     """A reader of few requests waits for at most one request of each reader of many."""
     feed, come = Known(99), []
 
@@ -172,7 +172,7 @@ def test_line_is_left_by_turns(pool):
     assert feed.reads.index("50") <= 2
 
 
-def test_reader_leaves_some_of_the_line_to_others(pool):
+def test_reader_leaves_some_of_the_queue_free(pool):
     """A reader that takes more than half of the queue is refused, and no other reader is."""
     feed, capacity = Known(99), Capacity(connections=1, patience=PATIENCE, queue=6)
     with mounted(feed, authorize=of_name, capacity=capacity) as url:
@@ -270,7 +270,7 @@ class Slow(AsyncNumbers):
 
 
 @pytest.mark.anyio
-async def test_place_in_line_is_never_lost_nor_given_twice():
+async def test_place_in_the_queue_is_never_lost_nor_returned_twice():
     """Requests are answered in their order, and one that is cancelled in the queue or after it,
     at whatever moment, neither keeps the only connection nor returns it twice.
     """
@@ -333,7 +333,7 @@ def test_waiters_and_streams_are_answered_at_once(server):
 
 
 @pytest.mark.slow
-def test_reader_that_does_not_read_keeps_nobody_else(server):
+def test_reader_that_does_not_read_delays_no_other(server):
     """A reader that takes nothing is cut off; waiting readers are answered before."""
     cursor = head_of(f"{server.url}/orders")
     with (

@@ -17,7 +17,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("field", WRONG)
-def test_what_is_no_right_is_refused(field):
+def test_malformed_permission_is_refused(field):
     """What would break a line of the log, or could be taken for more than was meant, is refused."""
     for value in WRONG[field]:
         with pytest.raises(ConfigurationError):
@@ -36,7 +36,7 @@ def test_collections_are_kept_as_they_were():
     assert hash(principal) == hash(Principal(name="reader", partitions=[0], types={"PAID"}))
 
 
-def test_nothing_is_less_than_everything():
+def test_empty_collection_permits_nothing():
     """An empty collection shows nothing, None shows all."""
     everything, nothing = Principal(name="a"), Principal(name="b", partitions=(), types=())
     asked = TypeFilter(frozenset({"paid"}))
