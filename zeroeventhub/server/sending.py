@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import anyio
@@ -232,34 +233,43 @@ class Sender:
         make it ready and send it without a pause after that: it takes its own then."""
 
     async def send(self, response: Response, request: Request, send: Send) -> None:
-        """Send a response in pieces; give it up if its reader receives none for too long."""
+        """Send a response; give it up if its reader receives nothing of it for too long."""
         if not PROCESS.has_warned:
             _warn_once()
-        with anyio.CancelScope() as patience:
-
-            async def send_patiently(message: Message) -> None:
-                body = message.get("body")
-                if body:
-                    self.budget.take(len(body))  # all of it, while some of it is left to send
+        body = getattr(response, "body", None)  # a stream has none
+        with anyio.CancelScope(deadline=anyio.current_time() + self._seconds) as patience:
+            if body is None or len(body) > BUFFERED:
+                in_pieces = partial(self._send_in_pieces, patience, send)
+                await response(request.scope, request.receive, in_pieces)
+            else:
+                self.budget.take(len(body))
                 try:
-                    if body and len(body) > BUFFERED:
-                        # Cut one by one: many readers may be slow to take the same page.
-                        for start in range(0, len(body), PIECE):
-                            piece = body if len(body) <= PIECE else body[start : start + PIECE]
-                            patience.deadline = anyio.current_time() + self._seconds
-                            await send({"type": message["type"], "body": piece, "more_body": True})
-                        # An empty message: the server waits until the reader has the last piece.
-                        message = {**message, "body": b""}
-                    patience.deadline = anyio.current_time() + self._seconds
-                    await send(message)
+                    await response(request.scope, request.receive, send)
                 finally:
-                    if body:
-                        self.budget.take(-len(body))
-                patience.deadline = math.inf  # the next may be long in coming
-
-            await response(request.scope, request.receive, send_patiently)
+                    self.budget.take(-len(body))
         if patience.cancelled_caught:
             # The reader notices: by the answer's length, or the end of a stream without one.
             _log.info(
                 "An answer was given up: its reader took nothing of it for %g s.", self._seconds
             )
+
+    async def _send_in_pieces(
+        self, patience: anyio.CancelScope, send: Send, message: Message
+    ) -> None:
+        """Send a message of a response; each piece of its body has a deadline of its own."""
+        body = message.get("body", b"")
+        self.budget.take(len(body))  # all of it, while some of it is left to send
+        try:
+            if len(body) > BUFFERED:
+                # Cut one by one: many readers may be slow to take the same page.
+                for start in range(0, len(body), PIECE):
+                    piece = body if len(body) <= PIECE else body[start : start + PIECE]
+                    patience.deadline = anyio.current_time() + self._seconds
+                    await send({"type": message["type"], "body": piece, "more_body": True})
+                # An empty message: the server waits until the reader has the last piece.
+                message = {**message, "body": b""}
+            patience.deadline = anyio.current_time() + self._seconds
+            await send(message)
+        finally:
+            self.budget.take(-len(body))
+        patience.deadline = math.inf  # the next message of a stream may be long in coming
