@@ -116,7 +116,7 @@ PLANTED = (
     Planted(
         "a reader with a name has a quota",
         "server/auth.py",
-        "(_USUAL if principal.name else _NO_QUOTA)",
+        "(_DEFAULT_QUOTA if principal.name else _NO_QUOTA)",
         "(_NO_QUOTA if principal.name else _NO_QUOTA)",
         ("tests/unit/server/test_auth.py",),
     ),

@@ -4,7 +4,7 @@ from zeroeventhub.errors import require
 
 require("starlette", extra="server", user="Serving a feed")
 
-# After it:
+# These need Starlette:
 from zeroeventhub.server.app import Answered, Observer  # noqa: E402
 from zeroeventhub.server.auth import (  # noqa: E402
     Authorize,

@@ -10,7 +10,7 @@ from hmac import compare_digest
 from inspect import isawaitable, iscoroutinefunction
 from secrets import token_bytes
 from time import monotonic
-from typing import Any, Literal, NoReturn, TypeAlias, cast
+from typing import Literal, NoReturn, TypeAlias, cast
 
 import anyio
 import anyio.to_thread
@@ -172,12 +172,12 @@ SCOPE_KEY = "zeroeventhub.authorize"
 """Where a FeedAuthorization puts its hook in the scope of a request."""
 
 
-async def everybody(request: Request) -> Principal:  # noqa: ARG001 - whatever it is
+async def everybody(request: Request) -> Principal:  # noqa: ARG001 - a hook takes it
     """Let everybody read everything: the hook of a public feed below a FeedAuthorization."""
     return EVERYBODY
 
 
-async def deny(request: Request) -> NoReturn:  # noqa: ARG001 - whatever it is
+async def deny(request: Request) -> NoReturn:  # noqa: ARG001 - a hook takes it
     """Refuse every request."""
     raise Unauthorized("This feed refuses every reader: it has no `authorize` hook yet.")
 
@@ -213,18 +213,15 @@ class FeedAuthorization:
         await self._app(scope, receive, send)
 
 
-def _callable(authorize: Any) -> Authorize:
-    if not callable(authorize):
+def _callable(authorize: Authorize) -> Authorize:
+    if not callable(cast("object", authorize)):
         raise ConfigurationError("authorize is a function that takes a request.")
-    hook: Authorize = authorize
-    return hook
+    return authorize
 
 
-_SHORTEST = 16
+_SHORTEST_TOKEN = 16
 
-_FORM = re.compile(rf"[A-Za-z0-9._~+/-]{{{_SHORTEST},}}=*", re.ASCII)
-
-_UNKNOWN = 'Bearer error="invalid_token"'
+_TOKEN_FORM = re.compile(rf"[A-Za-z0-9._~+/-]{{{_SHORTEST_TOKEN},}}=*", re.ASCII)
 
 
 def bearer_tokens(tokens: Mapping[str, str | Principal]) -> Authorize:
@@ -243,10 +240,10 @@ def bearer_tokens(tokens: Mapping[str, str | Principal]) -> Authorize:
     digest = partial(blake2b, key=token_bytes(32))
     known: list[tuple[bytes, Principal]] = []
     for token, reader in tokens.items():
-        if not isinstance(cast("object", token), str) or not _FORM.fullmatch(token):
+        if not isinstance(cast("object", token), str) or not _TOKEN_FORM.fullmatch(token):
             # The token is not repeated: it may be a real one followed by a blank.
             raise ConfigurationError(
-                f"A bearer token has at least {_SHORTEST} letters, digits and characters of "
+                f"A bearer token has at least {_SHORTEST_TOKEN} letters, digits and characters of "
                 "._~+/- in front of any =, such as secrets.token_urlsafe() gives."
             )
         principal = reader if isinstance(reader, Principal) else Principal(name=reader)
@@ -262,21 +259,22 @@ def bearer_tokens(tokens: Mapping[str, str | Principal]) -> Authorize:
             if compare_digest(known_digest, shown_digest):
                 found = principal
         if found is None:
-            raise Unauthorized("The bearer token is not one of this feed.", challenge=_UNKNOWN)
+            challenge = 'Bearer error="invalid_token"'
+            raise Unauthorized("The bearer token is not one of this feed.", challenge=challenge)
         return found
 
     return authorize
 
 
-_USUAL = Quota(in_flight=1_000)
+_DEFAULT_QUOTA = Quota(in_flight=1_000)
 """The quota of a principal with a name if neither it nor the feed has a quota."""
 
 _NO_QUOTA = Quota()
 
-_FEW = 64
-"""How many principals are remembered before idle ones are dropped."""
+_FEWEST = 64
+"""How many accounts there are before idle ones are dropped."""
 
-_SOON = 1.0
+_RETRY_AFTER = 1.0
 """Retry-After in seconds, if it is not known when there will be room."""
 
 
@@ -316,10 +314,10 @@ class Quotas:
         self.default = default
         self._clock = clock
         self._accounts: dict[str, Account] = {}
-        self._crowd = _FEW
+        self._drop_above = _FEWEST
 
     def __len__(self) -> int:
-        """Return how many principals are remembered."""
+        """Return how many accounts there are."""
         return len(self._accounts)
 
     def count(self, principal: Principal, among: _Requests = "in_flight") -> Account:
@@ -331,10 +329,10 @@ class Quotas:
         Raises:
             TooManyRequests: the quota is used up.
         """
-        quota = principal.quota or self.default or (_USUAL if principal.name else _NO_QUOTA)
+        quota = principal.quota or self.default or (_DEFAULT_QUOTA if principal.name else _NO_QUOTA)
         account, most = self._account(principal.name), getattr(quota, among)
         if most is not None and getattr(account, among) >= most:
-            raise TooManyRequests(_REFUSALS[among], retry_after=_SOON)
+            raise TooManyRequests(_REFUSALS[among], retry_after=_RETRY_AFTER)
         if among == "in_flight" and quota.rate is not None and quota.burst is not None:
             # The generic cell rate algorithm: a bucket of tokens that is one number.
             now, interval = self._clock(), 1 / quota.rate
@@ -351,13 +349,13 @@ class Quotas:
     def _account(self, name: str) -> Account:
         account = self._accounts.get(name)
         if account is None:
-            if len(self._accounts) >= self._crowd:
+            if len(self._accounts) >= self._drop_above:
                 # Drop idle accounts; amortized, as this runs only when their number has doubled.
                 now, known = self._clock(), self._accounts.items()
                 self._accounts = {
                     name: one for name, one in known if one.in_flight or one.due > now
                 }
-                self._crowd = max(_FEW, 2 * len(self._accounts))
+                self._drop_above = max(_FEWEST, 2 * len(self._accounts))
             account = self._accounts[name] = Account()
         return account
 

@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 BATCH = 4
-"""How many requests are woken at once: answering these takes a millisecond or two."""
+"""How many requests are woken at once: their answers take a millisecond or two."""
 
 PAUSE = 0.005
 """Seconds at most between one batch and the next."""
@@ -143,7 +143,7 @@ class SingleFlight(Generic[_Found]):
                         group.start_soon(_cancel_when_gone, receive, scope)
                     try:
                         self._outcome = _Outcome(await self._find(self._readers))
-                    except Exception as error:  # noqa: BLE001 - it is raised for all who wait
+                    except Exception as error:  # noqa: BLE001 - raised for all waiting requests
                         self._outcome = _Outcome(None, error, error.__traceback__)
                     group.cancel_scope.cancel()
         finally:
@@ -217,7 +217,7 @@ class HeadWatcher:
         self._is_notified = False
         self._deaf_until = -math.inf
         self.version = 0
-        """Counts the changes. Remember it before you read, and wait for another."""
+        """The number of changes. Note it before a read, and wait until it differs."""
 
     async def after(self, version: int) -> None:
         """Wait until the version differs from this one, or the server is ending."""
@@ -245,7 +245,7 @@ class HeadWatcher:
                     pauses = iter(PAUSES)
                     continue
                 if is_ending():
-                    self._change(self._last)  # all who wait are to go on
+                    self._change(self._last)  # wakes all waiting requests
                     return
                 began = anyio.current_time()
                 # Cancelling a query costs its connection, and all waiting requests need the result.
@@ -256,7 +256,7 @@ class HeadWatcher:
                     self._change(head)
                     return
         except ZeroEventHubError:
-            self._change(None)  # all who wait meet it by reading
+            self._change(None)  # all waiting requests meet the error when they read
         except Exception:
             self._flight = SingleFlight(self._watch)
             raise

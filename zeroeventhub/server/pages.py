@@ -38,8 +38,8 @@ BATCH = 16
 """How many pages one statement reads ahead, to share its fixed cost."""
 
 PREFETCH_FRACTION = 4
-"""One reader's pages that are read ahead take at most a quarter of the cache, and less where more
-readers read on: what is dropped before its reader asks for it was read in vain."""
+"""The pages read ahead of one reader take at most a quarter of the cache, and less if more readers
+read on: a page that is dropped before its reader requests it was read in vain."""
 
 MOST = 256
 """How many pages are kept, however small: each check of the history goes through all of them."""
