@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Send
