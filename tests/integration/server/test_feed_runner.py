@@ -9,7 +9,6 @@ import httpx
 from harness.readers import (
     ONE,
     PATIENCE,
-    READER,
     Known,
     get,
     mounted,
