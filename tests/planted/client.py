@@ -76,8 +76,9 @@ PLANTED = (
     Planted(
         "a refusal that is cut is not believed",
         "client/requests.py",
-        "        if not request.is_in_page:\n            raise failure",
-        "        if not request.is_in_page and not request.is_refusal:\n            raise failure",
+        "        if not request.is_in_page:\n            raise Unreachable",
+        "        if request.is_refusal:\n            return\n"
+        "        if not request.is_in_page:\n            raise Unreachable",
         _EXCHANGE,
     ),
     Planted(
@@ -90,8 +91,8 @@ PLANTED = (
     Planted(
         "an operation that took longer than its caller's timeout came too late",
         "client/exchange.py",
-        "        if asked is not None and monotonic() - asked > self._seconds:",
-        "        if asked is not None and monotonic() - asked > self.__index__():",
+        "        if asked is not None and monotonic() - asked > self._timeout:",
+        "        if asked is not None and monotonic() - asked > self._timeout + 1:",
         _EXCHANGE,
     ),
     Planted(
@@ -110,9 +111,9 @@ PLANTED = (
     ),
     Planted(
         "what httpx logs is rewritten only while a feed is asked",
-        "client/redaction.py",
-        "            _asking.reset(former)",
-        "            pass",
+        "client/client.py",
+        "            requested.reset(former)\n        return request\n\n\nclass AsyncClient",
+        "            pass\n        return request\n\n\nclass AsyncClient",
         _REDACTION,
     ),
     Planted(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from zeroeventhub.client.exchange import Exchange
+from zeroeventhub.client.redaction import requested
 from zeroeventhub.client.requests import UNREACHED, RequestBuilder
 from zeroeventhub.protocol import (
     CURSOR_OF_COUNT,
@@ -139,8 +140,9 @@ class Client(RequestBuilder[httpx.Client]):
             ZeroEventHubError: as `fetch`.
         """
         info = self._info or self.discover()
-        options = {"limit": limit, "types": types, "stop": stop, "wait": wait}
-        request = self._arrow_request(info, partition, cursor, **options)
+        request = self._page_request(
+            info, partition, cursor, limit=limit, types=types, stop=stop, wait=wait, as_arrow=True
+        )
         return self._read_arrow_page(self._send(request))
 
     def cursor_at(self, moment: datetime, partition: int = 0) -> str:
@@ -267,25 +269,23 @@ class Client(RequestBuilder[httpx.Client]):
         self._answer(PROGRESS, consumer, partition, cursor)
 
     def _answer(self, name: str, *values: Any) -> Any:
-        """Ask for what an extension answers, given the values of its parameters in their order."""
+        """Request what an extension answers, by the values of its parameters in their order."""
         info = self._info or self.discover()
         request = self._extension_request(info, name, *values)
         return self._read_answer(name, self._send(request))
 
     def _send(self, request: Exchange) -> Exchange:
-        """Send a request and take in its answer."""
+        """Send a request, and read its response."""
+        former = requested.set((self._redaction, request.url))
         try:
-            with (
-                self._redaction.asking(request.url),
-                self._http.stream(
-                    request.method,
-                    request.url,
-                    headers=request.headers,
-                    extensions={"timeout": request.socket_timeouts},
-                    follow_redirects=False,
-                    auth=self._own_auth if self._http.auth is None else httpx.USE_CLIENT_DEFAULT,
-                ) as answer,
-            ):
+            with self._http.stream(
+                request.method,
+                request.url,
+                headers=request.headers,
+                extensions={"timeout": request.socket_timeouts},
+                follow_redirects=False,
+                auth=self._own_auth if self._http.auth is None else httpx.USE_CLIENT_DEFAULT,
+            ) as answer:
                 request.begin(answer)
                 read = answer.is_stream_consumed
                 for chunk in answer.iter_bytes() if read else answer.iter_raw():
@@ -293,6 +293,8 @@ class Client(RequestBuilder[httpx.Client]):
                         break
         except UNREACHED as error:
             self._break_off(request, error)
+        finally:
+            requested.reset(former)
         return request
 
 
@@ -352,8 +354,9 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
     ) -> "ArrowPage":
         """Fetch a page as record batches; see `Client.fetch_arrow`."""
         info = self._info or await self.discover()
-        options = {"limit": limit, "types": types, "stop": stop, "wait": wait}
-        request = self._arrow_request(info, partition, cursor, **options)
+        request = self._page_request(
+            info, partition, cursor, limit=limit, types=types, stop=stop, wait=wait, as_arrow=True
+        )
         return self._read_arrow_page(await self._send(request))
 
     async def cursor_at(self, moment: datetime, partition: int = 0) -> str:
@@ -398,42 +401,42 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
         await self._answer(PROGRESS, consumer, partition, cursor)
 
     async def _answer(self, name: str, *values: Any) -> Any:
-        """Ask for what an extension answers, given the values of its parameters in their order."""
+        """Request what an extension answers, by the values of its parameters in their order."""
         info = self._info or await self.discover()
         request = self._extension_request(info, name, *values)
         return self._read_answer(name, await self._send(request))
 
     async def _send(self, request: Exchange) -> Exchange:
-        """Send a request and take in its answer."""
-        # The alarm inside: bytes that arrived before it rings may hold a checkpoint.
+        """Send a request, and read its response."""
+        former = requested.set((self._redaction, request.url))
         try:
-            with self._redaction.asking(request.url):
-                async with (
-                    asyncio.timeout(request.deadline.left) as alarm,
-                    self._http.stream(
-                        request.method,
-                        request.url,
-                        headers=request.headers,
-                        extensions={"timeout": request.timeouts},
-                        follow_redirects=False,
-                        auth=self._own_auth
-                        if self._http.auth is None
-                        else httpx.USE_CLIENT_DEFAULT,
-                    ) as answer,
-                ):
-                    request.begin(answer)
-                    _wind(alarm, request.deadline.left)
-                    consumed = answer.is_stream_consumed
-                    async for chunk in answer.aiter_bytes() if consumed else answer.aiter_raw():
-                        if not request.take(chunk):
-                            break
-                        _wind(alarm, request.deadline.left)
+            # The timeout inside: bytes that arrived before it ends may hold a checkpoint.
+            async with (
+                asyncio.timeout(request.deadline.left) as timeout,
+                self._http.stream(
+                    request.method,
+                    request.url,
+                    headers=request.headers,
+                    extensions={"timeout": request.timeouts},
+                    follow_redirects=False,
+                    auth=self._own_auth if self._http.auth is None else httpx.USE_CLIENT_DEFAULT,
+                ) as answer,
+            ):
+                request.begin(answer)
+                _postpone(timeout, request.deadline.left)
+                read = answer.is_stream_consumed
+                async for chunk in answer.aiter_bytes() if read else answer.aiter_raw():
+                    if not request.take(chunk):
+                        break
+                    _postpone(timeout, request.deadline.left)
         except UNREACHED as error:
             self._break_off(request, error)
+        finally:
+            requested.reset(former)
         return request
 
 
-def _wind(alarm: asyncio.Timeout, seconds: float) -> None:
-    """Let an alarm ring after so many seconds, unless it is ringing."""
-    if not alarm.expired():
-        alarm.reschedule(asyncio.get_running_loop().time() + seconds)
+def _postpone(timeout: asyncio.Timeout, seconds: float) -> None:
+    """Let a timeout end in a number of seconds, unless it has ended."""
+    if not timeout.expired():
+        timeout.reschedule(asyncio.get_running_loop().time() + seconds)

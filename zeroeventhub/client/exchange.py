@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from zeroeventhub.errors import CutPage, PageTooLarge, ProtocolError, Unreachable
-from zeroeventhub.protocol import Page
+from zeroeventhub.errors import CutPage, PageTooLarge, ProtocolError
 from zeroeventhub.settings import Limits
 from zeroeventhub.wire import ARROW_TYPE
 from zeroeventhub.wire.compression import ContentCoding, content_coding
 from zeroeventhub.wire.ndjson import PageDecoder
 
 if TYPE_CHECKING:
-    from zeroeventhub.wire.arrow import ArrowDecoder, ArrowPage
+    from zeroeventhub.wire.arrow import ArrowDecoder
 
 __all__ = ["Exchange"]
 
@@ -31,24 +30,37 @@ class Deadline:
     Args:
         limits: the client's limits: a deadline for the whole response, and a least rate of bytes.
         wait: seconds that the feed may wait at the head.
+        timeout: seconds that the caller allows for one read of a socket; None for no limit.
+
+    Attributes:
+        asked: when a socket was last told its timeout; None if its result has been received.
     """
 
-    def __init__(self, limits: Limits, wait: float) -> None:
+    def __init__(self, limits: Limits, wait: float, timeout: float | None) -> None:
+        self.asked: float | None = None
         self._limits = limits
         self._wait = wait
+        self._timeout = math.inf if timeout is None else timeout
         self._end = monotonic() + limits.seconds + wait
         self._moment = self._end
         self._begun = 0.0
         self._received = 0
 
     def receive(self, count: int) -> None:
-        """Count received bytes of the body; call it with 0 when the headers have arrived."""
+        """Count received bytes of the body; call it with 0 when the headers have arrived.
+
+        Raises:
+            TimeoutError: the read took longer than the caller's timeout.
+        """
         if not count:
             self._begun = monotonic()
         self._received += count
         if rate := self._limits.bytes_per_second:
             earned = self._limits.grace + self._wait + self._received / rate
             self._moment = min(self._end, self._begun + earned)
+        asked, self.asked = self.asked, None
+        if asked is not None and monotonic() - asked > self._timeout:
+            raise TimeoutError("timed out")
 
     @property
     def left(self) -> float:
@@ -68,47 +80,36 @@ class SocketTimeout:
 
     Sockets convert it to a number before each read, so the deadline also ends a response that
     arrives byte by byte. They convert to whole seconds: fractions are rounded up, and the shortest
-    wait is one second. `check` refuses bytes that arrived in that extra time.
+    wait is one second. `Deadline.receive` refuses bytes that arrived in that extra time.
 
     Args:
-        deadline: that of the whole answer.
-        seconds: the caller's own bound for one operation; None for none.
+        deadline: the deadline of the whole response.
+        seconds: the caller's limit for one operation; None for no limit.
     """
 
     def __init__(self, deadline: Deadline, seconds: float | None) -> None:
         self._deadline = deadline
         self._seconds = math.inf if seconds is None else seconds
-        self._asked: float | None = None
 
     def __repr__(self) -> str:
-        """Show the caller's own bound: httpcore logs it."""
+        """Show the caller's limit: httpcore logs it."""
         return f"{self._seconds:g}"
 
     def __index__(self) -> int:
-        """The whole seconds that an operation may take that starts now.
+        """Return the whole seconds that an operation may take that starts now.
 
         Raises:
             TimeoutError: there is no time left.
         """
-        self._asked = monotonic()
+        self._deadline.asked = monotonic()
         return max(1, math.ceil(float(self)))
 
     def __float__(self) -> float:
-        """The seconds that an operation may take that starts now; see `__index__`."""
+        """Return the seconds that an operation may take that starts now; see `__index__`."""
         left = self._deadline.left
         if left <= 0:
             raise TimeoutError(self._deadline.reason)
         return float(min(self._seconds, left))
-
-    def check(self) -> None:
-        """Refuse the result of the last operation if the deadline has passed.
-
-        Raises:
-            TimeoutError: it has.
-        """
-        asked, self._asked = self._asked, None
-        if asked is not None and monotonic() - asked > self._seconds:
-            raise TimeoutError("timed out")
 
 
 class Exchange:
@@ -126,6 +127,7 @@ class Exchange:
 
     Attributes:
         status: the response's status; 0 before it has arrived.
+        decoder: decodes the page that arrives; None if the response is no page.
         is_refusal: whether the response is an error or of the wrong kind, such as a proxy's web
             page instead of events.
         timeouts: for httpx, in seconds.
@@ -148,13 +150,13 @@ class Exchange:
         self.url = url
         self.headers = headers
         self.method = method
-        self.deadline = Deadline(limits, wait)
+        self.deadline = Deadline(limits, wait, timeout.read)
         self.status = 0
         self.answer_headers = httpx.Headers()
         self.is_refusal = False
-        self.broken: CutPage | Unreachable | PageTooLarge | None = None
+        self.broken: CutPage | PageTooLarge | None = None
         self._asks_page = page is not None
-        self._page: PageDecoder | ArrowDecoder | None = page
+        self.decoder: PageDecoder | ArrowDecoder | None = page
         self._arrow_page = arrow_page
         self._coding: ContentCoding | None = None
         self._document = bytearray()
@@ -167,10 +169,9 @@ class Exchange:
             "write": timeout.write,
             "pool": third if timeout.pool is None else min(timeout.pool, third),
         }
-        self._reading = SocketTimeout(self.deadline, timeout.read)
         self.socket_timeouts: dict[str, Any] = {
             "connect": SocketTimeout(self.deadline, self.timeouts["connect"]),
-            "read": self._reading,
+            "read": SocketTimeout(self.deadline, timeout.read),
             "write": SocketTimeout(self.deadline, timeout.write),
             "pool": self.timeouts["pool"],
         }
@@ -181,17 +182,16 @@ class Exchange:
         Raises:
             TimeoutError: they arrived too late.
         """
-        self._reading.check()
         self.deadline.receive(0)
         self.status, self.answer_headers = answer.status_code, answer.headers
         kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
         is_web_page = kind == "text/html"
         self.is_refusal = self.status != httpx.codes.OK or (self._asks_page and is_web_page)
         if self.is_refusal:
-            self._page = None
+            self.decoder = None
         elif self._arrow_page is not None and kind == ARROW_TYPE:
-            self._page = self._arrow_page
-        # A hook of the caller's may have read it; httpx has unpacked it then.
+            self.decoder = self._arrow_page
+        # A hook of the caller's may have read the body; httpx has unpacked it then.
         header = answer.headers.get("content-encoding", "")
         if header and not answer.is_stream_consumed:
             asks_zstd = "zstd" in self.headers.get("Accept-Encoding", "")
@@ -204,8 +204,7 @@ class Exchange:
             ProtocolError: they are not of the requested form, or exceed the client's limits.
             TimeoutError: they arrived too late.
         """
-        self.deadline.receive(len(chunk))
-        keep = self._keep if self._page is None else self._page.feed
+        keep = self._keep if self.decoder is None else self.decoder.feed
         try:
             for piece in (chunk,) if self._coding is None else self._coding.pieces(chunk):
                 keep(piece)
@@ -218,40 +217,15 @@ class Exchange:
             # The body of an error is optional: the status is enough.
             self._document.clear()
             return False
-        self._reading.check()
+        self.deadline.receive(len(chunk))
         if self.deadline.left < 0:
             raise TimeoutError(self.deadline.reason)
         return True
 
-    def page(self) -> Page:
-        """Return the page of lines, up to its last checkpoint.
-
-        Raises:
-            CutPage: it has no checkpoint.
-            PageTooLarge: it has no checkpoint within the client's limits.
-            ProtocolError: the response is not a page.
-        """
-        if not isinstance(self._page, PageDecoder):
-            raise CutPage("There is no page.")
-        try:
-            return self._page.page(is_whole=self.broken is None)
-        except CutPage as error:
-            raise self.broken or error from None
-
-    def arrow_page(self) -> "ArrowPage | None":
-        """Return the page in Arrow; None if the feed sent lines. See `page`."""
-        arrow_page = self._arrow_page
-        if arrow_page is None or arrow_page is not self._page:
-            return None
-        try:
-            return arrow_page.page()
-        except CutPage as error:
-            raise self.broken or error from None
-
     @property
     def is_in_page(self) -> bool:
         """Whether a page has begun to arrive."""
-        return self.status != 0 and self._page is not None
+        return self.status != 0 and self.decoder is not None
 
     @property
     def body(self) -> bytes:

@@ -2,19 +2,20 @@
 
 import logging
 from base64 import b64encode
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from urllib.parse import quote, quote_plus
 
 import httpx
 
-__all__ = ["Redaction", "bare"]
+__all__ = ["Redaction", "bare", "requested"]
 
 HIDDEN = "[hidden]"
 
 SHORTEST = 4
-"""Characters of a secret, at least: anything shorter would be found in any text."""
+"""Least number of characters of a secret: anything shorter would be found in any text."""
+
+requested: ContextVar["tuple[Redaction, httpx.URL] | None"] = ContextVar("requested", default=None)
+"""The address that is requested now; set it while httpx and its dependencies may log."""
 
 _HARMLESS = {"accept", "accept-encoding", "connection", "content-type", "host", "user-agent"}
 
@@ -35,6 +36,8 @@ class Redaction:
     def __init__(self, url: httpx.URL, http: httpx.Client | httpx.AsyncClient) -> None:
         self._url = url
         self._http = http
+        for logger in _LOGGERS:
+            logger.addFilter(_filter)
 
     def text(self, text: str) -> str:
         """Hide secrets in a text of another origin."""
@@ -42,25 +45,10 @@ class Redaction:
             text = text.replace(secret, HIDDEN)
         return text
 
-    @contextmanager
-    def asking(self, url: httpx.URL) -> Iterator[None]:
-        """Hide secrets in what httpx and its dependencies log during a request.
-
-        Args:
-            url: the requested address.
-        """
-        for logger in _LOGGERS:
-            logger.addFilter(_filter)
-        former = _asking.set((self, url))
-        try:
-            yield
-        finally:
-            _asking.reset(former)
-
-    def address(self, url: httpx.URL, asked: httpx.URL) -> httpx.URL | str:
-        """Write a URL for a log: in full where all of its query is the protocol's."""
+    def address(self, url: httpx.URL, expected: httpx.URL) -> httpx.URL | str:
+        """Write a URL for a log: in full if all of its query is the protocol's."""
         # Parameters that the caller's client added may be secret.
-        return url if url == asked and not self._url.query else bare(url)
+        return url if url == expected and not self._url.query else bare(url)
 
     def _secrets(self) -> set[str]:
         values = [value for _, value in self._url.params.multi_items()]
@@ -72,25 +60,23 @@ class Redaction:
         for name, value in self._http.headers.multi_items():
             if name not in _HARMLESS:
                 values += [value, value.rpartition(" ")[2]]
-        forms = {form(value) for value in values for form in (str, quote_plus, _quote)}
+        forms = {
+            form for value in values for form in (value, quote_plus(value), quote(value, safe=""))
+        }
         return {form for form in forms if len(form) >= SHORTEST}
-
-
-def _quote(value: str) -> str:
-    return quote(value, safe="")
 
 
 class _Filter(logging.Filter):
     """Rewrite log records about a feed's requests, and no others."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Hide secrets in a record that was made while a feed was asked."""
-        if (asking := _asking.get()) is None:
+        """Hide secrets in a record that was made during a request to a feed."""
+        if (request := requested.get()) is None:
             return True
-        redaction, asked = asking
+        redaction, expected = request
         if isinstance(record.args, tuple):
             record.args = tuple(
-                redaction.address(value, asked) if isinstance(value, httpx.URL) else value
+                redaction.address(value, expected) if isinstance(value, httpx.URL) else value
                 for value in record.args
             )
         message = record.getMessage()
@@ -100,7 +86,6 @@ class _Filter(logging.Filter):
         return True
 
 
-_asking: ContextVar[tuple[Redaction, httpx.URL] | None] = ContextVar("asking", default=None)
 _filter = _Filter()
 _LOGGERS = [
     logging.getLogger(name)

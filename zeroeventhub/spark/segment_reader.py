@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from zeroeventhub.client.redaction import Redaction
+from zeroeventhub.client.redaction import Redaction, requested
 from zeroeventhub.errors import (
     Gone,
     ProtocolError,
@@ -128,8 +128,9 @@ def _over_http(url: str, http: httpx.Client) -> Read:
 
     def read(start: int, length: int) -> bytes:
         wanted = {"Range": f"bytes={start}-{start + length - 1}", "Accept-Encoding": "identity"}
+        former = requested.set((redaction, address))
         try:
-            with redaction.asking(address), http.stream("GET", address, headers=wanted) as answer:
+            with http.stream("GET", address, headers=wanted) as answer:
                 _expect_range(answer)
                 return _whole(_taken(answer, length), length)
         except httpx.RequestError as error:
@@ -137,6 +138,8 @@ def _over_http(url: str, http: httpx.Client) -> Read:
             raise Unreachable(
                 f"A file that the feed names cannot be reached: {type(error).__name__}."
             ) from None
+        finally:
+            requested.reset(former)
 
     return read
 

@@ -233,7 +233,7 @@ UNUTTERABLE = [
 def test_what_cannot_be_asked_is_not_sent(any_call, method, arguments, options):
     """A wait that is no time, a moment without a zone and a version below 1 are refused."""
     info = answer(discovery(protocol.WAIT, protocol.CURSOR_OF_TIME, protocol.KEY_HISTORY))
-    sentence = "wait for 0 to 999,999 seconds|moment|from 1 on"
+    sentence = "wait for 0 to 999,999 seconds|moment|start at 1"
     refused = pytest.raises(errors.ConfigurationError, match=sentence)
     with raw_feed(info=info) as (url, seen), refused:
         any_call(url, method, *arguments, **options)
