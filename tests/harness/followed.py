@@ -18,6 +18,7 @@ from zeroeventhub.consumer.steps import (
     Place,
     Redeliver,
     Step,
+    Stopped,
 )
 from zeroeventhub.errors import Fenced, StoreUnavailable, TokenChanged, ZeroEventHubError
 from zeroeventhub.protocol import CAUGHT_UP, WAIT
@@ -131,18 +132,18 @@ class World:
 
 
 def drive(steps, world, most=200):
-    """Take decisions' steps in a world; return what they return, or None if there are more."""
+    """Take decisions' steps in a world; return whether they ended, rather than have more."""
     go_on = partial(next, steps)
     for _ in range(most):
         try:
             step = go_on()
-        except StopIteration as end:
-            return end.value
+        except StopIteration:
+            return True
         try:
             go_on = partial(steps.send, world.carry_out(step))
         except (ZeroEventHubError, ValueError) as error:
             go_on = partial(steps.throw, error)
-    return None
+    return False
 
 
 def follow(world, most=200, **options):
@@ -159,7 +160,7 @@ def follow(world, most=200, **options):
 
 
 def read(world, most=200, **options):
-    """Read the first partition of a world under a lease; return what the reading returned."""
+    """Read the first partition of a world under a lease; return whether it was drained."""
     wishes = {
         "partition": world.layout[0],
         "among": (0,),
@@ -170,11 +171,15 @@ def read(world, most=200, **options):
         "failures": Failures(),
         "stopped": lambda: False,
         "transactions": Whole(),
-        "has_capacity": lambda: True,
+        "running": (),
+        "slots": 1,
         "letters": set(),
         "epochs": world.epochs,
     }
-    return drive(PartitionFollower(**(wishes | options)).steps(), world, most)
+    try:
+        return drive(PartitionFollower(**(wishes | options)).steps(), world, most)
+    except Stopped:
+        return False
 
 
 def world_of(*pages, closed=False, **options):

@@ -72,9 +72,7 @@ def move(store, partition, place, new):
 
 def end(store, partition, place):
     """Write down that a partition was read to its end."""
-    with store.engine.begin() as connection:
-        result = connection.execute(store.end(NAME, partition, place))
-        store.confirm(result, NAME, partition)
+    call(store, store.end, partition, place)
 
 
 def inherit(store, heirs, remaining=None):

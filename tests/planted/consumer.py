@@ -78,8 +78,8 @@ PLANTED = (
     Planted(
         "what a failed event wrote is undone",
         "consumer/handler.py",
-        "            self._check_stands()\n            self._end(undo)",
-        "            self._check_stands()\n            self._end(keep)",
+        "                self._end(undo, keeps=False)",
+        "                self._end(keep, keeps=False)",
         (_APPLY, "-k", "set_aside and sqlite"),
     ),
     Planted(
@@ -134,7 +134,7 @@ PLANTED = (
     Planted(
         "a run at the head sees that an operator has put the cursor elsewhere",
         "consumer/runner.py",
-        "            epochs=self._epochs,",
+        "            epochs=runner.epochs,",
         "            epochs={},",
         (_RUNNER, "-k", "put_back"),
     ),

@@ -54,8 +54,8 @@ PLANTED = (
     mistake(
         "a partition that goes on has not ended",
         "consumer/store/store.py",
-        """        values = {"ended": False} if goes_on else {}""",
-        "        values = {}",
+        "True: move.values(ended=False)}",
+        "True: move}",
     ),
     mistake(
         "no lease is taken over before it has run out",

@@ -1,6 +1,7 @@
 """One request and the part of its response received so far, within the client's limits; no I/O."""
 
 import math
+from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +76,7 @@ class Deadline:
         return f"it took longer than {self._limits.seconds + self._wait:g} seconds"
 
 
+@dataclass(eq=False, repr=False)
 class SocketTimeout:
     """A timeout whose value is the time left, computed whenever a socket reads it.
 
@@ -82,18 +84,17 @@ class SocketTimeout:
     arrives byte by byte. They convert to whole seconds: fractions are rounded up, and the shortest
     wait is one second. `Deadline.receive` refuses bytes that arrived in that extra time.
 
-    Args:
+    Attributes:
         deadline: the deadline of the whole response.
         seconds: the caller's limit for one operation; None for no limit.
     """
 
-    def __init__(self, deadline: Deadline, seconds: float | None) -> None:
-        self._deadline = deadline
-        self._seconds = math.inf if seconds is None else seconds
+    deadline: Deadline
+    seconds: float | None
 
     def __repr__(self) -> str:
         """Show the caller's limit: httpcore logs it."""
-        return f"{self._seconds:g}"
+        return f"{self.seconds}"
 
     def __index__(self) -> int:
         """Return the whole seconds that an operation may take that starts now.
@@ -101,15 +102,15 @@ class SocketTimeout:
         Raises:
             TimeoutError: there is no time left.
         """
-        self._deadline.asked = monotonic()
+        self.deadline.asked = monotonic()
         return max(1, math.ceil(float(self)))
 
     def __float__(self) -> float:
         """Return the seconds that an operation may take that starts now; see `__index__`."""
-        left = self._deadline.left
+        left = self.deadline.left
         if left <= 0:
-            raise TimeoutError(self._deadline.reason)
-        return float(min(self._seconds, left))
+            raise TimeoutError(self.deadline.reason)
+        return left if self.seconds is None else min(float(self.seconds), left)
 
 
 class Exchange:

@@ -26,7 +26,7 @@ from zeroeventhub.consumer.handler import (
 )
 from zeroeventhub.consumer.lanes import PageLanes, move_cursor
 from zeroeventhub.consumer.observer import RunLog
-from zeroeventhub.consumer.page import AsyncPendingPage, DecodeHint, PendingPage, without_duplicates
+from zeroeventhub.consumer.page import DecodeHint, without_duplicates
 from zeroeventhub.consumer.steps import Advance, Deliver, Place, Redeliver
 from zeroeventhub.consumer.store.dead_letters import DeadLetter
 from zeroeventhub.consumer.store.lane_progress import LaneProgress
@@ -161,7 +161,13 @@ class PageTransactions:
             progress = yield from self._look_up(step)
         events, cursor = step.page.events, step.page.cursor
         if progress is None and self._config.lanes == 1:
-            move = partial(self._move, step, cursor)
+            move = partial(
+                self._store.advance,
+                consumer=self._name,
+                partition=step.partition,
+                place=step.place,
+                new=cursor,
+            )
             yield from self._all([Work(step, events, partial(self._apply, step, events, move))])
         else:
             lanes = PageLanes(self._config, step, progress)
@@ -187,9 +193,13 @@ class PageTransactions:
         place, progress = self._progress.pop(step.partition, (None, None))
         if place != step.place:
             progress = yield from self._look_up(step)
-        move = partial(self._move, step, step.new)
-        if progress is not None:
-            move = partial(move_cursor, self._config, step, step.new, progress)
+
+        def move(connection: Connection) -> None:
+            if progress is None:
+                self._store.advance(connection, self._name, step.partition, step.place, step.new)
+            else:
+                move_cursor(self._config, step, step.new, progress, connection)
+
         yield from self._all([_work(step, move)])
         self._progress[step.partition] = Place(step.new, step.place.epoch), progress
 
@@ -231,12 +241,6 @@ class PageTransactions:
 
         (progress,) = yield from self._all([_work(step, look_up)])
         return progress
-
-    def _move(
-        self, step: Deliver | Advance | Redeliver, cursor: str, connection: Connection
-    ) -> None:
-        """Move the cursor from a step's place, or raise Fenced; also if it stays the same."""
-        self._store.advance(connection, self._name, step.partition, step.place, cursor)
 
     def _all(self, works: Sequence[Work]) -> Generator[Transact, Sequence[Result], Sequence[Any]]:
         """Run works; return their results, or raise the most important error."""
@@ -311,23 +315,6 @@ class PageTransactions:
         except Exception as error:  # noqa: BLE001 - judged with those of the other works
             return error
 
-    def _call(
-        self,
-        step: Deliver | Redeliver,
-        events: Sequence[Event],
-        transaction: Transaction,
-    ) -> None:
-        """Call `apply`."""
-        cursor = step.page.cursor if isinstance(step, Deliver) else step.place.cursor
-        described = (step.partition, events, cursor, step.place, self._config, self.hint)
-        handler = self._handler
-        if handler.is_async:
-            given, page = transaction.given, AsyncPendingPage(*described)
-            driver: Any = transaction.connection.connection.dbapi_connection
-            driver.run_async(lambda _: handler.call_async(given, page))
-        else:
-            handler.call(transaction.given, PendingPage(*described))
-
     # What one does.
 
     def _apply(
@@ -364,13 +351,22 @@ class PageTransactions:
         if step.set_aside or held_keys:
             events = self._held_back(transaction, step, events, held_keys, tally)
         if events:
-            transaction.call(partial(self._call, step, events, transaction))
+            content = (
+                step.partition,
+                events,
+                step.page.cursor,
+                step.place,
+                self._config,
+                self.hint,
+            )
+            transaction.call(partial(self._handler.call, transaction, *content))
         return tally
 
     def _redo(self, step: Redeliver, letter: DeadLetter, transaction: Transaction) -> bool:
         """Apply the event of a dead letter again, if it is still due; return whether it worked."""
         connection = transaction.connection
-        self._move(step, step.place.cursor, connection)
+        place = step.place
+        self._store.advance(connection, self._name, step.partition, place, place.cursor)
         if [one.id for one in self._due(step, connection)] != [letter.id]:
             return False
         error = self._tried(transaction, step, letter.event, letter.tries)
@@ -386,7 +382,8 @@ class PageTransactions:
     ) -> None:
         """Store that the event of a dead letter failed once more, this time at its commit."""
         self._config.observer.failed(self._name, step.partition, error, letter.tries + 1)
-        self._move(step, step.place.cursor, connection)
+        place = step.place
+        self._store.advance(connection, self._name, step.partition, place, place.cursor)
         self._letters.failed_again(connection, letter, error, letter.tries + 1)
 
     def _due(self, step: Redeliver, connection: Connection) -> list[DeadLetter]:
@@ -438,9 +435,11 @@ class PageTransactions:
         self, transaction: Transaction, step: Deliver | Redeliver, event: Event, before: int
     ) -> Exception | None:
         """Try to apply an event up to `Failures.tries` times; return the last error."""
+        cursor = step.page.cursor if isinstance(step, Deliver) else step.place.cursor
+        content = (step.partition, (event,), cursor, step.place, self._config, self.hint)
         error: Exception | None = None
         for attempt in range(before + 1, before + 1 + self._config.failures.tries):
-            error = transaction.attempt(partial(self._call, step, (event,), transaction))
+            error = transaction.call(partial(self._handler.call, transaction, *content), catch=True)
             if error is None:
                 return None
             self._config.observer.failed(self._name, step.partition, error, attempt)

@@ -5,7 +5,7 @@ lease. Both are generators without I/O that yield steps.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Container, Generator, Mapping
+from collections.abc import Callable, Collection, Container, Generator, Mapping, Sized
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -30,7 +30,6 @@ from zeroeventhub.consumer.steps import (
     backoff,
     pause_at_head,
     persist,
-    reaches_head,
 )
 from zeroeventhub.errors import (
     Fenced,
@@ -48,7 +47,7 @@ __all__ = ["Follower", "PartitionFollower", "Transactions"]
 _Steps = Generator[Step, Any, Any]
 
 
-class _PutElsewhere(Exception):  # noqa: N818 - named for what happened
+class _CursorSet(Exception):  # noqa: N818 - named for what happened
     """Raised when an operator has moved a cursor while this layout was read."""
 
 
@@ -114,7 +113,7 @@ class Follower:
                     found, at_head = yield from self._read_page(
                         partition, place, known, waits=waits, following=following
                     )
-                except _PutElsewhere:
+                except _CursorSet:
                     # A parent that was read to its end may have to be read again, and first.
                     return False
                 except TokenChanged:
@@ -140,17 +139,17 @@ class Follower:
             epochs: the epoch of each cursor when it was first loaded.
 
         Raises:
-            _PutElsewhere: an operator has moved its cursor, or that of its parent.
+            _CursorSet: an operator has moved its cursor, or that of its parent.
         """
         known = partition.id in epochs
         place: Place = yield from self._persist(Load(partition.id, among))
         if epochs.setdefault(partition.id, place.epoch) != place.epoch:
-            raise _PutElsewhere
+            raise _CursorSet
         parent = partition.starts_after
         if not known and parent in epochs:
             before: Place = yield from self._persist(Load(parent, among))
             if before.epoch != epochs[parent]:
-                raise _PutElsewhere
+                raise _CursorSet
         return place
 
     def _read_page(
@@ -178,7 +177,8 @@ class Follower:
         wait = LONGEST_WAIT if waits and at_head else 0.0
         page: Page = yield from self._persist(Fetch(partition.id, cursor, wait))
         found = mine.empty_pages.moves(page, partition.id, cursor)
-        at_head = reaches_head(page, cursor)
+        # Without the feed's own mark, a page that does not move the cursor counts as the head.
+        at_head = page.caught_up or not found
         mine.cursor = page.cursor
         if at_head:
             mine.head = page.cursor
@@ -239,8 +239,9 @@ class PartitionFollower:
         failures: what to do with a page whose handler raises.
         transactions: decides which transactions a step takes.
         stopped: returns whether to end before the next step.
-        has_capacity: returns whether slots are free, so that the feed may wait at its head and the
-            next page may be fetched ahead.
+        running: the partitions that are being read; updated in place.
+        slots: while no more partitions than these are running, the feed may wait at its head, and
+            the next page is fetched ahead.
         letters: the partitions with dead letters marked for retry; updated in place.
         epochs: the epochs of cursors; updated in place. An epoch above that of the place means
             that this reader may no longer move the cursor, as after an operator has moved it.
@@ -255,7 +256,8 @@ class PartitionFollower:
     failures: Failures
     transactions: Transactions
     stopped: Callable[[], bool]
-    has_capacity: Callable[[], bool]
+    running: Sized
+    slots: int
     letters: Container[int]
     epochs: Mapping[int, int]
     _place: Place = field(default=Place(""), init=False)
@@ -263,45 +265,44 @@ class PartitionFollower:
     _empty_pages: EmptyPages = field(default_factory=EmptyPages, init=False)
     _commits: RetryBudget = field(init=False)
 
-    def steps(self) -> Generator[Step, Any, bool]:
-        """Yield the steps; return whether the partition was drained, and not stopped.
+    def steps(self) -> Generator[Step, Any, None]:
+        """Yield the steps until the partition is drained.
 
         Raises:
+            Stopped: it was stopped before.
             TokenChanged: the feed's partitions have changed: discover again.
             LeaseLost: another process reads the partition now.
             Halted: a page could not be applied.
         """
         self._commits = RetryBudget(self.attempts, self.stopped)
-        try:
-            yield from self._read()
-        except Stopped:
-            return False
-        return True
-
-    def _read(self) -> Generator[Step, Any, None]:
-        """Read until the partition is drained."""
-        number, lingers = self.partition.id, self.forever and not self.partition.closed
+        fetches = RetryBudget(self.attempts, self.stopped)
+        number, follows = self.partition.id, self.forever and not self.partition.closed
         yield from self._load()
-        while lingers or self._head != self._place.cursor or not (yield from self._end()):
+        while follows or self._head != self._place.cursor or not (yield from self._end()):
             if self.stopped():
                 raise Stopped
             if self.epochs.get(number, 0) > self._place.epoch:
                 yield from self._load()
             if number in self.letters:
                 yield from self._redeliver()
-            waits = WAIT in self.extensions and self.has_capacity()
             cursor = self._place.cursor
-            at_head = self._head == cursor
-            fetch = Fetch(number, cursor, LONGEST_WAIT if waits and at_head else 0.0)
-            page: Page = yield from persist(fetch, RetryBudget(self.attempts, self.stopped))
-            news = self._empty_pages.moves(page, number, cursor)
-            if page.events:
+            waits = WAIT in self.extensions and len(self.running) <= self.slots
+            wait = LONGEST_WAIT if waits and self._head == cursor else 0.0
+            try:
+                page: Page = yield Fetch(number, cursor, wait)
+            except TransientError as error:
+                yield from fetches.wait_out(error)
+                continue
+            fetches.failed = 0
+            moved = page.cursor != cursor
+            if page.events and moved:
+                self._empty_pages.cursors.clear()
                 yield from self._deliver(page)
-            elif news:
+            elif self._empty_pages.moves(page, number, cursor):
                 yield from self._advance(page.cursor)
-            if reaches_head(page, cursor):
+            if page.caught_up or not moved:
                 self._head = page.cursor
-            if self._head == self._place.cursor and lingers and not (waits and news):
+            if self._head == self._place.cursor and follows and not (waits and moved):
                 yield pause_at_head(self.poll_interval, waits=waits)
 
     def _end(self) -> Generator[Step, Any, bool]:
@@ -338,7 +339,7 @@ class PartitionFollower:
         tries, set_aside = 0, False
         while self._place.cursor == start:
             ahead = None
-            if not page.caught_up and self.has_capacity():
+            if not page.caught_up and len(self.running) <= self.slots:
                 ahead = Fetch(number, page.cursor)
             try:
                 yield from self.transactions.deliver(

@@ -5,7 +5,7 @@ import sqlite3
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from enum import Enum, auto
 from functools import partial
 from importlib import import_module
@@ -107,25 +107,32 @@ class Handler:
         decode, data_type, together = _argument(argument, is_async=is_async)
         return cls(apply, is_async, kind, sessions, decode, data_type, together)
 
-    def arguments(self, page: PendingPage | AsyncPendingPage) -> Iterable[Any]:
-        """Return the arguments that a page yields; `apply` is called once for each."""
-        if self.decode is None:
-            return (page,)
-        events: Any = page.events
-        if self.decode is not _itself:
+    def _decoded(self, decode: Decode, events: Any) -> Iterable[Any]:
+        """Convert events to arguments; `apply` is called once for each."""
+        if decode is not _itself:
             whole = self.data_type is not None and isinstance(events, PageEvents)
             values = events.decoded(self.data_type) if whole else None
             # If one does not fit, decode event by event, to raise its error when its turn comes.
-            events = map(self.decode, events) if values is None else values
+            events = map(decode, events) if values is None else values
         return [list(events)] if self.together else events
 
-    def call(self, given: Any, page: PendingPage) -> None:
-        """Call an `apply` that is not async."""
-        apply = self.apply
+    def call(self, transaction: "Transaction", *content: Any) -> None:
+        """Call `apply`.
+
+        Args:
+            transaction: the open transaction.
+            content: what a PendingPage is made of.
+        """
+        apply, decode, given = self.apply, self.decode, transaction.given
+        if self.is_async:
+            driver: Any = transaction.connection.connection.dbapi_connection
+            driver.run_async(lambda _: self._call_async(given, AsyncPendingPage(*content)))
+            return
+        page = PendingPage(*content)
         try:
             # SQLAlchemy does not see a commit through the driver, but psycopg refuses it in here.
             with given.transaction() if self.kind is Kind.DRIVER else nullcontext():
-                for argument in self.arguments(page):
+                for argument in (page,) if decode is None else self._decoded(decode, page.events):
                     result = apply(given, argument)
                     # Checked only for a result, as this runs for every event.
                     if result is not None and inspect.isawaitable(result):
@@ -138,12 +145,11 @@ class Handler:
         except Fenced as error:
             raise _committed_page() from error
 
-    async def call_async(self, given: Any, page: AsyncPendingPage) -> None:
-        """Call an async `apply`."""
-        apply = self.apply
+    async def _call_async(self, given: Any, page: AsyncPendingPage) -> None:
+        apply, decode = self.apply, self.decode
         try:
             async with given.transaction() if self.kind is Kind.DRIVER else nullcontext():
-                for argument in self.arguments(page):
+                for argument in (page,) if decode is None else self._decoded(decode, page.events):
                     await apply(given, argument)
         except Fenced as error:
             raise _committed_page() from error
@@ -405,99 +411,85 @@ class Transaction:
         handle: the connection or session that it is open on.
         connection: the connection of the handle.
         given: the argument for `apply`.
+        was_refused: whether `apply` has tried to commit.
     """
 
     handle: Connection | Session
     connection: Connection
     given: Any
-    _was_refused: bool = False
-    _info: dict[Any, Any] = field(default_factory=dict)
+    was_refused: bool = False
 
-    def call(self, apply: Callable[[], object]) -> None:
-        """Call `apply`.
+    def call(self, apply: Callable[[], object], *, catch: bool = False) -> Exception | None:
+        """Call `apply`; if it raises, undo its writes.
+
+        Args:
+            apply: the function.
+            catch: whether to return its error instead of raising it, unless it is transient or
+                ends the transaction.
 
         Raises:
             Exception: what `apply` raised; roll the transaction back.
             ConfigurationError: `apply` has ended the transaction.
         """
-        keep, undo = self._begin()
-        try:
-            apply()
-            self._check_whole()
-            self._end(keep)
-        except Exception as error:
-            if not _ends_all(error) and self._stands:
-                self._end(undo)
-            raise
-        finally:
-            self._info.pop(_APPLYING, None)
-
-    def attempt(self, apply: Callable[[], object]) -> Exception | None:
-        """Call `apply`; if it raises, undo its writes and return the error.
-
-        Errors that end the transaction, and transient errors, are raised.
-        """
-        keep, undo = self._begin()
-        try:
-            apply()
-            self._check_whole()
-            self._end(keep)
-        except Exception as error:
-            if _ends_all(error):
-                raise
-            self._check_stands()
-            self._end(undo)
-            return error
-        finally:
-            self._info.pop(_APPLYING, None)
-        return None
-
-    def _begin(self) -> tuple[Callable[[], None], Callable[[], None]]:
-        """Set a savepoint; return the functions that release it and that roll back to it."""
-        connection = self.connection
+        connection, info = self.connection, self.connection.info
         if connection.engine not in _watched:
             # The caller's sessions may have another engine.
             event.listen(connection, "commit", _refuse_to_commit)
             watch_commits(connection.engine)
-        self._was_refused = False
-        self._info = connection.info
-        self._info[_APPLYING] = self
+        self.was_refused = False
+        info[_APPLYING] = self
+        keep: Callable[[], object]
+        undo: Callable[[], object]
         if isinstance(self.handle, Session):
             nested = self.handle.begin_nested()
-            return nested.commit, nested.rollback
-        # Without SQLAlchemy, which would compile these statements each time.
-        cursor = connection.connection.cursor()
-        cursor.execute("SAVEPOINT zeroeventhub_page")
-        return (
-            partial(cursor.execute, "RELEASE SAVEPOINT zeroeventhub_page"),
-            partial(cursor.execute, "ROLLBACK TO SAVEPOINT zeroeventhub_page"),
-        )
+            keep, undo = nested.commit, nested.rollback
+        else:
+            # Without SQLAlchemy, which would compile these statements each time.
+            cursor = connection.connection.cursor()
+            cursor.execute("SAVEPOINT zeroeventhub_page")
+            keep = partial(cursor.execute, "RELEASE SAVEPOINT zeroeventhub_page")
+            undo = partial(cursor.execute, "ROLLBACK TO SAVEPOINT zeroeventhub_page")
+        try:
+            apply()
+            self._end(keep, keeps=True)
+        except Exception as error:
+            if _ends_all(error):
+                raise
+            if catch:
+                self._check_stands()
+            if self._stands:
+                self._end(undo, keeps=False)
+            if not catch:
+                raise
+            return error
+        finally:
+            info.pop(_APPLYING, None)
+        return None
 
-    def _check_whole(self) -> None:
-        """Raise ConfigurationError if the writes of `apply` cannot be committed."""
-        if self._was_refused or not self.handle.in_transaction():
-            self._check_stands()
-        if isinstance(self.handle, Session):
-            self.handle.flush()
-        driver = self.connection.connection.driver_connection
-        status = getattr(getattr(driver, "info", None), "transaction_status", None)
-        if status == ABORTED and database_of(self.connection).aborts_on_error:
-            raise ConfigurationError(
-                "apply has caught an error of the database and gone on, but PostgreSQL had aborted "
-                "the transaction: let the error pass, or catch it around a savepoint."
-            )
-
-    def _end(self, end: Callable[[], None]) -> None:
-        """Release the savepoint, or roll back to it.
+    def _end(self, end: Callable[[], object], *, keeps: bool) -> None:
+        """Release the savepoint, which keeps the writes of `apply`, or roll back to it.
 
         Raises:
+            ConfigurationError: the writes cannot be committed.
             TransactionEnded: the savepoint is gone, and so is its transaction.
         """
-        self._info.pop(_APPLYING, None)
+        dialect = self.connection.dialect
+        if keeps:
+            if self.was_refused or not self.handle.in_transaction():
+                self._check_stands()
+            if isinstance(self.handle, Session):
+                self.handle.flush()
+            driver = self.connection.connection.driver_connection
+            status = getattr(getattr(driver, "info", None), "transaction_status", None)
+            if status == ABORTED and database_of(self.connection).aborts_on_error:
+                raise ConfigurationError(
+                    "apply has caught an error of the database and gone on, but PostgreSQL had "
+                    "aborted the transaction: let the error pass, or catch it around a savepoint."
+                )
         try:
             end()
-        except Exception as error:
-            if is_transient(error) or not isinstance(error, self._of_database):
+        except (DBAPIError, InvalidRequestError, dialect.loaded_dbapi.Error) as error:
+            if is_transient(error):
                 raise
             raise TransactionEnded(
                 "The transaction that apply was given has ended before apply did, so that cursor "
@@ -507,12 +499,8 @@ class Transaction:
             ) from error
 
     @property
-    def _of_database(self) -> tuple[type[Exception], ...]:
-        return DBAPIError, InvalidRequestError, self.connection.dialect.loaded_dbapi.Error
-
-    @property
     def _stands(self) -> bool:
-        return self.handle.in_transaction() and not self._was_refused
+        return self.handle.in_transaction() and not self.was_refused
 
     def _check_stands(self) -> None:
         """Raise ConfigurationError if `apply` has rolled the whole transaction back."""
@@ -521,21 +509,6 @@ class Transaction:
                 "apply has rolled back the transaction it was given, and the cursor with it, or "
                 "was kept from committing it: to undo a part of it, use a savepoint (begin_nested)."
             )
-
-    def refuse_to_commit(self) -> None:
-        """Keep `apply` from committing.
-
-        Raises:
-            ConfigurationError: always.
-        """
-        self._was_refused = True
-        # SQLAlchemy counts the refused commit as done, and would return an open transaction to the
-        # pool.
-        self.connection.connection.rollback()
-        raise ConfigurationError(
-            "apply must not commit the transaction it was given: it is committed after apply, "
-            "with the cursor."
-        )
 
 
 _watched: WeakSet[Engine] = WeakSet()
@@ -550,8 +523,22 @@ def watch_commits(engine: Engine) -> None:
 
 
 def _refuse_to_commit(connection: Connection) -> None:
-    if transaction := connection.info.get(_APPLYING):
-        transaction.refuse_to_commit()
+    """Keep `apply` from committing.
+
+    Raises:
+        ConfigurationError: `apply` is running.
+    """
+    transaction: Transaction | None = connection.info.get(_APPLYING)
+    if transaction is None:
+        return
+    transaction.was_refused = True
+    # SQLAlchemy counts the refused commit as done, and would return an open transaction to the
+    # pool.
+    transaction.connection.connection.rollback()
+    raise ConfigurationError(
+        "apply must not commit the transaction it was given: it is committed after apply, with the "
+        "cursor."
+    )
 
 
 def _ends_all(error: Exception) -> bool:

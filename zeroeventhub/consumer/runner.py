@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import SingletonThreadPool, StaticPool
 
-from zeroeventhub.consumer.apply import PageTransactions, Result, Transact
+from zeroeventhub.consumer.apply import PageTransactions, Transact
 from zeroeventhub.consumer.concurrency import Concurrency, Limiter
 from zeroeventhub.consumer.config import Config
 from zeroeventhub.consumer.coordinator import Coordinator
@@ -23,7 +23,6 @@ from zeroeventhub.consumer.observer import RunLog
 from zeroeventhub.consumer.steps import (
     Await,
     Claim,
-    Claimed,
     Deliver,
     Discover,
     Fetch,
@@ -33,12 +32,12 @@ from zeroeventhub.consumer.steps import (
     Start,
     Step,
     Stop,
+    Stopped,
 )
 from zeroeventhub.consumer.store_session import StoreSteps, in_store
 from zeroeventhub.databases import database_of
 from zeroeventhub.driving import drive, drop_traceback, settled
 from zeroeventhub.errors import ConfigurationError, Fenced, StoreUnavailable
-from zeroeventhub.protocol import FeedInfo
 
 __all__ = ["Runner"]
 
@@ -61,9 +60,24 @@ class PartitionReader:
         self._runner = runner
         self._concurrency: Any = runner.concurrency
         self._stopping = self._concurrency.event()
-        self._follower = runner.follower(start, self._stopping.is_set)
+        config = runner.config
+        self._follower = PartitionFollower(
+            partition=start.partition,
+            among=start.among,
+            extensions=runner.extensions,
+            forever=config.follow,
+            poll_interval=config.poll_interval,
+            attempts=config.attempts,
+            failures=config.failures,
+            transactions=runner.transactions,
+            stopped=self._stopping.is_set,
+            running=runner.running,
+            slots=config.concurrency,
+            letters=runner.letters,
+            epochs=runner.epochs,
+        )
         self._prefetcher = self._concurrency.prefetcher(
-            runner.client, runner.config, runner.transactions.hint
+            runner.client, config, runner.transactions.hint
         )
         self._slot_since: float | None = None
         self._has_page = False
@@ -113,21 +127,18 @@ class PartitionReader:
 
     async def _outcome(self) -> Outcome:
         try:
-            drained = await drive(self._follower.steps(), self._carry_out)
+            await drive(self._follower.steps(), self._carry_out)
+        except Stopped:
+            return Outcome(self._partition, read=self._has_read)
         except Exception as error:  # noqa: BLE001 - the coordinator judges it
             self._runner.log.ended(self._partition, error)
             return Outcome(self._partition, error, read=self._has_read)
-        return Outcome(self._partition, drained=drained, read=self._has_read)
+        return Outcome(self._partition, drained=True, read=self._has_read)
 
     async def _carry_out(self, step: Step | Transact) -> Any:
         runner = self._runner
         if isinstance(step, Pause):
-            # A reader that has a page keeps its slot, so that pages are never more than slots.
-            if not self._has_page:
-                await self._rest()
-            runner.log.waits(step, self._partition)
-            drop_traceback(step.reason)
-            await self._concurrency.wait(self._stopping, step.seconds)
+            await self._pause(step)
             return None
         since = self._slot_since
         if isinstance(step, Fetch):
@@ -145,24 +156,25 @@ class PartitionReader:
             return page
         await runner.writers.acquire()
         try:
-            return await (self._transact(step) if isinstance(step, Transact) else self._write(step))
+            if not isinstance(step, Transact):
+                return await self._write(step)
+            transactions, works, writes = runner.transactions, step.works, step.works[0].step
+            self._has_page = isinstance(writes, Deliver)
+            if isinstance(writes, Deliver) and writes.ahead is not None:
+                await self._prefetcher.start(writes.ahead)
+            if len(works) == 1:
+                return [await transactions.do(works[0])]
+            return await self._concurrency.all(transactions.do, works, transactions.at_once)
         finally:
             runner.writers.release()
 
-    async def _transact(self, transact: Transact) -> list[Result]:
-        transactions, works = self._runner.transactions, transact.works
-        step = works[0].step
-        self._has_page = isinstance(step, Deliver)
-        if isinstance(step, Deliver) and step.ahead is not None:
-            await self._prefetcher.start(step.ahead)
-        if len(works) == 1:
-            return [await transactions.do(works[0])]
-        if transactions.at_once == 1:
-            return [await transactions.do(work) for work in works]
-        results: list[Result] = await self._concurrency.all(
-            transactions.do, works, transactions.at_once
-        )
-        return results
+    async def _pause(self, step: Pause) -> None:
+        # A reader that has a page keeps its slot, so that pages are never more than slots.
+        if not self._has_page:
+            await self._rest()
+        self._runner.log.waits(step, self._partition)
+        drop_traceback(step.reason)
+        await self._concurrency.wait(self._stopping, step.seconds)
 
     async def _write(self, step: Step) -> Any:
         runner = self._runner
@@ -200,6 +212,9 @@ class Runner:
         writers: the readers that may use the store. For SQLite that is one at a time: they wait
             here in order, as waiting for SQLite's lock times out.
         running: the partitions that are being read.
+        letters: the partitions with dead letters marked for retry.
+        epochs: by partition that this process holds, the epoch of its cursor.
+        extensions: the extensions that the feed announces.
     """
 
     def __init__(
@@ -227,15 +242,15 @@ class Runner:
         owner = f"{socket.gethostname()[:60]}:{os.getpid()}:{secrets.token_hex(6)}"
         self.store_steps = StoreSteps(config, owner)
         # Both are changed in place, as the readers of partitions hold references to them.
-        self._letters: set[int] = set()
-        self._epochs: dict[int, int] = {}
-        self.transactions = PageTransactions(config, apply, sessions, log, self._letters)
+        self.letters: set[int] = set()
+        self.epochs: dict[int, int] = {}
+        self.transactions = PageTransactions(config, apply, sessions, log, self.letters)
         alone = database_of(engine).single_writer
         self.workers = Limiter(config.concurrency, concurrency)
         self.writers = Limiter(1 if alone else config.concurrency + 1, concurrency)
         self.running: set[int] = set()
         self._stopped = stopped
-        self._extensions: frozenset[str] = frozenset()
+        self.extensions: frozenset[str] = frozenset()
         self._news: Any = concurrency.queue()
         self._readers: dict[int, PartitionReader] = {}
         self._outcomes: list[Outcome] = []
@@ -271,33 +286,15 @@ class Runner:
                 await reader.join()
             await self._leave()
 
-    def follower(self, start: Start, stopped: Callable[[], bool]) -> PartitionFollower:
-        """Decide how to read one partition.
-
-        Args:
-            start: what to read.
-            stopped: tells whether this reading is to end.
-        """
-        config = self.config
-        return PartitionFollower(
-            partition=start.partition,
-            among=start.among,
-            extensions=self._extensions,
-            forever=config.follow,
-            poll_interval=config.poll_interval,
-            attempts=config.attempts,
-            failures=config.failures,
-            transactions=self.transactions,
-            stopped=stopped,
-            has_capacity=lambda: len(self.running) <= config.concurrency,
-            letters=self._letters,
-            epochs=self._epochs,
-        )
-
     async def _carry_out(self, step: Step) -> Any:
         match step:
             case Discover():
-                return self._discovered(await settled(self.client.discover()))
+                info = await settled(self.client.discover())
+                self.extensions = info.extensions
+                if self.config.inbox is None:
+                    # A v1 feed makes no promise either way.
+                    self.transactions.inbox = info.token is not None and not info.exactly_once
+                return info
             case Start():
                 reader = self._readers[step.partition.id] = PartitionReader(step, self)
                 if self._stopped():
@@ -317,33 +314,21 @@ class Runner:
                 return await self._write(step)
         return None
 
-    def _discovered(self, info: FeedInfo) -> FeedInfo:
-        """Take note of what the feed can do, and whether its events go through the inbox."""
-        self._extensions = info.extensions
-        # A v1 feed makes no promise either way.
-        repeats = info.token is not None and not info.exactly_once
-        chosen = self.config.inbox
-        self.transactions.inbox = repeats if chosen is None else chosen
-        return info
-
     async def _write(self, step: Step) -> Any:
         store, steps = self.config.store, self.store_steps
         # First in the queue: the renewal of a lease must not wait long for what it protects.
         async with self.writers.slot(first=True):
             result = await in_store(store, steps.carry_out, step)
         if isinstance(step, Claim):
-            self._claimed(result)
+            self.letters.clear()
+            self.letters.update(result.letters)
+            self.epochs.clear()
+            self.epochs.update(result.epochs)
+            self.log.holds(result.held)
             if steps.is_pruning_due():
                 async with self.writers.slot():
                     await in_store(store, steps.prune)
         return result
-
-    def _claimed(self, claimed: Claimed) -> None:
-        self._letters.clear()
-        self._letters.update(claimed.letters)
-        self._epochs.clear()
-        self._epochs.update(claimed.epochs)
-        self.log.holds(claimed.held)
 
     async def _await(self, seconds: float) -> tuple[Outcome, ...]:
         if not self._outcomes:

@@ -42,7 +42,6 @@ __all__ = [
     "moves_cursor",
     "pause_at_head",
     "persist",
-    "reaches_head",
 ]
 
 
@@ -275,7 +274,7 @@ SHORTEST_BACKOFF = 0.1
 LONGEST_BACKOFF = 30.0
 
 LONGEST_WAIT = 5.0
-"""Seconds that the feed is asked to wait at its head; a consumer that is stopped waits as long."""
+"""Seconds that the feed is asked to wait at its head."""
 
 
 class Stopped(Exception):  # noqa: N818 - named for what happened
@@ -381,14 +380,6 @@ def _stands_still(partition: int) -> ProtocolError:
         f"The feed sent events of partition {partition} without moving the cursor: they "
         "would come again for ever."
     )
-
-
-def reaches_head(page: Page, cursor: str) -> bool:
-    """Return whether no event followed a page that was read from a cursor.
-
-    Without the feed's own mark, a page that brings nothing new counts as the head.
-    """
-    return page.caught_up or page.cursor == cursor
 
 
 def pause_at_head(poll_interval: float, *, waits: bool) -> Pause:

@@ -76,8 +76,7 @@ class StoreSteps:
             case Advance():
                 self._store.advance(connection, self._name, step.partition, step.place, step.new)
             case End():
-                end = self._store.end(self._name, step.partition, step.place)
-                self._store.confirm(connection.execute(end), self._name, step.partition)
+                self._store.end(connection, self._name, step.partition, step.place)
             case Claim() if self._owner is not None:
                 return self._store.leases.claim(
                     connection,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.assignment import choose, ready
-from zeroeventhub.consumer.steps import EmptyPages, reaches_head
+from zeroeventhub.consumer.steps import EmptyPages
 from zeroeventhub.errors import ConfigurationError, CutPage
 from zeroeventhub.protocol import (
     CURSOR_OF_COUNT,
@@ -73,7 +73,7 @@ class Walk:
             wanted = size if events is None else min(size, events - found)
             page = self.page(partition, cursor, wanted, stop)
             empty_pages.moves(page, partition, cursor)
-            at_head = page.stop_reached or reaches_head(page, cursor)
+            at_head = page.stop_reached or page.caught_up or page.cursor == cursor
             if 0 < len(page.events) < wanted and not self._can_stop:
                 end = self._cut(partition, cursor, page)
             elif page.events:
@@ -202,7 +202,8 @@ class Places:
     def _all(self, partition: int, start: str, stop: str | None) -> Reach:
         """Look whether there is an event, and return where all of them end."""
         page = self._walk.page(partition, start, 1, stop)
-        if not page.events and (page.stop_reached or reaches_head(page, start)):
+        at_head = page.stop_reached or page.caught_up or page.cursor == start
+        if at_head and not page.events:
             return Reach(start, 0, at_head=True)
         if stop is None:
             # Another process may answer, whose head lies before the event, or before the start.

@@ -25,6 +25,7 @@ from zeroeventhub.consumer.steps import (
     Release,
     Start,
     Stop,
+    Stopped,
 )
 from zeroeventhub.errors import (
     CutPage,
@@ -385,7 +386,8 @@ class Worker(Sleeper):
             self.world.failures,
             Whole(),
             self.is_stopped,
-            lambda: self.world.roomy,
+            (),
+            0 if self.world.roomy else -1,
             set(),
             process.epochs,
         )
@@ -396,7 +398,10 @@ class Worker(Sleeper):
     def main(self):
         error, drained = None, False
         try:
-            drained = yield from drive(self.follower.steps(), self.carry_out)
+            yield from drive(self.follower.steps(), self.carry_out)
+            drained = True
+        except Stopped:
+            pass
         except ZeroEventHubError as caught:
             error = caught
             if isinstance(error, Halted):

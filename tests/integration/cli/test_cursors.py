@@ -43,8 +43,7 @@ def test_list_and_show_say_where_consumers_stand(store, any_database_url, of_bil
     call(store, store.load, 0, name="audit")
     claim(store, "host:1", [0])
     enter(store, 0, "host:1")
-    with store.engine.begin() as connection:
-        store.confirm(connection.execute(store.end(NAME, 1, Place("b"))), NAME, 1)
+    call(store, store.end, 1, Place("b"))
     listed = run("list", "--store", any_database_url).stdout.splitlines()
     assert listed[0].startswith("audit: partitions 1, processes 0, moved ")
     assert listed[1].startswith("billing: partitions 2, processes 1, moved ")

@@ -116,10 +116,8 @@ class CursorStore:
         self._place = select(columns.cursor, columns.epoch).where(
             self._is_row(_CONSUMER, _PARTITION)
         )
-        self._moves = {
-            goes_on: self._moved(_CONSUMER, _PARTITION, _PLACE, _NEW, goes_on=goes_on)
-            for goes_on in (False, True)
-        }
+        move = self._at(_CONSUMER, _PARTITION, _PLACE).values(cursor=_NEW, updated_at=Moment())
+        self._moves = {False: move, True: move.values(ended=False)}
 
     def create_tables(self, connection: Connection) -> None:
         """Create the tables unless they exist; async: `await connection.run_sync(…)`.
@@ -339,17 +337,10 @@ class CursorStore:
         self._hand_letters_over(connection, consumer, heirs, gone)
         connection.execute(self.tables.lanes.delete().where(_of(self.tables.lanes, consumer, gone)))
 
-    def move(self, consumer: str, partition: int, place: Place, new: str) -> Update:
-        """Build the statement that moves a cursor, and matches no row unless it is at its place.
-
-        A move to the same cursor changes nothing, but is fenced as well.
-        """
-        return self._moved(consumer, partition, place, new, goes_on=new != place.cursor)
-
     def advance(
         self, connection: Connection, consumer: str, partition: int, place: Place, new: str
     ) -> None:
-        """Move a cursor from its place.
+        """Move a cursor from its place; a move to the same cursor is fenced as well.
 
         Args:
             connection: a connection to the store, in a transaction.
@@ -368,25 +359,15 @@ class CursorStore:
             _PLACE.epoch.key: place.epoch,
             _NEW.key: new,
         }
-        moved = connection.execute(self._moves[new != place.cursor], parameters)
-        self.confirm(moved, consumer, partition)
-
-    def end(self, consumer: str, partition: int, place: Place) -> Update:
-        """Build the statement that stores that a partition was read to its end; see `move`."""
-        return self._at(consumer, partition, place).values(ended=True, updated_at=Moment())
-
-    @staticmethod
-    def confirm(result: Any, consumer: str, partition: int) -> None:
-        """Check that a move or an end matched its row.
-
-        Raises:
-            Fenced: it did not; roll the transaction back.
-        """
+        result = connection.execute(self._moves[new != place.cursor], parameters)
         if result.rowcount != 1:
-            raise Fenced(
-                f"The cursor of consumer {consumer!r} in partition {partition} has moved since "
-                "this page was read; roll back: another process has applied the page, or may."
-            )
+            raise _moved(consumer, partition)
+
+    def end(self, connection: Connection, consumer: str, partition: int, place: Place) -> None:
+        """Store that a partition was read to its end; arguments and errors as for `advance`."""
+        end = self._at(consumer, partition, place).values(ended=True, updated_at=Moment())
+        if connection.execute(end).rowcount != 1:
+            raise _moved(consumer, partition)
 
     def set(self, connection: Connection, consumer: str, partition: int, cursor: str) -> None:
         """Set a cursor for an operator, and fence the process that reads the partition.
@@ -506,14 +487,6 @@ class CursorStore:
             cursor=cursor, epoch=cursors.c.epoch + 1, ended=False, updated_at=Moment()
         )
 
-    def _moved(
-        self, consumer: Any, partition: Any, place: Place, new: Any, *, goes_on: bool
-    ) -> Update:
-        values = {"ended": False} if goes_on else {}
-        return self._at(consumer, partition, place).values(
-            cursor=new, updated_at=Moment(), **values
-        )
-
     def _at(self, consumer: Any, partition: Any, place: Place) -> Update:
         columns = self.tables.cursors.c
         return self.tables.cursors.update().where(
@@ -538,6 +511,13 @@ def check_consumer_name(name: str) -> None:
         raise ConfigurationError(
             f"A consumer's name has 1 to {NAME_LENGTH} characters; this one {len(name)}."
         )
+
+
+def _moved(consumer: str, partition: int) -> Fenced:
+    return Fenced(
+        f"The cursor of consumer {consumer!r} in partition {partition} has moved since this page "
+        "was read; roll back: another process has applied the page, or may."
+    )
 
 
 def _handed_over(partition: int) -> TokenChanged:

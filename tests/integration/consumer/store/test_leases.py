@@ -117,7 +117,7 @@ def test_claim_does_not_wait_for_a_page(leveled_store):
     place, other, letter = load(store, 0), load(store, 1), Event.of({})
     claim(store, "one", (0, 1))
     with store.engine.connect() as page, store.engine.connect() as lane:
-        page.execute(store.move(NAME, 0, place, "a"))
+        store.advance(page, NAME, 0, place, "a")
         add = store.dead_letters.add
         add(page, NAME, 0, letter, key="k", error=ValueError(), tries=1)
         add(page, NAME, 0, letter, key="k", error=None, tries=0)

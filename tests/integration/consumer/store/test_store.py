@@ -99,7 +99,7 @@ def test_entering_waits_for_a_commit_under_way(leveled_store):
     place = load(store, 0)
     claim(store, "two", [0])
     with kept_waiting(store, enter, store, 0, "two") as (connection, found):
-        connection.execute(store.move(NAME, 0, place, "a"))
+        store.advance(connection, NAME, 0, place, "a")
     if not is_refused_for_now(found[0]):
         assert found == [replace(place, cursor="a", epoch=1)]
     assert enter(store, 0, "two").cursor == "a"
@@ -194,7 +194,7 @@ def test_heirs_see_a_commit_that_was_under_way(store):
     """An inheritance waits for a commit of the parent that has begun, and takes its cursor."""
     place = load(store, 0, start="a")
     with kept_waiting(store, inherit, store, {1: [0]}) as (connection, results):
-        connection.execute(store.move(NAME, 0, place, "b"))
+        store.advance(connection, NAME, 0, place, "b")
     assert results == [None]
     assert cursor(store, 1) == "b"
 
