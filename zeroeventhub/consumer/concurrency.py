@@ -13,13 +13,14 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from contextvars import Context, copy_context
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
 from zeroeventhub.consumer.config import Config
 from zeroeventhub.consumer.landing import prepare_rows
 from zeroeventhub.consumer.page import DecodeHint
-from zeroeventhub.consumer.steps import Fetch
+from zeroeventhub.consumer.steps import Fetch, Stopped
 from zeroeventhub.driving import blocking
 from zeroeventhub.protocol import Page
 from zeroeventhub.wire.ndjson import PageEvents
@@ -74,10 +75,22 @@ class Prefetcher:
 
 
 class ThreadPrefetcher(Prefetcher):
-    """Fetch ahead in a separate thread; fetch any other page in the caller's thread."""
+    """Fetch ahead in a separate thread; fetch any other page in the caller's thread.
 
-    def __init__(self, client: Any, config: Config, hint: DecodeHint) -> None:
+    Args:
+        client: reads the feed.
+        config: the consumer's options.
+        hint: the type or table that pages will be converted to.
+        ends_process: whether the process ends when the consumer is stopped. Its readers then leave
+            a request in the separate thread, where long polls are sent as well.
+    """
+
+    def __init__(
+        self, client: Any, config: Config, hint: DecodeHint, *, ends_process: bool = False
+    ) -> None:
         super().__init__(client, config, hint)
+        self._ends_process = ends_process
+        self._is_cancelled = False
         self._orders: SimpleQueue[tuple[Fetch, Context] | None] = SimpleQueue()
         self._answers: SimpleQueue[Page | BaseException] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -97,6 +110,10 @@ class ThreadPrefetcher(Prefetcher):
 
     async def fetch(self, step: Fetch) -> Page:
         """Return the page of a step, or raise its error: what came ahead, if it was for this."""
+        if step.wait and self._ends_process:
+            await self.start(step)
+            if self._is_cancelled:
+                raise Stopped
         known, self._step = self._step, None
         if known is not None:
             answer = self._answers.get()
@@ -117,10 +134,16 @@ class ThreadPrefetcher(Prefetcher):
         return page
 
     def cancel(self) -> None:
-        """Wait for the page being fetched: another thread cannot cancel a request."""
+        """Stop waiting for the separate thread, if the process ends; it cannot be cancelled."""
+        if self._ends_process:
+            self._is_cancelled = True
+            self._answers.put(Stopped())
 
     async def drop(self) -> None:
         """Drop the page fetched ahead, and end the thread."""
+        if self._is_cancelled:
+            await self.close()
+            return
         if self._step is not None:
             self._step = None
             self._answers.get()
@@ -185,7 +208,9 @@ class Threads:
 
     event = threading.Event
     queue = SimpleQueue
-    prefetcher = ThreadPrefetcher
+
+    def __init__(self, *, ends_process: bool = False) -> None:
+        self.prefetcher = partial(ThreadPrefetcher, ends_process=ends_process)
 
     async def wait(self, event: threading.Event, seconds: float) -> None:
         """Wait for an event, for so many seconds at most."""

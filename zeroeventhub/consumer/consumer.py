@@ -300,14 +300,15 @@ class Consumer(_Consumer[Client]):
             apply: writes the effects through the transaction that is its first argument.
             sessions: makes an ORM session of the store's engine, if `apply` takes a session.
             handle_signals: stop at SIGTERM and SIGINT, after the pages in work: for programs that
-                only consume. In other programs call `stop` when the program ends.
+                only consume. It does not wait for requests at the head, which end with the program.
+                In other programs call `stop` when the program ends.
 
         Raises:
             Halted: a partition has halted, because `apply` raised in every try.
             ConfigurationError: several threads cannot use the store's engine, or `handle_signals`
                 is set outside of the main thread.
         """
-        runner = self._runner(Threads(), apply, sessions)
+        runner = self._runner(Threads(ends_process=handle_signals), apply, sessions)
         signals = stop_on_signals(self.stop) if handle_signals else nullcontext()
         with signals, self._woken_by(runner.wake), self._reporter().in_thread():
             blocking(runner.run())
