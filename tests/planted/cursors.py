@@ -47,8 +47,8 @@ PLANTED = (
     Planted(
         "a child waits for its parent where a reset comes between its lease and its first page",
         "consumer/store_session.py",
-        ", self._owner, after=step.after\n",
-        ", self._owner\n",
+        ", owner, after=step.after)",
+        ", owner)",
         ("tests/integration/consumer/test_consumer.py", "-k", "child_waits"),
     ),
     mistake(

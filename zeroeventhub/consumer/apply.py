@@ -3,8 +3,8 @@
 One transaction writes the cursor, the inbox, the dead letters and the effects. It moves the cursor
 first: a second process of the same consumer waits for that row's lock, and is then fenced.
 
-Generators decide which transactions to run; `PageTransactions.do` runs one. Inside, sync and async
-consumers share the code: SQLAlchemy runs sync functions over async connections.
+Generators decide which transactions to run, and `PageTransactions.do` runs one. Sync and async
+consumers share what happens inside: SQLAlchemy runs sync functions over async connections.
 """
 
 import logging
@@ -51,12 +51,12 @@ LETTERS_AT_ONCE = 1000
 
 @dataclass(frozen=True)
 class Work:
-    """A function to run in a transaction of its own.
+    """A function to run in a transaction of its own; the result is its return value.
 
     Attributes:
         step: the step that it belongs to.
         events: the events that it applies; none if it uses only the store's own tables.
-        act: the function; the result is its return value.
+        act: the function.
     """
 
     step: Deliver | Advance | Redeliver
@@ -80,7 +80,7 @@ _Transactions: TypeAlias = Generator[Transact, Sequence[Result], None]
 
 @dataclass
 class Tally:
-    """Count what a transaction did with its events.
+    """What a transaction did with its events.
 
     Attributes:
         events: how many events it had.
@@ -96,8 +96,8 @@ class Tally:
 class PageTransactions:
     """Apply pages and dead letters, each in a transaction that also holds the cursor.
 
-    Several threads may call it at once, for different partitions. A page uses one connection of
-    the store's engine for each lane.
+    Several threads may call it at once, for different partitions. A page uses one connection of the
+    store's engine for each lane.
 
     Args:
         config: the consumer's options.
@@ -108,8 +108,8 @@ class PageTransactions:
 
     Attributes:
         hint: the type or table that pages are converted to, once known.
-        inbox: whether to remember events, and drop those that come twice. If the caller leaves
-            that to the feed's promise, the runner sets it after discovery.
+        inbox: whether to drop events that were applied before. If the caller leaves that to the
+            feed's promise, the runner sets it after discovery.
         at_once: how many works run in parallel.
 
     Raises:
@@ -184,12 +184,7 @@ class PageTransactions:
         self._progress[step.partition] = Place(cursor, step.place.epoch), progress
 
     def advance(self, step: Advance) -> _Transactions:
-        """Move the cursor past no events; lanes that are already beyond it keep their progress.
-
-        Raises:
-            Fenced: the cursor has moved.
-            StoreUnavailable: as for `deliver`.
-        """
+        """Move the cursor past no events; lanes beyond it keep their progress."""
         place, progress = self._progress.pop(step.partition, (None, None))
         if place != step.place:
             progress = yield from self._look_up(step)
@@ -207,10 +202,6 @@ class PageTransactions:
         """Apply again the dead letters of a partition that the operator marked for retry.
 
         Another failure is stored in the letter.
-
-        Raises:
-            Fenced: the cursor has moved.
-            StoreUnavailable: as for `deliver`.
         """
         for _ in range(LETTERS_AT_ONCE):
             (due,) = yield from self._all([_work(step, partial(self._due, step))])
@@ -233,7 +224,7 @@ class PageTransactions:
     def _look_up(
         self, step: Deliver | Advance
     ) -> Generator[Transact, Sequence[Result], LaneProgress | None]:
-        """Read the lanes' progress, once: while it holds the lease, only this process moves it."""
+        """Read the lanes' progress, once, as only the holder of the lease moves it."""
         progress: LaneProgress | None
 
         def look_up(connection: Connection) -> LaneProgress | None:
@@ -324,14 +315,7 @@ class PageTransactions:
         fence: Callable[[Connection], None],
         transaction: Transaction,
     ) -> Tally:
-        """Apply events of a page, after a fence.
-
-        Args:
-            step: the page's delivery.
-            events: the events of the page that this transaction applies.
-            fence: moves the cursor or the lane past them, or raises Fenced.
-            transaction: the open transaction.
-        """
+        """Apply some events of a page, after a fence moves the cursor or lane past them."""
         tally = Tally(len(events))
         connection = transaction.connection
         if not self._config.synchronous_commit:
@@ -363,7 +347,7 @@ class PageTransactions:
         return tally
 
     def _redo(self, step: Redeliver, letter: DeadLetter, transaction: Transaction) -> bool:
-        """Apply the event of a dead letter again, if it is still due; return whether it worked."""
+        """Apply the event of a dead letter again; return whether it succeeded."""
         connection = transaction.connection
         place = step.place
         self._store.advance(connection, self._name, step.partition, place, place.cursor)
@@ -380,7 +364,7 @@ class PageTransactions:
     def _fail_again(
         self, step: Redeliver, letter: DeadLetter, error: Exception, connection: Connection
     ) -> None:
-        """Store that the event of a dead letter failed once more, this time at its commit."""
+        """Store that the event of a dead letter has failed again, at its commit."""
         self._config.observer.failed(self._name, step.partition, error, letter.tries + 1)
         place = step.place
         self._store.advance(connection, self._name, step.partition, place, place.cursor)
@@ -446,11 +430,7 @@ class PageTransactions:
         return error
 
     def _complain(self) -> None:
-        """Warn that an event has no id, and so may be applied twice.
-
-        Raises:
-            ConfigurationError: the caller has set `inbox=True`.
-        """
+        """Warn that an event has no id; raise ConfigurationError if `inbox=True` was set."""
         if self._config.inbox:
             raise ConfigurationError(
                 "An event has no id, so the inbox cannot tell whether it comes twice: give "

@@ -11,11 +11,7 @@ __all__ = ["Assignments", "choose", "inheritance", "ready"]
 
 
 def choose(info: FeedInfo, partitions: Collection[int] | None) -> tuple[Partition, ...]:
-    """Return the partitions of a feed to read.
-
-    Args:
-        info: the feed's description.
-        partitions: the ids that the caller configured; None for all.
+    """Return the partitions of a feed to read: those that the caller configured, or all.
 
     Raises:
         ConfigurationError: the feed does not have a configured partition.
@@ -91,13 +87,13 @@ class Assignments:
         chosen: the partitions to read, by this process or another.
         claimed: the result of the last claim.
         running: the partitions that this process reads.
-        stopping: those of them that have to stop.
+        stopping: running partitions that have to stop.
         drained: the partitions of this layout that this process has read to their heads.
         conflicts: outcomes that report a change of the feed's partitions.
         halted: the error of each halted partition.
         errors: the other errors that readers ended with.
-        first_seen: by partition that another process holds, the end of its lease when this
-            process first saw it.
+        first_seen: by partition that another process holds, the end of its lease when this process
+            first saw it.
     """
 
     info: FeedInfo | None = None
@@ -112,7 +108,7 @@ class Assignments:
     first_seen: dict[int, float] = field(default_factory=dict)
 
     def start_layout(self, info: FeedInfo, partitions: Collection[int] | None) -> None:
-        """Take over the feed's partitions, and choose those to read."""
+        """Store the feed's partitions, and choose those to read."""
         self.chosen = choose(info, partitions)
         if info != self.info:
             # The publisher may have added events to a drained partition before closing it.
@@ -121,7 +117,7 @@ class Assignments:
         self.conflicts.clear()
 
     def record_claim(self, claimed: Claimed) -> None:
-        """Take over the result of a claim."""
+        """Store the result of a claim."""
         self.claimed = claimed
         # An operator may have moved back the cursor of a partition that was read to its end.
         closed = {partition.id for partition in self.chosen if partition.closed}
@@ -130,7 +126,7 @@ class Assignments:
             self.first_seen.setdefault(partition, runs_out)
 
     def record_outcome(self, outcome: Outcome) -> None:
-        """Take over how the reading of a partition ended."""
+        """Store how the reading of a partition ended."""
         self.running.discard(outcome.partition)
         self.stopping.discard(outcome.partition)
         if outcome.drained:
@@ -147,7 +143,7 @@ class Assignments:
 
     @property
     def done(self) -> set[int]:
-        """The partitions that have been read to their ends, here or by another process."""
+        """The partitions that have been read to their ends, by this process or another."""
         return self.drained | self.claimed.ended
 
     @property
@@ -166,7 +162,7 @@ class Assignments:
     def needless(self) -> frozenset[int]:
         """The partitions whose leases this process does not need.
 
-        Those that halted are kept: another process would fail at the same event.
+        It keeps those of halted partitions: another process would fail at the same event.
         """
         return self.claimed.held - self.due - self.running - (self.halted.keys() & set(self.wanted))
 

@@ -1,6 +1,6 @@
 """What differs between threads and tasks: start work, wait, share slots, and fetch pages ahead.
 
-A consumer is written once, as coroutines. Those of an AsyncConsumer suspend; those of a Consumer
+A consumer is written once, as coroutines. In an AsyncConsumer they suspend; in a Consumer they
 block their thread instead, and never suspend.
 """
 
@@ -96,7 +96,7 @@ class ThreadPrefetcher(Prefetcher):
         self._thread: threading.Thread | None = None
 
     async def start(self, step: Fetch) -> None:
-        """Begin to fetch, unless that has begun: a page at hand may be applied a second time."""
+        """Begin to fetch, unless that has begun, as when a page is applied a second time."""
         if step == self._step:
             return
         if self._step is not None:
@@ -109,7 +109,7 @@ class ThreadPrefetcher(Prefetcher):
         self._orders.put((step, copy_context()))
 
     async def fetch(self, step: Fetch) -> Page:
-        """Return the page of a step, or raise its error: what came ahead, if it was for this."""
+        """Return the page of a step, or raise its error; it may have been fetched ahead."""
         if step.wait and self._ends_process:
             await self.start(step)
             if self._is_cancelled:
@@ -126,7 +126,7 @@ class ThreadPrefetcher(Prefetcher):
                 try:
                     raise answer
                 finally:
-                    del answer  # the error's traceback holds this frame, and the frame the error
+                    del answer  # else the error and its traceback would keep each other in memory
             del answer
         started = time.monotonic() - time.thread_time()
         page = await self._fetch(step)
@@ -172,14 +172,14 @@ class TaskPrefetcher(Prefetcher):
     _page: asyncio.Future[Page] | None = None
 
     async def start(self, step: Fetch) -> None:
-        """Begin to fetch, unless that has begun: a page at hand may be applied a second time."""
+        """Begin to fetch, unless that has begun, as when a page is applied a second time."""
         if step == self._step:
             return
         await self.drop()
         self._step, self._page = step, asyncio.ensure_future(self._fetch(step))
 
     async def fetch(self, step: Fetch) -> Page:
-        """Return the page of a step, or raise its error: what came ahead, if it was for this."""
+        """Return the page of a step, or raise its error; it may have been fetched ahead."""
         await self.start(step)
         assert self._page is not None  # noqa: S101 - it has just been started
         try:
@@ -213,11 +213,11 @@ class Threads:
         self.prefetcher = partial(ThreadPrefetcher, ends_process=ends_process)
 
     async def wait(self, event: threading.Event, seconds: float) -> None:
-        """Wait for an event, for so many seconds at most."""
+        """Wait for an event, for at most a number of seconds."""
         event.wait(seconds)
 
     async def get(self, queue: SimpleQueue[Any], seconds: float) -> list[Any]:
-        """Return what comes first within so many seconds, in a list; an empty one if nothing."""
+        """Return the next item of a queue in a list; an empty one after a number of seconds."""
         with suppress(Empty):
             return [queue.get(timeout=seconds)]
         return []
@@ -239,13 +239,13 @@ class Threads:
         """Leave a thread alone: it ends after its present page."""
 
     async def join(self, job: threading.Thread) -> None:
-        """Wait for the end of a piece of work."""
+        """Wait for the end of a thread."""
         job.join()
 
     async def all(
         self, do: Callable[[_Item], Coroutine[Any, Any, _Result]], items: Sequence[_Item], most: int
     ) -> list[_Result]:
-        """Do something with all items, with so many at a time at most."""
+        """Do something with all items, with at most `most` at a time."""
         with ThreadPoolExecutor(most, "zeroeventhub-lane") as lanes:
             # Each in a copy of this context, which holds the current trace.
             futures = [lanes.submit(copy_context().run, blocking, do(item)) for item in items]
@@ -260,19 +260,19 @@ class Tasks:
     prefetcher = TaskPrefetcher
 
     async def wait(self, event: asyncio.Event, seconds: float) -> None:
-        """Wait for an event, for so many seconds at most."""
+        """Wait for an event, for at most a number of seconds."""
         with suppress(TimeoutError):
             await asyncio.wait_for(event.wait(), seconds)
 
     async def get(self, queue: "asyncio.Queue[Any]", seconds: float) -> list[Any]:
-        """Return what comes first within so many seconds, in a list; an empty one if nothing."""
+        """Return the next item of a queue in a list; an empty one after a number of seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 return [await queue.get()]
         return []
 
     async def take(self, slot: Future[None], limiter: "Limiter") -> None:
-        """Wait for a slot, and give it back if the task is cancelled meanwhile."""
+        """Wait for a slot; return it if the task is cancelled meanwhile."""
         try:
             await asyncio.wrap_future(slot)
         except asyncio.CancelledError:
@@ -282,7 +282,7 @@ class Tasks:
             raise
 
     def start(self, work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
-        """Begin a piece of work beside what is done here."""
+        """Start a task."""
         return asyncio.create_task(work, name=name)
 
     def abandon(self, job: "asyncio.Task[None]") -> None:
@@ -290,13 +290,13 @@ class Tasks:
         job.cancel()
 
     async def join(self, job: "asyncio.Task[None]") -> None:
-        """Wait for the end of a piece of work."""
+        """Wait for the end of a task."""
         await asyncio.wait([job])
 
     async def all(
         self, do: Callable[[_Item], Coroutine[Any, Any, _Result]], items: Sequence[_Item], most: int
     ) -> list[_Result]:
-        """Do something with all items, with so many at a time at most."""
+        """Do something with all items, with at most `most` at a time."""
         free = asyncio.Semaphore(most)
 
         async def one(item: _Item) -> _Result:
@@ -314,10 +314,6 @@ Concurrency: TypeAlias = Threads | Tasks
 class Limiter:
     """A fair semaphore: slots are given in the order of requests.
 
-    Args:
-        number: how many slots.
-        concurrency: how to wait.
-
     Attributes:
         queue: the pending requests for a slot.
     """
@@ -329,11 +325,7 @@ class Limiter:
         self.queue: deque[Future[None]] = deque()
 
     async def acquire(self, *, first: bool = False) -> None:
-        """Wait for a slot.
-
-        Args:
-            first: queue before all other requests.
-        """
+        """Wait for a slot, before all other requests if `first`."""
         with self._lock:
             if self._free:
                 self._free -= 1

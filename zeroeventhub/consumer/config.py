@@ -23,14 +23,17 @@ class Failures:
         Consumer(client, store, "billing", failures=failures).run(apply)
 
     Attributes:
-        tries: how often to try a page before it counts as failed.
+        tries: how often to try a page before it counts as failed; 1 or more.
         then: "halt" stops the partition; "set-aside" writes the failing events to the dead
             letters, in the transaction that moves the cursor, and continues. Each event is then
             applied separately; a handler of pages gets pages of one event.
         hold_back: whether to set aside later events of the same key after one that failed, so
             that the key's order is kept.
         at_most: how many dead letters a partition may have, failed and held back; the next one
-            halts it.
+            halts it. 1 or more.
+
+    Raises:
+        ConfigurationError: a value is out of its range, or two contradict each other.
     """
 
     tries: int = 3
@@ -39,11 +42,7 @@ class Failures:
     at_most: int = 1000
 
     def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            ConfigurationError: a value is out of its range, or two contradict each other.
-        """
+        """Check the values."""
         if self.tries < 1:
             raise ConfigurationError("A page is tried at least once: tries is 1 or more.")
         if self.then not in {"halt", "set-aside"}:
@@ -87,11 +86,7 @@ class Config:
     synchronous_commit: bool
 
     def __post_init__(self) -> None:
-        """Check the options.
-
-        Raises:
-            ConfigurationError: an option is out of its range, or needs another.
-        """
+        """Check the options; raise ConfigurationError if one is out of its range."""
         check_consumer_name(self.name)
         if not isinstance(self.types, TypeFilter | None):
             raise ConfigurationError(

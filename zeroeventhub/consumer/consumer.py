@@ -20,15 +20,9 @@ from zeroeventhub.consumer.observer import Observer, RunLog
 from zeroeventhub.consumer.page import AsyncPendingPage, DecodeHint, PendingPage
 from zeroeventhub.consumer.progress_reporter import ProgressReporter
 from zeroeventhub.consumer.runner import Runner
-from zeroeventhub.consumer.steps import (
-    Deliver,
-    Discover,
-    Fetch,
-    Pause,
-    Step,
-)
+from zeroeventhub.consumer.steps import Deliver, Discover, Fetch, Pause, Step
 from zeroeventhub.consumer.store.store import CursorStore
-from zeroeventhub.consumer.store_session import StoreSteps, in_store
+from zeroeventhub.consumer.store_session import carry_out, in_store
 from zeroeventhub.driving import blocking, next_step, settled
 from zeroeventhub.errors import ConfigurationError, ZeroEventHubError
 from zeroeventhub.protocol import FIRST, Event, TypeFilter
@@ -46,7 +40,7 @@ _AnyClient = TypeVar("_AnyClient", Client, AsyncClient)
 
 
 class _Consumer(Generic[_AnyClient]):
-    """Hold the options of a consumer, and follow its feed."""
+    """Hold the options of a consumer, and follow its feed; Consumer documents the arguments."""
 
     _client_type: ClassVar[type[Client | AsyncClient]]
     _engine_type: ClassVar[type[Engine | AsyncEngine]]
@@ -127,7 +121,7 @@ class _Consumer(Generic[_AnyClient]):
 
     @contextmanager
     def _woken_by(self, wake: Callable[[], object]) -> Iterator[None]:
-        """Call a function when stopped, for the length of a block."""
+        """Call a function when the consumer is stopped, for the length of a block."""
         self._wakes.append(wake)
         try:
             yield
@@ -159,12 +153,7 @@ class _Consumer(Generic[_AnyClient]):
         return ProgressReporter(self.client, self._config, self._log)
 
     async def _pages(self, concurrency: Any, kind: type[Any]) -> AsyncGenerator[Any, None]:
-        """Yield pages that have events, one partition after the other, without leases.
-
-        Args:
-            concurrency: how to wait.
-            kind: the class of the pages.
-        """
+        """Yield pages of a class, one partition after the other, without leases."""
         config, hint, reporter = self._config, DecodeHint(), self._reporter()
         prefetcher = concurrency.prefetcher(self.client, config, hint)
         bell = concurrency.queue()
@@ -176,13 +165,16 @@ class _Consumer(Generic[_AnyClient]):
             stopped=self._is_stopped,
         ).steps()
 
-        async def carry_out(step: Step) -> Any:
+        async def do(step: Step) -> Any:
             if isinstance(step, Fetch):
                 return await prefetcher.fetch(step)
             if isinstance(step, Pause):
                 self._log.waits(step)
                 return await concurrency.get(bell, step.seconds)
-            return await self._carry_out(step)
+            if isinstance(step, Discover):
+                return await settled(self.client.discover())
+            self._check_engine()
+            return await in_store(self.store, carry_out, config, "", step)
 
         go_on: Callable[[], Step] = partial(next, steps)
         try:
@@ -200,18 +192,12 @@ class _Consumer(Generic[_AnyClient]):
                         go_on = partial(steps.send, None)
                         continue
                     try:
-                        go_on = partial(steps.send, await carry_out(step))
+                        go_on = partial(steps.send, await do(step))
                     except ZeroEventHubError as error:
                         go_on = partial(steps.throw, error)
                 await reporter.report()
         finally:
             await prefetcher.close()
-
-    async def _carry_out(self, step: Step) -> Any:
-        if isinstance(step, Discover):
-            return await settled(self.client.discover())
-        self._check_engine()
-        return await in_store(self.store, StoreSteps(self._config).carry_out, step)
 
 
 class Consumer(_Consumer[Client]):
@@ -366,8 +352,8 @@ _previous: dict[int, Any] = {}
 def stop_on_signals(stop: Callable[[], object]) -> Iterator[None]:
     """Stop at the first SIGTERM or SIGINT; a second one ends the process as usual.
 
-    Several runs may overlap, and end in any order: one signal stops all of them. The handler that
-    the program had installed before is called as well.
+    Several runs may overlap and end in any order: one signal stops all of them, and calls the
+    handler that the program had installed before.
 
     Raises:
         ConfigurationError: this is not the main thread, which alone can handle signals.

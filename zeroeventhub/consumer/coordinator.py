@@ -1,4 +1,4 @@
-"""Decide about all partitions of a feed: which of them this process reads."""
+"""Decide which partitions of a feed this process reads."""
 
 import math
 from collections.abc import Callable, Collection, Generator
@@ -49,7 +49,7 @@ class Coordinator:
     def steps(self) -> Generator[Step, Any, None]:
         """Yield the steps, until all has been read (unless forever) or until stopped.
 
-        When they end, by return or error, this process reads no partition any more.
+        When they end, by return or error, this process no longer reads any partition.
 
         Raises:
             Halted: a partition has halted, and all other partitions have ended.
@@ -122,9 +122,9 @@ class Coordinator:
             )
 
     def _stand_by(self, assignments: Assignments) -> Generator[Step, Any, bool]:
-        """Wait while this process has nothing to read; return whether it need not wait at all.
+        """Wait while this process has nothing to read; return whether the run ends instead.
 
-        Other processes may already read a newer layout, so discover the feed again afterwards.
+        Discover the feed again afterwards: other processes may already read a newer layout.
         """
         if assignments.halted or (assignments.finished and not self.forever):
             return True

@@ -161,15 +161,7 @@ class Follower:
         waits: bool,
         following: Partition,
     ) -> _Steps:
-        """Read one page of a partition; return whether it brought anything, and reached the head.
-
-        Args:
-            partition: the partition to read.
-            place: the place to read from.
-            known: the state of each partition.
-            waits: whether the feed may wait at its head.
-            following: the partition that is read next.
-        """
+        """Read one page of a partition; return whether it moved the cursor and reached the head."""
         cursor, mine, other = place.cursor, known[partition.id], known[following.id]
         at_head = mine.head == cursor
         if at_head and (partition.closed or not self.forever):
@@ -202,9 +194,9 @@ class _Known:
     """The state of a partition in one layout.
 
     Attributes:
-        cursor: where to read next, provided that the last page is committed.
+        cursor: where to read next, if the last page was committed.
         head: the cursor at which its head was last reached.
-        empty_pages: the cursors that pages without events have led to.
+        empty_pages: the cursors of empty pages.
     """
 
     cursor: str | None = None
@@ -306,7 +298,7 @@ class PartitionFollower:
                 yield pause_at_head(self.poll_interval, waits=waits)
 
     def _end(self) -> Generator[Step, Any, bool]:
-        """End at the head, if the consumer does not wait there; return whether it ended."""
+        """End at the head, unless the consumer follows; return whether it ended."""
         while self._head == self._place.cursor:
             if not self.partition.closed:
                 return True
@@ -315,7 +307,7 @@ class PartitionFollower:
         return False
 
     def _redeliver(self) -> Generator[Step, Any, None]:
-        """Apply again the dead letters that were marked for retry."""
+        """Apply dead letters again that were marked for retry."""
         done = False
         while not done and self.partition.id in self.letters:
             step = Redeliver(self.partition.id, self._place)
@@ -403,7 +395,7 @@ class PartitionFollower:
         self._place = yield from persist(step, RetryBudget(self.attempts, self.stopped))
 
     def _halted(self, tries: int, error: Exception) -> Halted:
-        """Return the error of a halted partition, without the cause's text: it may hold data."""
+        """Return the error of a halted partition, without the cause's text, which may hold data."""
         reason = f" {error}" if isinstance(error, TooManyDeadLetters) else ""
         return Halted(
             f"Partition {self.partition.id} stands still at cursor {self._place.cursor!r}: what "

@@ -84,12 +84,7 @@ class Handler:
         engine: Engine | AsyncEngine,
         sessions: _Sessions | None = None,
     ) -> "Handler":
-        """Read the annotations of a function.
-
-        Args:
-            apply: the caller's function of a transaction and of a page, an event or a list.
-            engine: the store's engine.
-            sessions: the caller's factory of sessions, if given.
+        """Read the annotations of a function of a transaction and of a page, an event or a list.
 
         Raises:
             ConfigurationError: it cannot be called, or takes an argument of an unsupported type.
@@ -112,17 +107,12 @@ class Handler:
         if decode is not _itself:
             whole = self.data_type is not None and isinstance(events, PageEvents)
             values = events.decoded(self.data_type) if whole else None
-            # If one does not fit, decode event by event, to raise its error when its turn comes.
+            # If one does not fit, decode event by event, so that its error comes in its turn.
             events = map(decode, events) if values is None else values
         return [list(events)] if self.together else events
 
     def call(self, transaction: "Transaction", *content: Any) -> None:
-        """Call `apply`.
-
-        Args:
-            transaction: the open transaction.
-            content: what a PendingPage is made of.
-        """
+        """Call `apply` with what the transaction gives, for a page made of `content`."""
         apply, decode, given = self.apply, self.decode, transaction.given
         if self.is_async:
             driver: Any = transaction.connection.connection.dbapi_connection
@@ -280,9 +270,7 @@ def _decoder(model: Any) -> tuple[Decode | None, Any]:
     """Return the function that decodes an event as a model; None if the type is no model.
 
     Pydantic decodes its own models, and msgspec any other; for msgspec the model is returned too.
-
-    Args:
-        model: a dataclass, TypedDict, msgspec.Struct, or pydantic model; dict; or a union of these.
+    A model is a dict, dataclass, TypedDict, msgspec.Struct, or pydantic model; or a union of these.
 
     Raises:
         ConfigurationError: the model cannot be decoded.
@@ -360,13 +348,7 @@ class TransactionEnded(ConfigurationError):  # noqa: N818 - named for what happe
 async def transact(
     engine: Engine | AsyncEngine, handler: Handler, act: Callable[["Transaction"], _Result]
 ) -> _Result:
-    """Open a transaction, call a function in it, and commit unless the function raises.
-
-    Args:
-        engine: the store's engine.
-        handler: the caller's `apply`; its sessions may be bound to no engine.
-        act: called with the transaction.
-    """
+    """Open a transaction, call a function in it, and commit unless the function raises."""
     kind = handler.kind
     if isinstance(engine, Engine):
         if kind is Kind.SESSION:
@@ -422,10 +404,8 @@ class Transaction:
     def call(self, apply: Callable[[], object], *, catch: bool = False) -> Exception | None:
         """Call `apply`; if it raises, undo its writes.
 
-        Args:
-            apply: the function.
-            catch: whether to return its error instead of raising it, unless it is transient or
-                ends the transaction.
+        If `catch`, return its error instead of raising it, unless it is transient or ends the
+        transaction.
 
         Raises:
             Exception: what `apply` raised; roll the transaction back.

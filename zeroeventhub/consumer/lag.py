@@ -53,14 +53,7 @@ def lag(client: Client, store: CursorStore, name: str, *, most: int = MOST) -> d
 async def async_lag(
     client: AsyncClient, store: CursorStore, name: str, *, most: int = MOST
 ) -> dict[int, Lag]:
-    """Return a consumer's lag in each partition of a feed; see `lag`.
-
-    Args:
-        client: reads the feed.
-        store: has the consumer's cursors; made with an async engine.
-        name: the consumer's name.
-        most: how many events are read for each partition, at most, where they have to be read.
-    """
+    """Return a consumer's lag in each partition of a feed; see `lag`."""
     if not isinstance(store.engine, AsyncEngine):
         raise ConfigurationError("async_lag needs a store with an AsyncEngine; or use lag.")
     return await _Measure(client, store, name, most).lags()
@@ -124,6 +117,6 @@ def _start(partition: Partition, cursors: Mapping[int, str]) -> str:
 
 
 def _age(event: Event) -> float | None:
-    """Return how long ago an event happened, in seconds; clocks differ, so that it may be 0."""
+    """Return how long ago an event happened, in seconds, and 0 if its clock was ahead."""
     moment = event_time(event)
     return None if moment is None else max(0.0, (datetime.now(UTC) - moment).total_seconds())

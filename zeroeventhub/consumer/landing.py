@@ -1,4 +1,4 @@
-"""Insert events into tables, a page at a time: into the caller's columns, or one row an event."""
+"""Insert events into the columns of a caller's table, or into a table of a fixed shape."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -48,18 +48,18 @@ def insert_events(
     events: Sequence[Event],
     row: Callable[[Event], Mapping[str, Any]] | None = None,
 ) -> None:
-    """Insert a row for each event, in their order.
+    """Insert a row for each event, in order.
 
     Args:
-        connection: in the transaction that the rows are to be part of.
-        table: where to; its columns say how values are bound.
+        connection: a connection in the transaction that the rows belong to.
+        table: the table; its columns decide how values are bound.
         events: the events of a page.
-        row: makes a row of an event, by the names of columns; by default, what the event's data
-            has under these names.
+        row: makes an event's row, by the names of columns; by default, each column gets what the
+            event's data has under its name.
 
     Raises:
         ProtocolError: the data of an event does not fit the table.
-        ConfigurationError: a row that `row` has made does not.
+        ConfigurationError: a row that `row` has made does not fit it.
     """
     form = table_form(table, connection.dialect)
     batches = events.prepared.get(form) if isinstance(events, PageEvents) and not row else None
@@ -68,7 +68,7 @@ def insert_events(
 
 
 def prepare_rows(form: TableForm, events: PageEvents) -> None:
-    """Make the rows of a page before they are asked for; where one does not fit, nothing."""
+    """Make the rows of a page ahead of time; if one does not fit, make none."""
     with suppress(ProtocolError):
         events.prepared[form] = list(_batches(form, form.table, events, None))
 
@@ -79,7 +79,7 @@ def _batches(
     events: Sequence[Event],
     row: Callable[[Event], Mapping[str, Any]] | None,
 ) -> Iterator[Batch]:
-    """Yield rows as the database's driver takes them, in runs that leave out the same columns."""
+    """Yield rows in the driver's form, in runs that leave out the same columns."""
     rows = _read(form, table, events) if row is None else _made(form, table, events, row)
     for first, forms, run in _alike(form, rows):
         try:
@@ -92,7 +92,7 @@ def _batches(
 
 
 def _read(form: TableForm, table: Table, events: Sequence[Event]) -> _Rows:
-    """Read the rows that the data of events has."""
+    """Read rows from the data of events."""
     if isinstance(events, PageEvents) and (found := form.read_all(events)) is not None:
         return found
     rows: _Rows = []
@@ -111,7 +111,7 @@ def _made(
     events: Sequence[Event],
     row: Callable[[Event], Mapping[str, Any]],
 ) -> _Rows:
-    """Make rows of events."""
+    """Make rows by calling `row` for each event."""
     rows: _Rows = []
     for number, event in enumerate(events, start=1):
         made = row(event)
@@ -125,7 +125,7 @@ def _made(
 def _refusal(
     table: Table, number: int, reason: str, *, is_made: bool
 ) -> ProtocolError | ConfigurationError:
-    """Say which event does not fit, and why, without anything of its data."""
+    """Describe which event does not fit, and why, without its data."""
     if is_made:
         return ConfigurationError(
             f"The row made of event {number} of the page does not fit table {table.fullname!r}: "
@@ -137,7 +137,7 @@ def _refusal(
 
 
 def _alike(form: TableForm, rows: _Rows) -> Iterator[tuple[int, tuple[ColumnForm, ...], _Rows]]:
-    """Yield runs of rows that leave out the same columns: their number, columns and values."""
+    """Yield runs of rows that leave out the same columns: first number, columns, and values."""
     every, optional, first = tuple(form.columns.values()), form.optional, 1
     for run in _runs(rows, optional):
         absent = {place for place in optional if run[0][place] is ABSENT}
@@ -151,8 +151,8 @@ def _alike(form: TableForm, rows: _Rows) -> Iterator[tuple[int, tuple[ColumnForm
 
 
 def _runs(rows: _Rows, optional: Sequence[int]) -> Iterable[_Rows]:
-    """Divide rows wherever another column is left out than before."""
-    # Mostly they are all alike, which is quickly seen column by column.
+    """Divide rows where the set of columns that are left out changes."""
+    # Usually all rows leave out the same columns, which a check by column finds quickly.
     if all(len({row[place] is ABSENT for row in rows}) == 1 for place in optional):
         return [rows] if rows else []
     return (
@@ -162,13 +162,13 @@ def _runs(rows: _Rows, optional: Sequence[int]) -> Iterable[_Rows]:
 
 
 class LandingTable:
-    """Keep the events of a feed in a table of this shape.
+    """A table of a fixed shape for the events of a feed.
 
     The columns are partition, arrival (1, 2, 3 … within the partition), id, type, time, key and
-    data. The four before data are taken from CloudEvents, and are NULL for any other event.
+    data. id, type, time and key are taken from CloudEvents, and are NULL for any other event.
 
     Args:
-        name: the table's name, with its schema and a dot before it if it has one.
+        name: the table's name; `schema.table` if it is in a schema.
     """
 
     def __init__(self, name: str) -> None:
@@ -177,7 +177,7 @@ class LandingTable:
             table,
             MetaData(),
             Column("partition", Integer, primary_key=True, autoincrement=False),
-            # A number that only one transaction at a time can give: it has moved the cursor.
+            # Unique, as only one transaction at a time has moved the cursor.
             Column("arrival", BigInteger, primary_key=True, autoincrement=False),
             Column("id", Text),
             Column("type", Text),
@@ -188,35 +188,29 @@ class LandingTable:
         )
 
     def exists(self, connection: Connection) -> bool:
-        """Return whether there is a table of this name."""
+        """Return whether a table of this name exists."""
         return inspect(connection).has_table(self.table.name, schema=self.table.schema)
 
     def create(self, connection: Connection) -> None:
-        """Create the table, or check that the one that is there has its columns.
+        """Create the table, or check that an existing one has its columns.
 
         Raises:
-            ConfigurationError: a table of this name is there, of another shape.
+            ConfigurationError: an existing table lacks a column.
         """
         connection.execute(CreateTable(self.table, if_not_exists=True))
-        inspector = inspect(connection)
-        there = {
-            found["name"]
-            for found in inspector.get_columns(self.table.name, schema=self.table.schema)
-        }
-        if missing := [column.name for column in self.table.c if column.name not in there]:
+        columns = inspect(connection).get_columns(self.table.name, schema=self.table.schema)
+        existing = {column["name"] for column in columns}
+        if missing := [column.name for column in self.table.c if column.name not in existing]:
             raise ConfigurationError(
-                f"Table {self.table.fullname!r} is there already and has no column "
+                f"Table {self.table.fullname!r} exists already and has no column "
                 f"{', '.join(missing)}: choose another name."
             )
 
     def land(self, connection: Connection, partition: int, events: Sequence[Event]) -> None:
         """Insert events after those that have arrived in their partition.
 
-        Args:
-            connection: in a transaction that has moved the partition's cursor already, which
-                keeps every other process of this consumer waiting.
-            partition: where the events come from.
-            events: in their order.
+        The transaction must have moved the partition's cursor: every other process of this consumer
+        then waits, so that arrival numbers are unique.
         """
         columns = self.table.c
         arrived = connection.scalar(

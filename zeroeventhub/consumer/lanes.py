@@ -19,18 +19,13 @@ __all__ = ["PageLanes", "move_cursor"]
 
 
 class PageLanes:
-    """Divide a page into lanes, and write down how far each is.
-
-    Args:
-        config: the consumer's.
-        step: the page's delivery.
-        progress: of a page that lanes have begun; None where none have.
+    """Divide a page into lanes, and store how far each is.
 
     Attributes:
-        parts: for each lane its events, and what writes down that it has applied them; none where
-            one lane has all events.
+        parts: for each lane its events, and the function that stores that they are applied; empty
+            if one lane has all events.
         rest: the events that are left for the transaction that moves the cursor.
-        beyond: how far lanes have gone beyond the page's end; None where none have.
+        beyond: the progress of lanes beyond the page's end; None without any.
     """
 
     def __init__(self, config: Config, step: Deliver, progress: LaneProgress | None) -> None:
@@ -47,7 +42,7 @@ class PageLanes:
         self.beyond = LaneProgress(self._lanes, ahead) if ahead else None
 
     def _advance(self, lane: int, connection: Connection) -> None:
-        """Write down that a lane is at the page's end, or raise Fenced."""
+        """Store that a lane is at the page's end, or raise Fenced."""
         step, name = self._step, self._config.name
         self._config.store.lanes.advance(
             connection,
@@ -78,7 +73,7 @@ def move_cursor(
     beyond: LaneProgress | None,
     connection: Connection,
 ) -> None:
-    """Move the cursor of a partition that has lanes, and keep how far they have gone beyond it."""
+    """Move the cursor of a partition that has lanes, and keep their progress beyond it."""
     store, name, partition = config.store, config.name, step.partition
     store.advance(connection, name, partition, step.place, cursor)
     store.lanes.clear(connection, name, partition)
@@ -98,18 +93,11 @@ def divide(
     lanes: int,
     done: Mapping[int, int],
 ) -> tuple[dict[int, tuple[Event, ...]], Mapping[int, int]]:
-    """Divide a page by the keys of its events, leaving out what is decided.
+    """Divide a page by the keys of its events, without the events that are decided already.
 
-    Args:
-        events: the events after the cursor, in their order.
-        key: returns the key of an event.
-        lanes: how many lanes there are.
-        done: by lane, how many events after the cursor are decided for it: those before them
-            that are its own.
-
-    Returns:
-        What there is to do, by lane; and for lanes that have gone beyond the page, how many events
-        after its end are decided. A page that is read again may be shorter than it was.
+    `done` is the number of events after the cursor that are decided, by lane. A page that is read
+    again may be shorter than it was: the result has the events to apply by lane, and for each lane
+    that is beyond the page's end the number of decided events after it.
     """
     todo: dict[int, list[Event]] = {}
     for number, event in enumerate(events):
@@ -121,5 +109,5 @@ def divide(
 
 
 def lane_of(key: str | None, lanes: int) -> int:
-    """Return the lane of a key: the same in every process, as long as there are as many lanes."""
+    """Return the lane of a key: for one number of lanes, the same in every process."""
     return 0 if key is None else crc32(key.encode("utf-8", "surrogatepass")) % lanes

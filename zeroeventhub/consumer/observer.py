@@ -18,7 +18,7 @@ class Observer:
     """Hooks of a consumer's work; every method does nothing unless a subclass overrides it.
 
     The methods are called in the thread or task that does the work. They must not raise, and must
-    not take long.
+    not take long. `consumer` is the consumer's name, `partition` the id of the partition.
 
     Example:
         class Counting(Observer):
@@ -29,14 +29,7 @@ class Observer:
     """
 
     def fetched(self, consumer: str, partition: int, events: int, seconds: float) -> None:
-        """See a page that was fetched.
-
-        Args:
-            consumer: the consumer's name.
-            partition: the partition that was read.
-            events: how many events the page has.
-            seconds: how long the feed took to answer with it.
-        """
+        """A page with a number of events was fetched; the feed took some seconds to answer."""
 
     def applying(
         self,
@@ -44,97 +37,49 @@ class Observer:
         partition: int,  # noqa: ARG002 - subclasses want it
         events: Sequence[Event],  # noqa: ARG002 - subclasses want it
     ) -> AbstractContextManager[None]:
-        """Give what to enter around the transaction that applies a page.
-
-        Args:
-            consumer: the consumer's name.
-            partition: the partition the page is of.
-            events: the events of the page.
-        """
+        """Return a context manager for the transaction that applies events of a page."""
         return nullcontext()
 
     def committed(self, consumer: str, partition: int, events: int) -> None:
-        """See a page that was committed.
-
-        Args:
-            consumer: the consumer's name.
-            partition: the partition the page is of.
-            events: how many events were committed.
-        """
+        """A page was committed, or a part of it, with a number of events."""
 
     def failed(self, consumer: str, partition: int, error: Exception, attempt: int) -> None:
-        """See the application of a page raise.
-
-        Args:
-            consumer: the consumer's name.
-            partition: the partition the page is of.
-            error: what was raised.
-            attempt: which try it was, from 1.
-        """
+        """The application of a page raised an error, at the given attempt, counted from 1."""
 
     def set_aside(self, consumer: str, partition: int, events: int, held: int) -> None:
-        """See dead letters that were committed.
+        """Dead letters were committed.
 
-        Args:
-            consumer: the consumer's name.
-            partition: the partition the events are of.
-            events: how many events were set aside because their handler raised.
-            held: how many events were held back after an earlier dead letter of their key.
+        `events` were set aside because their handler raised; `held` were held back after an earlier
+        dead letter of their key.
         """
 
     def waited(
         self, consumer: str, partition: int | None, error: Exception, seconds: float
     ) -> None:
-        """See the consumer back off before it tries again.
+        """The consumer waits after an error, for a number of seconds, before it tries again.
 
-        Args:
-            consumer: the consumer's name.
-            partition: the partition it waits with; None when it is no single partition's wait.
-            error: the error that it waits after.
-            seconds: how long it waits.
+        `partition` is None if the error does not belong to a single partition.
         """
 
     def fenced(self, consumer: str, partition: int) -> None:
-        """See a commit refused because another process has taken over the partition.
-
-        Args:
-            consumer: the consumer's name.
-            partition: the partition.
-        """
+        """A commit was refused because another process has taken over the partition."""
 
     def halted(self, consumer: str, partition: int, error: Exception) -> None:
-        """See a partition halted.
-
-        Args:
-            consumer: the consumer's name.
-            partition: the partition that stays where it is.
-            error: why it halted.
-        """
+        """A partition has halted with an error."""
 
     def held(self, consumer: str, partitions: frozenset[int]) -> None:
-        """See which partitions this process holds by lease now.
-
-        Args:
-            consumer: the consumer's name.
-            partitions: the partitions held, all of them.
-        """
+        """These are all partitions that this process holds leases of now."""
 
     def duplicate(self, consumer: str, partition: int, events: int) -> None:
-        """See events that the inbox dropped because they were applied before.
-
-        Args:
-            consumer: the consumer's name.
-            partition: the partition the events are of.
-            events: how many were dropped.
-        """
+        """The inbox has dropped a number of events that were applied before."""
 
 
 class RunLog:
-    """Log what happens, without data of events and without texts that may hold them.
+    """Log what happens, without data of events, and call the observer.
 
     Args:
-        name: the consumer's.
-        observer: sees the same.
+        name: the consumer's name.
+        observer: its hooks are called as well.
     """
 
     def __init__(self, name: str, observer: Observer) -> None:
@@ -142,7 +87,7 @@ class RunLog:
         self._observer = observer
 
     def waits(self, pause: Pause, partition: int | None = None) -> None:
-        """Log a pause, if it is for an error; what a handler raised is named by its kind."""
+        """Log a pause if an error is the reason; an error of a handler only by its class."""
         error = pause.reason
         if error is None:
             return
@@ -174,7 +119,7 @@ class RunLog:
         self._observer.held(self._name, partitions)
 
     def could_not_report(self, error: Exception) -> None:
-        """Log that progress could not be reported to the publisher."""
+        """Log that the publisher did not accept a report of progress."""
         _log.warning(
             "The consumer's progress was not reported to the publisher: %s",
             _sentence(error),
@@ -182,9 +127,9 @@ class RunLog:
         )
 
     def keeps_leases(self, error: Exception) -> None:
-        """Log that leases could not be given back, and so have to run out."""
+        """Log that leases could not be released, and have to run out."""
         _log.warning(
-            "The leases could not be given back, and run out by themselves: %s",
+            "The leases could not be released, and will run out: %s",
             _sentence(error),
             extra=self._where(None),
         )
@@ -194,7 +139,7 @@ class RunLog:
 
 
 def _sentence(error: Exception) -> str:
-    """Describe an error; for one of a handler or a driver, only by its class: it may hold data."""
+    """Describe an error; one of a handler or driver, which may hold data, only by its class."""
     if isinstance(error, ZeroEventHubError):
         text = str(error)
         return text if text.endswith((".", "!", "?")) else f"{text}."

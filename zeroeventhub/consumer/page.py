@@ -34,14 +34,9 @@ def without_duplicates(
     events: Sequence[Event],
     complain: Callable[[], object],
 ) -> list[Event]:
-    """Return the first event of each id that was not seen before, and those without an id.
+    """Return the first event of each id that was not applied before, and those without an id.
 
-    Args:
-        connection: to the store, in the transaction that the events take effect in.
-        config: the consumer's, whose inbox they are noted in.
-        partition: that of the events.
-        events: the events, in their order.
-        complain: is called if an event has no id.
+    The ids are stored in the consumer's inbox; `complain` is called if an event has no id.
     """
     ids = [config.identity(event) for event in events]
     if None in ids:
@@ -150,8 +145,8 @@ class PendingPage(_Pending):
 
         Args:
             transaction: a connection or session to the database of the cursor store; or a plain
-                psycopg connection, if the store's engine is one of psycopg. Commit it, and page
-                and effects are done; roll it back, and neither is.
+                psycopg connection, if the store's engine uses psycopg. Commit it, and page and
+                effects are done; roll it back, and neither is.
 
         Raises:
             Fenced: the cursor has moved since the page was read. Roll back.
@@ -185,27 +180,27 @@ class PendingPage(_Pending):
         """Insert a row for each event into a table: by COPY through psycopg, else in bulk.
 
         A column without a key in the event gets its default, or NULL. Columns of JSON get the JSON
-        as it was sent; moments are kept in UTC by columns without a time zone.
+        as it was sent; columns without a time zone get moments in UTC.
 
         Args:
-            table: where to.
+            table: the table.
             transaction: the one that commits the page, as for `commit`.
-            row: makes the row of an event, by the names of columns; by default, each column gets
-                what the event's data has under its name.
-            events: those to insert, as `unseen` returns them; by default all of the page. Errors
-                count among these.
+            row: makes an event's row, by the names of columns; by default, each column gets what
+                the event's data has under its name.
+            events: the events to insert, such as those of `unseen`; by default all of the page.
+                Errors count among these.
 
         Raises:
-            ProtocolError: an event is no object, has no value for a column that needs one, or one
-                that is not of its type.
-            ConfigurationError: the same of what `row` has made.
+            ProtocolError: an event is no object, has no value for a column that needs one, or has
+                one that does not fit its type.
+            ConfigurationError: the same of a row that `row` has made.
         """
         with connection_of(transaction, self._engine) as connection:
             self._insert_into(connection, table, row, events)
 
 
 class AsyncPendingPage(_Pending):
-    """Hold a page that was received and not yet committed; see PendingPage.
+    """A page that was received and not yet committed; see PendingPage.
 
     Example:
         async for page in AsyncConsumer(client, store, "billing"):
@@ -247,12 +242,8 @@ def connection_of(
 ) -> Iterator[Connection]:
     """Yield the connection of a transaction, which stays open afterwards.
 
-    Args:
-        transaction: a Connection, a Session or a psycopg.Connection.
-        engine: the store's engine.
-
     Raises:
-        ConfigurationError: it is none of these.
+        ConfigurationError: it is no Connection, Session, or psycopg connection.
     """
     match transaction:
         case Connection():
@@ -289,7 +280,7 @@ async def async_connection_of(
 
 
 class _Borrowed:
-    """A psycopg.Connection that its borrower neither commits, rolls back nor closes."""
+    """A psycopg.Connection that SQLAlchemy neither commits, rolls back nor closes."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -298,22 +289,22 @@ class _Borrowed:
         return getattr(self._connection, name)
 
     def commit(self) -> None:
-        """Leave it to the lender."""
+        """Do nothing: the caller commits."""
 
     rollback = close = commit
 
 
 class _AsyncBorrowed(_Borrowed):
-    """A psycopg.AsyncConnection that its borrower neither commits, rolls back nor closes."""
+    """A psycopg.AsyncConnection that SQLAlchemy neither commits, rolls back nor closes."""
 
     async def commit(self) -> None:  # type: ignore[override] # as the asynchronous one has it
-        """Leave it to the lender."""
+        """Do nothing: the caller commits."""
 
     rollback = close = commit  # type: ignore[assignment] # the same
 
 
 def _check(transaction: object, kind: str, engine: Engine) -> None:
-    """Refuse anything but a psycopg connection to a store on psycopg."""
+    """Raise ConfigurationError unless this is a psycopg connection for a store on psycopg."""
     dialect = engine.dialect
     if dialect.driver != "psycopg" or not isinstance(
         transaction, getattr(dialect.loaded_dbapi, kind)
@@ -326,5 +317,5 @@ def _check(transaction: object, kind: str, engine: Engine) -> None:
 
 
 def _engine_of(creator: Callable[[], Any], engine: Engine) -> Engine:
-    # With the store's own dialect, which knows the server and asks the connection nothing.
+    # With the store's dialect, which knows the server already and sends no queries.
     return Engine(NullPool(creator, dialect=engine.dialect), engine.dialect, engine.url)

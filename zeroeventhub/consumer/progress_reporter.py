@@ -3,7 +3,7 @@
 import asyncio
 import math
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from time import monotonic
 from typing import Any
@@ -30,41 +30,44 @@ LAST_REPORT = 5.0
 
 
 class ProgressReporter:
-    """Report to the publisher how far a consumer has committed, now and then and at its end.
+    """Report to the publisher how far a consumer has committed, every ten seconds and at the end.
 
     Args:
-        client: reaches the publisher.
-        config: the consumer's.
-        log: hears of what could not be reported.
+        client: sends the reports.
+        config: the consumer's options.
+        log: logs reports that fail.
     """
 
     def __init__(self, client: Any, config: Config, log: RunLog) -> None:
         self._client = client
-        self._store = config.store
-        self._name = config.name
+        self._config = config
         self._log = log
         self._is_on = config.register_progress
-        self._is_synchronous = config.synchronous_commit
         self._last = -math.inf
         self._reported: dict[int, tuple[str, float]] = {}
 
     @property
     def is_due(self) -> bool:
-        """Return whether it is time to look."""
+        """Return whether it is time for a report."""
         return self._is_on and monotonic() - self._last >= INTERVAL
 
     async def report(self) -> None:
-        """Report what has been committed; what fails is reported the next time."""
+        """Report what has been committed; a failed report is sent again the next time."""
         if not self._is_on:
             return
         try:
-            cursors = await in_store(self._store, self._cursors)
-            for partition, cursor in self._news(cursors):
-                await settled(self._client.register_progress(self._name, partition, cursor))
+            cursors = await in_store(self._config.store, self._cursors)
+            now = self._last = monotonic()
+            for partition, cursor in sorted(cursors.items()):
+                known, at = self._reported.get(partition, ("", -math.inf))
+                is_known = known == cursor and now - at < UNCHANGED
+                if is_known or cursor in {FIRST, LAST}:
+                    continue
+                await settled(self._client.register_progress(self._config.name, partition, cursor))
                 self._reported[partition] = cursor, monotonic()
         except ZeroEventHubError as error:
             self._last = monotonic()
-            # A feed that does not accept reports gets no second one.
+            # A feed without the extension gets no second report.
             self._is_on = not isinstance(error, ConfigurationError)
             self._log.could_not_report(error)
 
@@ -112,24 +115,11 @@ class ProgressReporter:
                 async with asyncio.timeout(LAST_REPORT):
                     await self.report()
 
-    def _news(self, cursors: Mapping[int, str]) -> list[tuple[int, str]]:
-        """Choose the committed cursors that the publisher does not know yet."""
-        now = self._last = monotonic()
-        return [
-            (partition, cursor)
-            for partition, cursor in sorted(cursors.items())
-            if cursor not in {FIRST, LAST} and not self._is_known(partition, cursor, now)
-        ]
-
-    def _is_known(self, partition: int, cursor: str, now: float) -> bool:
-        known, at = self._reported.get(partition, ("", -math.inf))
-        return known == cursor and now - at < UNCHANGED
-
     def _cursors(self, connection: Connection) -> dict[int, str]:
-        """Return the cursors that no crash of the database will take back, once this commits."""
-        cursors = self._store.cursors(connection, self._name)
-        if not self._is_synchronous:
-            # A commit that waits for the disk waits for all before it, if it has a number at all.
+        """Return cursors that no crash of the database can undo once this transaction commits."""
+        cursors = self._config.store.cursors(connection, self._config.name)
+        if not self._config.synchronous_commit:
+            # A commit that waits for the disk waits for all earlier ones, if it has an id at all.
             connection.exec_driver_sql("SET LOCAL synchronous_commit TO on")
             connection.exec_driver_sql("SELECT txid_current()")
         return cursors

@@ -1,10 +1,11 @@
 """Read the partitions of a feed in parallel, and apply their pages.
 
-The runner carries out what the coordinator decides; for each partition it starts a reader, which
-carries out what a PartitionFollower decides. Both are coroutines, for threads and for tasks.
+The runner carries out what the coordinator decides, and starts a reader for each partition. The
+reader carries out what a PartitionFollower decides. Both are coroutines, for threads and for tasks.
 """
 
 import asyncio
+import math
 import os
 import secrets
 import socket
@@ -34,7 +35,7 @@ from zeroeventhub.consumer.steps import (
     Stop,
     Stopped,
 )
-from zeroeventhub.consumer.store_session import StoreSteps, in_store
+from zeroeventhub.consumer.store_session import carry_out, in_store
 from zeroeventhub.databases import database_of
 from zeroeventhub.driving import drive, drop_traceback, settled
 from zeroeventhub.errors import ConfigurationError, Fenced, StoreUnavailable
@@ -43,17 +44,15 @@ __all__ = ["Runner"]
 
 LEAVING_TRIES = 3
 
+PRUNING_INTERVAL = 3600.0
+"""Seconds between two deletions of rows of the inbox that are too old."""
+
 LONG = 1.0
 """Seconds after which a reader gives its slot to one that waits for it."""
 
 
 class PartitionReader:
-    """Read one partition until it is drained, or until stopped.
-
-    Args:
-        start: what to read.
-        runner: what it has in common with other partitions.
-    """
+    """Read one partition until it is drained, or until stopped."""
 
     def __init__(self, start: Start, runner: "Runner") -> None:
         self._partition = start.partition.id
@@ -91,17 +90,14 @@ class PartitionReader:
         name = f"{runner.config.name}, partition {self._partition}"
         self._job = self._concurrency.start(self._read(), name)
 
-    def finish(self) -> None:
-        """End after the page at hand, or the one that is on its way."""
-        self._stopping.set()
-
     def stop(self) -> None:
-        """End after the page at hand; a task gives up the page that is on its way."""
-        self._stopping.set()
-        self._prefetcher.cancel()
+        """End after the page in work; a task also cancels the request for a page."""
+        if not self._stopping.is_set():
+            self._stopping.set()
+            self._prefetcher.cancel()
 
     def abandon(self) -> None:
-        """End as soon as may be: the run has ended."""
+        """End as soon as possible, as the run has ended."""
         self._stopping.set()
         self._concurrency.abandon(self._job)
 
@@ -123,7 +119,7 @@ class PartitionReader:
             ending = error
         await self._rest()
         self._runner.running.discard(self._partition)
-        self._runner.report(ending)
+        self._runner.news.put_nowait(ending)
 
     async def _outcome(self) -> Outcome:
         try:
@@ -179,14 +175,15 @@ class PartitionReader:
     async def _write(self, step: Step) -> Any:
         runner = self._runner
         try:
-            return await in_store(runner.config.store, runner.store_steps.carry_out, step)
+            config = runner.config
+            return await in_store(config.store, carry_out, config, runner.owner, step)
         except Fenced as error:
             if not isinstance(step, Load):
                 runner.log.fenced(self._partition, error)
             raise
 
     async def _rest(self) -> None:
-        """Let other partitions be read."""
+        """Give the slot to another partition."""
         await self._prefetcher.drop()
         if self._slot_since is not None:
             self._slot_since = None
@@ -206,15 +203,16 @@ class Runner:
         stopped: returns whether the consumer was stopped.
 
     Attributes:
-        store_steps: carries out steps in the store, under the leases of this run.
+        owner: the unique name of this process in leases.
         transactions: apply pages.
-        workers: the readers that may fetch and apply.
-        writers: the readers that may use the store. For SQLite that is one at a time: they wait
-            here in order, as waiting for SQLite's lock times out.
+        workers: the slots of readers that fetch and apply.
+        writers: the slots of readers that use the store. For SQLite that is one at a time: they
+            wait here in order, as waiting for SQLite's lock times out.
         running: the partitions that are being read.
         letters: the partitions with dead letters marked for retry.
         epochs: by partition that this process holds, the epoch of its cursor.
         extensions: the extensions that the feed announces.
+        news: how the reading of partitions ended; None wakes the runner.
     """
 
     def __init__(
@@ -239,8 +237,8 @@ class Runner:
         self.client = client
         self.concurrency = concurrency
         self.log = log
-        owner = f"{socket.gethostname()[:60]}:{os.getpid()}:{secrets.token_hex(6)}"
-        self.store_steps = StoreSteps(config, owner)
+        self.owner = f"{socket.gethostname()[:60]}:{os.getpid()}:{secrets.token_hex(6)}"
+        self._pruned = -math.inf
         # Both are changed in place, as the readers of partitions hold references to them.
         self.letters: set[int] = set()
         self.epochs: dict[int, int] = {}
@@ -251,23 +249,19 @@ class Runner:
         self.running: set[int] = set()
         self._stopped = stopped
         self.extensions: frozenset[str] = frozenset()
-        self._news: Any = concurrency.queue()
+        self.news: Any = concurrency.queue()
         self._readers: dict[int, PartitionReader] = {}
         self._outcomes: list[Outcome] = []
 
     def wake(self) -> None:
-        """Look whether to end; no partition begins another page then."""
+        """Check whether the consumer was stopped; no partition begins another page then."""
         if self._stopped():
             for reader in tuple(self._readers.values()):
-                reader.finish()
-        self._news.put_nowait(None)
-
-    def report(self, ending: Outcome | BaseException) -> None:
-        """Take in how the reading of a partition ended; called where it was read."""
-        self._news.put_nowait(ending)
+                reader.stop()
+        self.news.put_nowait(None)
 
     async def run(self) -> None:
-        """Read until everything is read, or until stopped; give all leases back at the end."""
+        """Read until everything is read, or until stopped; release all leases at the end."""
         config = self.config
         coordinator = Coordinator(
             partitions=config.partitions,
@@ -298,7 +292,7 @@ class Runner:
             case Start():
                 reader = self._readers[step.partition.id] = PartitionReader(step, self)
                 if self._stopped():
-                    reader.finish()
+                    reader.stop()
                 reader.start()
             case Stop():
                 for partition in step.partitions & self._readers.keys():
@@ -315,19 +309,20 @@ class Runner:
         return None
 
     async def _write(self, step: Step) -> Any:
-        store, steps = self.config.store, self.store_steps
+        config, store = self.config, self.config.store
         # First in the queue: the renewal of a lease must not wait long for what it protects.
         async with self.writers.slot(first=True):
-            result = await in_store(store, steps.carry_out, step)
+            result = await in_store(store, carry_out, config, self.owner, step)
         if isinstance(step, Claim):
             self.letters.clear()
             self.letters.update(result.letters)
             self.epochs.clear()
             self.epochs.update(result.epochs)
             self.log.holds(result.held)
-            if steps.is_pruning_due():
+            if time.monotonic() - self._pruned >= PRUNING_INTERVAL:
+                self._pruned = time.monotonic()
                 async with self.writers.slot():
-                    await in_store(store, steps.prune)
+                    await in_store(store, store.inbox.prune, config.name, config.inbox_days)
         return result
 
     async def _await(self, seconds: float) -> tuple[Outcome, ...]:
@@ -339,11 +334,11 @@ class Runner:
         return outcomes
 
     async def _listen(self, seconds: float) -> None:
-        """Collect how readings ended; return when one has, or there is something to look up."""
+        """Collect how readings ended; return when one has, or when woken."""
         concurrency: Any = self.concurrency
-        news = await concurrency.get(self._news, seconds)
-        while not self._news.empty():
-            news.append(self._news.get_nowait())
+        news = await concurrency.get(self.news, seconds)
+        while not self.news.empty():
+            news.append(self.news.get_nowait())
         for one in news:
             if isinstance(one, BaseException):
                 raise one
@@ -351,14 +346,12 @@ class Runner:
                 self._outcomes.append(one)
 
     async def _leave(self) -> None:
-        """Give all leases back, in a few tries; leases that stay run out by themselves.
-
-        It never hides what the run has ended in.
-        """
+        """Release all leases, in a few tries; log an error, as it must not hide that of the run."""
+        store = self.config.store
         for tries_left in reversed(range(LEAVING_TRIES)):
             try:
                 async with self.writers.slot(first=True):
-                    await in_store(self.config.store, self.store_steps.leave)
+                    await in_store(store, store.leases.leave, self.config.name, self.owner)
             except Exception as error:  # noqa: BLE001 - logged
                 if not (tries_left and isinstance(error, StoreUnavailable)):
                     self.log.keeps_leases(error)

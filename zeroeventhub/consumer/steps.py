@@ -13,37 +13,6 @@ from typing import Any
 from zeroeventhub.errors import ProtocolError, TransientError
 from zeroeventhub.protocol import Page, Partition
 
-__all__ = [
-    "LONGEST_BACKOFF",
-    "LONGEST_WAIT",
-    "SHORTEST_BACKOFF",
-    "Advance",
-    "Await",
-    "Claim",
-    "Claimed",
-    "Deliver",
-    "Discover",
-    "EmptyPages",
-    "End",
-    "Fetch",
-    "Inherit",
-    "Load",
-    "Outcome",
-    "Pause",
-    "Place",
-    "Redeliver",
-    "Release",
-    "RetryBudget",
-    "Start",
-    "Step",
-    "Stop",
-    "Stopped",
-    "backoff",
-    "moves_cursor",
-    "pause_at_head",
-    "persist",
-]
-
 
 @dataclass(frozen=True)
 class Place:
@@ -69,8 +38,8 @@ class Inherit:
     """Copy the cursors of removed partitions to the partitions that replace them.
 
     Attributes:
-        heirs: by partition, those whose cursors are valid in it, nearest first.
-        remaining: all partitions of the feed, heirs or not.
+        heirs: by partition, the partitions whose cursors are valid in it, nearest first.
+        remaining: all partitions of the feed.
     """
 
     heirs: Mapping[int, tuple[int, ...]]
@@ -84,7 +53,7 @@ class Load:
     Attributes:
         partition: the partition's id.
         among: all partitions that are read; a new consumer sets its first cursor in all at once.
-        after: its parent, which has to be read to its end before; None without one.
+        after: the parent, which has to be read to its end before; None without one.
     """
 
     partition: int
@@ -181,9 +150,9 @@ class Claimed:
 
     Attributes:
         held: the partitions that this process holds leases of.
-        surplus: those of them that other processes should have by fair share: stop, then release.
-        elsewhere: by partition that another process holds, when its lease runs out, in seconds by
-            the database's clock.
+        surplus: held partitions that other processes should have by fair share: stop, then release.
+        elsewhere: by partition that another process holds, when its lease ends, in seconds by the
+            database's clock.
         ended: closed partitions that have been read to their end.
         letters: partitions with dead letters marked for retry.
         epochs: by partition that is held, the epoch of its cursor; see Place.
@@ -199,12 +168,7 @@ class Claimed:
 
 @dataclass(frozen=True)
 class Start:
-    """Start to read a partition, in parallel to those already running.
-
-    Attributes:
-        partition: the partition.
-        among: all partitions that are read.
-    """
+    """Start to read a partition, in parallel to those already running; `among` as in Load."""
 
     partition: Partition
     among: tuple[int, ...]
@@ -212,25 +176,21 @@ class Start:
 
 @dataclass(frozen=True)
 class Stop:
-    """Let the reading of partitions end after the page at hand; Await tells when it has."""
+    """Let the reading of partitions end after the page in work; Await reports the end."""
 
     partitions: frozenset[int]
 
 
 @dataclass(frozen=True)
 class Release:
-    """Give leases back that are no longer needed."""
+    """Release leases that are no longer needed."""
 
     partitions: frozenset[int]
 
 
 @dataclass(frozen=True)
 class Await:
-    """Wait until the reading of a partition ends; the result is a tuple of Outcomes.
-
-    Attributes:
-        seconds: how long at most; the result is empty then.
-    """
+    """Wait until the reading of partitions ends, or for some seconds; the result: Outcomes."""
 
     seconds: float
 
@@ -243,7 +203,7 @@ class Outcome:
         partition: the partition's id.
         error: the error; None if the partition was drained or stopped.
         drained: whether it was read to its end.
-        read: whether the feed has sent a page of it, and so had accepted its token until then.
+        read: whether the feed has sent a page of it, and so has accepted its token until then.
     """
 
     partition: int
@@ -282,7 +242,7 @@ class Stopped(Exception):  # noqa: N818 - named for what happened
 
 
 def backoff(attempt: int, error: Exception) -> float:
-    """Choose a pause in seconds: exponential with full jitter, at least what the feed asked."""
+    """Choose a pause in seconds: exponential with full jitter, and at least what the feed asked."""
     ceiling = min(LONGEST_BACKOFF, SHORTEST_BACKOFF * 2.0 ** min(attempt, 16))
     asked = error.retry_after if isinstance(error, TransientError) else None
     return max(random() * ceiling, min(asked or 0.0, LONGEST_BACKOFF))  # noqa: S311 - jitter
@@ -295,8 +255,8 @@ class RetryBudget:
     Attributes:
         attempts: how often to try before the error is final; None for no limit.
         stopped: returns whether to give up.
-        longest: a limit for a pause, in seconds.
-        failed: how many tries in a row have failed.
+        longest: the longest pause in seconds.
+        failed: the number of failures in a row.
     """
 
     attempts: int | None
@@ -335,9 +295,9 @@ def persist(step: Step, budget: RetryBudget) -> Generator[Step, Any, Any]:
 
 @dataclass
 class EmptyPages:
-    """The cursors of empty pages since the last event, to detect a circle.
+    """The cursors of empty pages since the last event.
 
-    A publisher whose empty pages lead in a circle would keep a reader busy for ever.
+    They detect empty pages that lead in a circle and would keep a reader busy for ever.
     """
 
     cursors: set[str] = field(default_factory=set)
@@ -349,9 +309,7 @@ class EmptyPages:
             ProtocolError: it has events and does not move the cursor, or it has none and leads to
                 the cursor of an earlier empty page.
         """
-        moved = page.cursor != cursor
-        if page.events and not moved:
-            raise _stands_still(partition)
+        moved = moves_cursor(len(page.events), partition, cursor, page.cursor)
         if page.events or page.caught_up:
             self.cursors.clear()
         elif moved and page.cursor in self.cursors:
@@ -371,15 +329,11 @@ def moves_cursor(events: int, partition: int, before: str, after: str) -> bool:
         ProtocolError: it has events and does not move the cursor.
     """
     if events and after == before:
-        raise _stands_still(partition)
+        raise ProtocolError(
+            f"The feed sent events of partition {partition} without moving the cursor: they "
+            "would come again for ever."
+        )
     return after != before
-
-
-def _stands_still(partition: int) -> ProtocolError:
-    return ProtocolError(
-        f"The feed sent events of partition {partition} without moving the cursor: they "
-        "would come again for ever."
-    )
 
 
 def pause_at_head(poll_interval: float, *, waits: bool) -> Pause:

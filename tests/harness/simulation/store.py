@@ -162,13 +162,13 @@ class Store:
         }
         free = [number for number in wanted if number not in held and number not in elsewhere]
         most = fair_share(self.members, owner, len(wanted))
-        division = divide(held.intersection(wanted), free, most)
-        held |= division.taken
+        taken, surplus = divide(held.intersection(wanted), free, most)
+        held |= taken
         for number in held:
             self.leases[number] = (owner, now + seconds)
         return Claimed(
             frozenset(held),
-            surplus=division.surplus,
+            surplus=surplus,
             elsewhere=elsewhere,
             ended=frozenset(number for number, row in self.rows.items() if row.ended),
             epochs={number: self.rows[number].epoch for number in held & self.rows.keys()},

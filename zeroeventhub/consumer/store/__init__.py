@@ -1,1 +1,1 @@
-"""What lies in a consumer's own database: its cursors, leases, inbox and dead letters."""
+"""The tables in a consumer's own database: cursors, leases, inbox, dead letters, lanes."""

@@ -1,4 +1,4 @@
-"""Events that could not be applied, and those of their keys that are held back after them."""
+"""Dead letters: events that could not be applied, and later events of their keys."""
 
 import hashlib
 import json
@@ -20,15 +20,15 @@ __all__ = ["DeadLetter", "DeadLetters", "digest", "escape_text"]
 
 
 def digest(text: str) -> str:
-    """Return what stands for a text of any length and any characters in an index.
+    """Return a fixed-length index key for a text.
 
-    Databases compare text by rules of their own, cut it or refuse it; never this.
+    Databases compare, cut or refuse some texts by rules of their own, but no digest.
     """
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def escape_text(text: str) -> str:
-    """Escape what PostgreSQL refuses: U+0000, and surrogates that stand alone."""
+    """Escape what PostgreSQL refuses: U+0000, and unpaired surrogates."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
 
@@ -37,12 +37,12 @@ HELD = "held"
 RETRY = "retry"
 
 _LONGEST = 100_000
-"""How many characters of an error or a traceback are kept."""
+"""How many characters of an error or a traceback are stored."""
 
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """Hold an event that was set aside.
+    """An event that was set aside.
 
     Example:
         with engine.connect() as connection:
@@ -50,14 +50,14 @@ class DeadLetter:
                 print(letter.id, letter.key, letter.error)
 
     Attributes:
-        id: its number; letters of a key are applied again in the order of theirs.
+        id: its number; letters of a key are applied again in the order of their numbers.
         consumer: the consumer's name.
         partition: the partition that it came from, or that has taken over from it.
         key: the key of the event; None if it has none.
         event: the event.
-        error: what applying it ended in; empty if it was held back.
-        traceback: where.
-        tries: how often it was applied in vain.
+        error: the error that applying it ended in; empty if it was held back.
+        traceback: the traceback of that error.
+        tries: how often it was applied without success.
         state: "failed"; "held" back until an earlier letter of its key is applied; "retry" if
             it is to be applied again.
         created_at: when it was set aside, in UTC.
@@ -76,13 +76,13 @@ class DeadLetter:
 
 
 class DeadLetters:
-    """Keep the dead letters of consumers.
+    """Store the dead letters of consumers; all methods run in the caller's transaction.
 
     A letter is due when it was marked for retry or is held back, and no letter of its key comes
-    before it. So those that were held back follow by themselves, in order.
+    before it. So letters that were held back follow by themselves, in order.
 
     Args:
-        tables: where they are kept.
+        tables: the store's tables.
     """
 
     def __init__(self, tables: Tables) -> None:
@@ -99,17 +99,7 @@ class DeadLetters:
         error: BaseException | None,
         tries: int,
     ) -> None:
-        """Set an event aside.
-
-        Args:
-            connection: a connection to the store, in the transaction that moves the cursor.
-            consumer: the consumer's name.
-            partition: where the event comes from.
-            event: the event.
-            key: the key of the event.
-            error: what applying it ended in; None if it is held back.
-            tries: how often it was applied.
-        """
+        """Set an event aside; `error` is None if it is held back."""
         row = {
             "consumer": consumer,
             "partition": partition,
@@ -124,24 +114,13 @@ class DeadLetters:
         connection.execute(self._table.insert().values(row))
 
     def count(self, connection: Connection, consumer: str) -> dict[int, int]:
-        """Return how many letters there are, by partition; one without any is not in it.
-
-        Args:
-            connection: a connection to the store.
-            consumer: the consumer's name.
-        """
+        """Return the number of letters by partition, without partitions that have none."""
         partition = self._table.c.partition
         query = select(partition, func.count()).where(self._table.c.consumer == consumer)
         return {row[0]: row[1] for row in connection.execute(query.group_by(partition))}
 
     def blocked(self, connection: Connection, consumer: str, keys: Collection[str]) -> set[str]:
-        """Return those keys that have letters, for which later events have to wait.
-
-        Args:
-            connection: a connection to the store, in the transaction that moves the cursor.
-            consumer: the consumer's name.
-            keys: the keys of events at hand.
-        """
+        """Return the keys that have letters: later events of these keys have to wait."""
         columns = self._table.c
         by_digest = {digest(key): key for key in keys}
         digests = sorted(by_digest)
@@ -162,14 +141,7 @@ class DeadLetters:
         partition: int | None = None,
         limit: int | None = None,
     ) -> list[DeadLetter]:
-        """Return letters, the oldest first.
-
-        Args:
-            connection: a connection to the store.
-            consumer: the consumer's name.
-            partition: the one to look at; None for all.
-            limit: how many letters at most.
-        """
+        """Return letters, the oldest first; of all partitions if `partition` is None."""
         query = self._of(consumer).limit(limit)
         if partition is not None:
             query = query.where(self._table.c.partition == partition)
@@ -179,7 +151,7 @@ class DeadLetters:
         """Return a letter.
 
         Raises:
-            ConfigurationError: there is none of this number.
+            ConfigurationError: the consumer has no letter of this number.
         """
         row = connection.execute(self._of(consumer).where(self._table.c.id == id)).first()
         if row is None:
@@ -189,18 +161,10 @@ class DeadLetters:
     def retry(
         self, connection: Connection, consumer: str, ids: Collection[int] | None = None
     ) -> int:
-        """Mark letters that failed, to be applied again by the process that reads the partition.
+        """Mark failed letters for retry, all if `ids` is None; return how many were marked.
 
-        Those that are held back after them follow in order. A letter waits for earlier ones of
-        its key that have failed too.
-
-        Args:
-            connection: a connection to the store, in a transaction.
-            consumer: the consumer's name.
-            ids: their numbers; None for all.
-
-        Returns:
-            How many were marked.
+        The process that reads the partition applies them, after earlier letters of their keys and
+        before the letters that were held back after them.
         """
         update = self._update(ids).where(
             self._table.c.consumer == consumer, self._table.c.state == FAILED
@@ -210,15 +174,9 @@ class DeadLetters:
     def discard(
         self, connection: Connection, consumer: str, ids: Collection[int] | None = None
     ) -> int:
-        """Forget letters for good. Those that are held back after them are applied then.
+        """Delete letters, all if `ids` is None; return how many were deleted.
 
-        Args:
-            connection: a connection to the store, in a transaction.
-            consumer: the consumer's name.
-            ids: their numbers; None for all.
-
-        Returns:
-            How many were forgotten.
+        Letters that were held back after them are applied then.
         """
         delete = self._table.delete().where(self._table.c.consumer == consumer)
         if ids is not None:
@@ -228,23 +186,16 @@ class DeadLetters:
     def due(
         self, connection: Connection, consumer: str, partition: int, *, limit: int
     ) -> list[DeadLetter]:
-        """Return letters that are to be applied now, in order, and no two of a key.
-
-        Args:
-            connection: a connection to the store, in a transaction.
-            consumer: the consumer's name.
-            partition: the one that is read.
-            limit: how many at most.
-        """
+        """Return letters of a partition to apply now, in order, at most one of each key."""
         query = self._due(select(self._table), consumer).where(self._table.c.partition == partition)
         query = query.order_by(self._table.c.id).limit(limit)
         return [_letter(row) for row in connection.execute(query)]
 
     def settle(self, connection: Connection, letter: DeadLetter) -> None:
-        """Forget a letter that is applied, in the transaction that applies it.
+        """Delete a letter in the transaction that applies it.
 
         Raises:
-            Fenced: it is not there any more. Roll back.
+            Fenced: it was discarded or applied meanwhile. Roll back.
         """
         delete = self._table.delete().where(self._table.c.id == letter.id)
         if connection.execute(delete).rowcount != 1:
@@ -256,21 +207,14 @@ class DeadLetters:
     def failed_again(
         self, connection: Connection, letter: DeadLetter, error: BaseException, tries: int
     ) -> None:
-        """Note that a letter was applied in vain once more.
-
-        Args:
-            connection: a connection to the store, in a transaction.
-            letter: the letter; nothing is noted of one that was discarded meanwhile.
-            error: what applying it ended in.
-            tries: how often it was applied in all.
-        """
+        """Store another failure of a letter, unless it was discarded meanwhile."""
         values = {"state": FAILED, "tries": tries, **_described(error)}
         connection.execute(self._update([letter.id]).values(values))
 
     def partitions_due(self, connection: Connection, consumer: str) -> frozenset[int]:
-        """Return the partitions that have letters which are to be applied again.
+        """Return the partitions that have letters to apply again.
 
-        It waits for no lock; rows that other transactions have locked count the next time.
+        Rows that another transaction has locked are skipped until the next call.
         """
         query = self._due(select(self._table.c.partition).distinct(), consumer)
         return frozenset(connection.scalars(database_of(connection).skip_locked(connection, query)))
@@ -278,7 +222,7 @@ class DeadLetters:
     def _due(self, query: Select[Any], consumer: str) -> Select[Any]:
         columns = self._table.c
         earlier = self._table.alias("earlier")
-        # A join and no subquery, so that locks are passed over in both.
+        # A join instead of a subquery, so that locked rows are skipped in both tables.
         same_key = and_(
             earlier.c.consumer == columns.consumer,
             earlier.c.key_digest == columns.key_digest,
@@ -307,7 +251,7 @@ def _described(error: BaseException | None) -> dict[str, str]:
 
 
 def _short(text: str) -> str:
-    """Keep the beginning and the end of a text that a database might refuse for its length."""
+    """Keep the beginning and the end of a text that is too long for some databases."""
     half = _LONGEST // 2
     shown = text if len(text) <= _LONGEST else f"{text[:half]}\n…\n{text[-half:]}"
     return escape_text(shown)

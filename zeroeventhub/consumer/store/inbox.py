@@ -1,4 +1,4 @@
-"""The ids of events that were applied, for feeds that may publish an event twice."""
+"""The inbox: ids of applied events, for feeds that may publish an event twice."""
 
 from collections.abc import Sequence
 
@@ -17,10 +17,10 @@ _AT_ONCE = 1000
 
 
 class Inbox:
-    """Remember which events a consumer has applied, by their ids, whatever their partition.
+    """Remember which events a consumer has applied, by the digests of their ids, in all partitions.
 
     Args:
-        tables: where the ids are kept, as digests.
+        tables: the store's tables.
     """
 
     def __init__(self, tables: Tables) -> None:
@@ -29,16 +29,10 @@ class Inbox:
     def unseen(
         self, connection: Connection, consumer: str, partition: int, ids: Sequence[str]
     ) -> set[str]:
-        """Note ids of events, and return those that were not noted before.
-
-        Args:
-            connection: a connection to the store, in the transaction that applies the events.
-            consumer: the consumer's name.
-            partition: where the events come from.
-            ids: their ids.
+        """Store ids of events, and return those that were not stored before.
 
         Raises:
-            StoreUnavailable: another partition brought one of them at the same moment.
+            StoreUnavailable: another partition stored one of them at the same moment.
         """
         by_digest = {digest(name): name for name in ids}
         digests = sorted(by_digest)
@@ -51,7 +45,7 @@ class Inbox:
             )
             seen.update(connection.scalars(query))
         now = unix_time(connection)
-        # In one order everywhere, so that two transactions do not wait in a ring.
+        # In the same order everywhere, so that two transactions do not deadlock.
         unseen = [number for number in digests if number not in seen]
         row = {"consumer": consumer, "partition": partition, "seen_at": now}
         rows = [{"digest": number, **row} for number in unseen]
@@ -62,14 +56,8 @@ class Inbox:
             )
         return {by_digest[number] for number in unseen}
 
-    def prune(self, connection: Connection, consumer: str, *, days: float) -> int:
-        """Forget events that were applied long ago; return how many.
-
-        Args:
-            connection: a connection to the store, in a transaction of its own.
-            consumer: the consumer's name.
-            days: how long they are remembered.
-        """
+    def prune(self, connection: Connection, consumer: str, days: float) -> int:
+        """Delete ids that are older than a number of days; return how many."""
         columns = self._table.c
         oldest = unix_time(connection) - days * _DAY
         return connection.execute(

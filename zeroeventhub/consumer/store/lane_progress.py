@@ -1,8 +1,8 @@
-"""How far a page has been applied by lanes that work on it side by side.
+"""How far parallel lanes have applied a page.
 
-A page has one cursor, and moves it when all its lanes are done. Until then each lane notes in the
-transaction of its effects how far it has come, so that a
-process that reads the page again goes on there.
+A page has one cursor, which moves when all its lanes are done. Until then each lane stores its
+progress in the transaction of its effects, so that a process that reads the page again continues
+there.
 """
 
 from collections.abc import Mapping
@@ -22,12 +22,12 @@ __all__ = ["LaneProgress", "Lanes"]
 
 @dataclass(frozen=True)
 class LaneProgress:
-    """Tell how far lanes have come after a cursor.
+    """How far lanes have come after a cursor.
 
     Attributes:
-        lanes: among how many lanes the keys of the events are divided.
-        done: by lane, how many events after the cursor are decided for it, in the order of the
-            partition; those before that number that are another lane's are not its business.
+        lanes: the number of lanes that the keys of the events are divided among.
+        done: by lane, how many events after the cursor, in the order of the partition, are decided
+            for it: those of the lane are applied, and those of other lanes do not concern it.
     """
 
     lanes: int
@@ -35,17 +35,17 @@ class LaneProgress:
 
 
 class Lanes:
-    """Note how far lanes have come.
+    """Store the progress of lanes; all methods run in the caller's transaction.
 
     Args:
-        tables: where that is kept.
+        tables: the store's tables.
     """
 
     def __init__(self, tables: Tables) -> None:
         self._table = tables.lanes
         self._cursors = tables.cursors
-        # Built once, because every page that is committed by itself asks this. A locking read,
-        # since a snapshot may be older than what lanes have committed.
+        # Built once, because every page that is committed one by one needs it. A locking read, as
+        # a snapshot may be older than what lanes have committed.
         at = bindparam("at", type_=Text)
         row = self._is_row(bindparam("name", type_=Text), bindparam("number", type_=Integer))
         begun = select(self._table.c.lane).where(row, is_at(self._table.c.cursor, at)).limit(1)
@@ -54,7 +54,7 @@ class Lanes:
     def progress(
         self, connection: Connection, consumer: str, partition: int, place: Place
     ) -> LaneProgress | None:
-        """Return how far lanes have come after a cursor, in any epoch; None if none has begun."""
+        """Return the progress after a cursor, of any epoch; None if no lane has begun."""
         columns = self._table.c
         query = (
             select(columns.lane, columns.lanes, columns.done)
@@ -67,14 +67,9 @@ class Lanes:
     def has_begun(
         self, connection: Connection, consumer: str, partition: int, place: Place
     ) -> bool:
-        """Return whether lanes have applied a part of what follows a cursor.
+        """Return whether lanes have applied a part of what follows a place.
 
-        Args:
-            connection: a connection to the store, in a transaction that has moved the cursor:
-                until it ends, no lane begins.
-            consumer: the consumer's name.
-            partition: the partition's id.
-            place: where the cursor stood.
+        The transaction must have moved the cursor: until it ends, no lane begins.
         """
         found = {"name": consumer, "number": partition, "at": place.cursor}
         return connection.execute(self._begun, found).first() is not None
@@ -91,7 +86,7 @@ class Lanes:
         before: int,
         after: int,
     ) -> None:
-        """Note that a lane has come further.
+        """Store that a lane has advanced.
 
         Args:
             connection: a connection to the store, in the transaction of the lane's effects.
@@ -99,12 +94,12 @@ class Lanes:
             partition: the partition's id.
             place: where the page was read.
             lane: the lane, from 0.
-            lanes: how many there are.
-            before: how many events after the cursor were decided for it; 0 if it begins.
-            after: how many are now.
+            lanes: the number of lanes.
+            before: how many events after the cursor were decided for the lane; 0 if it begins.
+            after: how many are decided now.
 
         Raises:
-            Fenced: the cursor has moved, or its epoch, or the lane has. Roll back.
+            Fenced: the cursor, its epoch, or the lane has moved. Roll back.
         """
         columns = self._table.c
         self._lock(connection, consumer, partition, place)
@@ -114,8 +109,8 @@ class Lanes:
         left_over = [~is_at(columns.cursor, place.cursor)] if before == 0 else []
         row = {"lanes": lanes, "cursor": place.cursor, "done": after}
         new = {"consumer": consumer, "partition": partition, "lane": lane, **row}
-        # First, since an update that finds no row locks the gap on MariaDB and MySQL: lanes that
-        # begin together would keep each other from inserting.
+        # Insert first: on MariaDB and MySQL an update that finds no row locks the gap, and lanes
+        # that begin together would block each other's inserts.
         if before == 0 and insert_ignore(connection, self._table, [new]):
             return
         update = self._table.update().where(
@@ -125,17 +120,17 @@ class Lanes:
             raise _fenced(consumer, partition)
 
     def clear(self, connection: Connection, consumer: str, partition: int) -> None:
-        """Forget how far lanes have come, in the transaction that moves the cursor."""
+        """Delete a partition's progress, in the transaction that moves its cursor."""
         columns = self._table.c
         query = select(columns.lane).where(self._is_row(consumer, partition))
-        # Row by row, since MariaDB and MySQL lock the gaps around those that a range deletes.
+        # Row by row, as MariaDB and MySQL lock the gaps around rows that a range deletes.
         rows = [{"number": lane} for lane in connection.scalars(query)]
         if rows:
             one = self._is_row(consumer, partition) & (columns.lane == bindparam("number"))
             connection.execute(self._table.delete().where(one), rows)
 
     def _lock(self, connection: Connection, consumer: str, partition: int, place: Place) -> None:
-        """Keep the cursor where it is until this transaction ends; other lanes may do the same."""
+        """Lock the cursor until this transaction ends, shared with other lanes."""
         columns = self._cursors.c
         here = (
             columns.consumer == consumer,
@@ -144,7 +139,7 @@ class Lanes:
             columns.epoch == place.epoch,
         )
         if not database_of(connection).locks_rows:
-            # A write takes the one lock that there is.
+            # A write takes the database's only lock.
             update = self._cursors.update().where(*here).values(epoch=columns.epoch)
             found = connection.execute(update).rowcount == 1
         else:

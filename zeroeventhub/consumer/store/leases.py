@@ -1,7 +1,6 @@
-"""Which process of a consumer reads which partition, and until when."""
+"""Leases: which process of a consumer reads which partition, and until when."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Update, bindparam, or_, select
@@ -14,64 +13,43 @@ from zeroeventhub.databases.clock import UnixTime, unix_time
 from zeroeventhub.databases.statements import insert_ignore, upsert
 from zeroeventhub.errors import ConfigurationError, StoreUnavailable
 
-__all__ = ["Division", "Leases", "divide", "fair_share"]
-
-
-@dataclass(frozen=True)
-class Division:
-    """Hold what becomes of the partitions that a process holds or may take.
-
-    Attributes:
-        taken: free partitions that it takes.
-        surplus: partitions that it holds and that belong to other processes.
-    """
-
-    taken: frozenset[int]
-    surplus: frozenset[int]
+__all__ = ["Leases", "divide", "fair_share"]
 
 
 def fair_share(members: Collection[str], owner: str, partitions: int) -> int:
-    """Return how many partitions belong to a member: as many as to any other, or one more.
-
-    Args:
-        members: all members, of whom the first in order get what cannot be divided.
-        owner: one of them.
-        partitions: how many partitions there are.
-    """
+    """Return how many partitions belong to a member: as many as to any other, or one more."""
     each, left = divmod(partitions, len(members))
     return each + (sorted(members).index(owner) < left)
 
 
-def divide(held: Collection[int], free: Collection[int], most: int) -> Division:
-    """Keep what is held and take what is free, up to a number of partitions.
+def divide(
+    held: Collection[int], free: Collection[int], most: int
+) -> tuple[frozenset[int], frozenset[int]]:
+    """Return the free partitions that a process takes, and the held ones that it has to release.
 
-    The lowest come first, so that a claim that is repeated finds the same surplus.
-
-    Args:
-        held: the partitions that the process holds.
-        free: those that no process holds.
-        most: how many belong to it.
+    Both are sorted first, so that a repeated claim finds the same surplus. `most` is the number of
+    partitions that belong to the process.
     """
     taken = sorted(free)[: max(0, most - len(held))]
-    return Division(frozenset(taken), frozenset(sorted(held)[most:]))
+    return frozenset(taken), frozenset(sorted(held)[most:])
 
 
 LONGEST_TURN = 10.0
-"""Seconds after which PostgreSQL ends a claim that has stalled, for which other processes wait."""
+"""Seconds after which PostgreSQL ends a stalled claim, for which other processes wait."""
 
 _TURN = ""
-"""The member that is none: a process that changes leases of a consumer locks its row first."""
+"""The name in the row that a process locks before it changes leases of a consumer."""
 
 
 class Leases:
     """Share the partitions of a consumer between its processes.
 
-    A lease ends when its time is up by the database's clock, unless it is renewed or given back
-    before. Who holds one may read the partition; what fences a process that goes on without is
-    the epoch of the cursor, which `CursorStore.enter` raises.
+    A lease ends by the database's clock, unless it is renewed or released before. Its holder may
+    read the partition; a process that continues without one is fenced by the cursor's epoch,
+    which `CursorStore.enter` raises.
 
     Args:
-        tables: where leases and members are kept.
+        tables: the store's tables.
     """
 
     def __init__(self, tables: Tables) -> None:
@@ -88,22 +66,22 @@ class Leases:
         seconds: float,
         share: bool,
     ) -> Claimed:
-        """Renew all leases of a process, and take a fair share of those that are free.
+        """Renew all leases of a process, and take a fair share of the free ones.
 
         It waits for other claims, and never for a page that is being applied.
 
         Args:
             connection: a connection to the store, in a transaction of this claim's own.
             consumer: the consumer's name.
-            owner: the process, by a name that no other one has.
+            owner: the unique name of the process.
             wanted: the partitions that it may read now.
-            seconds: how long the leases hold.
-            share: whether it shares the partitions with other processes; one that does not takes
-                all that are free, and is no member.
+            seconds: how long the leases last.
+            share: whether it shares the partitions with other processes. If False, it takes all
+                that are free, and does not count as a member.
 
         Raises:
-            ConfigurationError: the process has no name, or too long a one.
-            StoreUnavailable: the transaction saw leases as they were before.
+            ConfigurationError: the name of the process is empty or too long.
+            StoreUnavailable: the transaction's snapshot is older than other leases; try again.
         """
         if not 0 < len(owner) <= NAME_LENGTH:
             raise ConfigurationError(f"A process's name has 1 to {NAME_LENGTH} characters.")
@@ -119,14 +97,14 @@ class Leases:
         }
         most = len(wanted)
         if share:
-            # Processes that do not share are no members, and their partitions are not shared out.
+            # Partitions of processes that do not share are not divided among the members.
             apart = sum(holder not in members for holder, _ in elsewhere.values())
             most = fair_share(members, owner, len(wanted) - apart)
         free = frozenset(wanted) - held - elsewhere.keys()
-        division = divide(held.intersection(wanted), free, most)
+        taken, surplus = divide(held.intersection(wanted), free, most)
         lease = {"owner": owner, "expires_at": now + seconds}
-        has = held | division.taken
-        if self._hold(connection, consumer, lease, division.taken, now) != len(has):
+        has = held | taken
+        if self._hold(connection, consumer, lease, taken, now) != len(has):
             raise StoreUnavailable(
                 f"The leases of consumer {consumer!r} have changed since this transaction began: "
                 "claim in a transaction of its own, and try again."
@@ -134,7 +112,7 @@ class Leases:
         epochs, ended = self._standing(connection, consumer, has)
         return Claimed(
             held=has,
-            surplus=division.surplus,
+            surplus=surplus,
             elsewhere={number: expires_at for number, (_, expires_at) in elsewhere.items()},
             ended=ended,
             letters=self._letters.partitions_due(connection, consumer),
@@ -144,14 +122,7 @@ class Leases:
     def release(
         self, connection: Connection, consumer: str, owner: str, partitions: Collection[int]
     ) -> None:
-        """Release leases, so that other processes may take them at once.
-
-        Args:
-            connection: a connection to the store, in a transaction of its own.
-            consumer: the consumer's name.
-            owner: the process; leases that it does not hold stay as they are.
-            partitions: the partitions that it no longer reads.
-        """
+        """Release leases of a process, so that other processes may take them at once."""
         self._take_turn(connection, consumer)
         columns = self._tables.leases.c
         mine = self._update(consumer).where(columns.owner == owner)
@@ -160,13 +131,7 @@ class Leases:
         )
 
     def leave(self, connection: Connection, consumer: str, owner: str) -> None:
-        """Release all leases, and leave the members.
-
-        Args:
-            connection: a connection to the store, in a transaction of its own.
-            consumer: the consumer's name.
-            owner: the process.
-        """
+        """Release all leases of a process, and remove it from the members."""
         self._take_turn(connection, consumer)
         mine = self._update(consumer).where(self._tables.leases.c.owner == owner)
         connection.execute(mine, {"owner": None, "expires_at": 0})
@@ -196,17 +161,17 @@ class Leases:
     def _take_turn(self, connection: Connection, consumer: str) -> None:
         """Lock the leases of a consumer for this transaction.
 
-        A process that is suspended here keeps the other processes from renewing their leases.
+        A process that is suspended here keeps other processes from renewing their leases.
         """
         database_of(connection).limit_idle(connection, LONGEST_TURN)
-        # A write, for which SQLite takes its lock, and of one row, so that none wait in a ring.
+        # A write, so that SQLite takes its lock, and of one row, so that claims do not deadlock.
         row = {"consumer": consumer, "owner": _TURN, "expires_at": 0}
         upsert(connection, self._tables.members, row, {"expires_at": 0})
 
     def _join(
         self, connection: Connection, consumer: str, owner: str, now: float, seconds: float
     ) -> set[str]:
-        """Become or stay a member; forget those whose time is up, and return the rest."""
+        """Add or renew a member, and delete expired ones; return the names of the rest."""
         members, columns = self._tables.members, self._tables.members.c
         query = select(columns.owner, columns.expires_at).where(
             columns.consumer == consumer, columns.owner != _TURN
@@ -224,7 +189,7 @@ class Leases:
     def _found(
         self, connection: Connection, consumer: str, wanted: Sequence[int]
     ) -> dict[int, tuple[str | None, float]]:
-        """Return who holds each lease and until when, with a row for every one that is wanted."""
+        """Return the owner and the end of each lease, after inserting missing rows."""
         columns = self._tables.leases.c
         query = select(columns.partition, columns.owner, columns.expires_at).where(
             columns.consumer == consumer
@@ -243,7 +208,7 @@ class Leases:
         taken: Collection[int],
         now: float,
     ) -> int:
-        """Renew what the owner of a lease holds, and take what is free; return how many it has."""
+        """Renew the leases of an owner, and take free ones; return how many it has."""
         columns, update = self._tables.leases.c, self._update(consumer)
         mine = update.where(columns.owner == lease["owner"])
         count = connection.execute(mine, lease).rowcount
@@ -260,7 +225,7 @@ class Leases:
     def _standing(
         self, connection: Connection, consumer: str, held: Collection[int]
     ) -> tuple[dict[int, int], frozenset[int]]:
-        """Return the epochs of these cursors, and which partitions were read to their ends."""
+        """Return the epochs of held cursors, and the partitions that were read to their ends."""
         columns = self._tables.cursors.c
         query = select(columns.partition, columns.epoch, columns.ended).where(
             columns.consumer == consumer, or_(columns.ended, columns.partition.in_(sorted(held)))

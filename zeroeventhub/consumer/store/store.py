@@ -111,11 +111,10 @@ class CursorStore:
         self.inbox = Inbox(tables)
         self.dead_letters = DeadLetters(tables)
         self.lanes = Lanes(tables)
-        # Built once, because every page makes a move, and a loop loads its cursor before each.
+        # Built once: every page moves a cursor, and a loop loads its cursor before each page.
         columns = tables.cursors.c
-        self._place = select(columns.cursor, columns.epoch).where(
-            self._is_row(_CONSUMER, _PARTITION)
-        )
+        row = self._is_row(_CONSUMER, _PARTITION)
+        self._place = select(columns.cursor, columns.epoch).where(row)
         move = self._at(_CONSUMER, _PARTITION, _PLACE).values(cursor=_NEW, updated_at=Moment())
         self._moves = {False: move, True: move.values(ended=False)}
 
@@ -154,24 +153,18 @@ class CursorStore:
     def load(
         self, connection: Connection, consumer: str, partition: int, *, start: str = FIRST
     ) -> Place:
-        """Return a consumer's place in a partition; insert the start if it has no cursor.
-
-        Args:
-            connection: a connection to the store, in a transaction.
-            consumer: the consumer's name.
-            partition: the partition's id.
-            start: the cursor of a consumer that has none.
+        """Return a consumer's place in a partition; insert `start` if it has no cursor.
 
         Raises:
-            TokenChanged: other partitions have taken the cursor over, and the feed still shows
-                this one.
+            TokenChanged: other partitions have taken the cursor over, and the feed still shows this
+                one.
         """
         found = {_CONSUMER.key: consumer, _PARTITION.key: partition}
         row = connection.execute(self._place, found).first()
         if row is None:
             self._add(connection, consumer, partition, start)
-            # Another process's row may be newer than the snapshot that MariaDB and MySQL read;
-            # only a locking read always finds it.
+            # A locking read, as another process's row may be newer than the snapshot that MariaDB
+            # and MySQL read.
             row = connection.execute(self._place.with_for_update(), found).one()
         if row.cursor == HANDED_OVER:
             raise _handed_over(partition)
@@ -186,7 +179,7 @@ class CursorStore:
         *,
         after: int | None = None,
     ) -> Place:
-        """Return a consumer's place in a partition, and fence the process that had it before.
+        """Return a consumer's place in a partition, and fence the process that read it before.
 
         It waits for a transaction that is moving the cursor.
 
@@ -196,36 +189,33 @@ class CursorStore:
             consumer: the consumer's name.
             partition: the partition's id.
             owner: the process that enters, which has to hold the partition's lease.
-            after: its parent, which has to be read to its end before; None without one.
+            after: the parent, which has to be read to its end before; None without one.
 
         Raises:
             LeaseLost: the process does not hold the lease, or the parent has to be read again.
             TokenChanged: as `load`.
         """
         cursors, columns = self.tables.cursors, self.tables.cursors.c
-        # A write first: it waits for open transactions on the row, and the reads then see them.
+        # A write first: it waits for open transactions on the row, which the reads then see.
         row = {"consumer": consumer, "partition": partition, "cursor": FIRST, "epoch": 1}
         upsert(connection, cursors, row, {"epoch": columns.epoch + 1})
         query = select(columns.cursor, columns.epoch).where(self._is_row(consumer, partition))
         found = connection.execute(query).one()
         if found.cursor == HANDED_OVER:
             raise _handed_over(partition)
-        # Only now: the lease may run out while the write waits.
+        # Only now, as the lease may run out while the write waits.
         if not self.leases.is_held(connection, consumer, partition, owner):
             raise LeaseLost(
                 f"Another process of consumer {consumer!r} may read partition {partition} now: "
                 "this one does not hold the lease."
             )
-        if after is not None and not self._has_ended(connection, consumer, after):
+        ended = select(columns.ended).where(self._is_row(consumer, after))
+        if after is not None and not connection.scalar(ended):
             raise LeaseLost(
                 f"Partition {partition} waits for partition {after}, which consumer {consumer!r} "
-                "has to read to its end first: its cursor was put elsewhere."
+                "has to read to its end first: its cursor has been set to another place."
             )
         return Place(found.cursor, found.epoch)
-
-    def _has_ended(self, connection: Connection, consumer: str, partition: int) -> bool:
-        query = select(self.tables.cursors.c.ended).where(self._is_row(consumer, partition))
-        return bool(connection.scalar(query))
 
     def cursors(self, connection: Connection, consumer: str) -> dict[int, str]:
         """Return all cursors of a consumer, by partition."""
@@ -236,12 +226,7 @@ class CursorStore:
         return {row.partition: row.cursor for row in connection.execute(query)}
 
     def standings(self, connection: Connection, consumer: str | None = None) -> list[CursorStatus]:
-        """Return the cursors of consumers, in the order of their names and partitions.
-
-        Args:
-            connection: a connection to the store.
-            consumer: the consumer's name; None for all consumers.
-        """
+        """Return the cursors of a consumer, or of all, ordered by name and partition."""
         columns, leases = self.tables.cursors.c, self.tables.leases.c
         now = unix_time(connection)
         held = and_(
@@ -250,10 +235,9 @@ class CursorStore:
             leases.owner.is_not(None),
             leases.expires_at > now,
         )
+        left = (leases.expires_at - now).label("lease_seconds")
         query = (
-            select(
-                self.tables.cursors, leases.owner, (leases.expires_at - now).label("lease_seconds")
-            )
+            select(self.tables.cursors, leases.owner, left)
             .outerjoin_from(self.tables.cursors, self.tables.leases, held)
             .where(func.length(columns.cursor) > 0)
             .order_by(columns.consumer, columns.partition)
@@ -266,15 +250,9 @@ class CursorStore:
     def begin(
         self, connection: Connection, consumer: str, partitions: Collection[int], start: str
     ) -> None:
-        """Insert the first cursors of a new consumer, in all partitions at once.
+        """Insert the first cursors of a new consumer, in all its partitions at once.
 
         In partitions that the feed adds later it starts at the first event.
-
-        Args:
-            connection: a connection to the store, in a transaction.
-            consumer: the consumer's name.
-            partitions: the partitions that it reads.
-            start: the cursor to start from.
         """
         columns = self.tables.cursors.c
         known = select(columns.partition).where(columns.consumer == consumer).limit(1)
@@ -291,14 +269,14 @@ class CursorStore:
     ) -> None:
         """Copy the cursors of removed partitions to the partitions that replace them.
 
-        FeedAPI v2, Method 2 to change partition count. All heirs start at once. The cursors of
-        removed parents are replaced by a mark: it fences a process that still holds a page of one,
-        and keeps a process whose feed still shows one from starting it again.
+        FeedAPI v2, Method 2 to change partition count. All heirs start at once. A mark replaces the
+        cursors of removed parents: it fences a process that still holds a page of one, and keeps a
+        process whose feed still shows one from starting it again.
 
         Args:
             connection: a connection to the store, in a transaction.
             consumer: the consumer's name.
-            heirs: by partition, those whose cursors are valid in it, nearest first.
+            heirs: by partition, the partitions whose cursors are valid in it, nearest first.
             remaining: the partitions of the feed, which keep their cursors.
 
         Raises:
@@ -308,7 +286,7 @@ class CursorStore:
         cursors, columns = self.tables.cursors, self.tables.cursors.c
         parents = sorted({parent for nearest in heirs.values() for parent in nearest})
         of_parents = and_(columns.consumer == consumer, columns.partition.in_(parents))
-        # Locks the parents' rows, and so waits for open transactions on them.
+        # This locks the parents' rows, and so waits for open transactions on them.
         connection.execute(cursors.update().where(of_parents).values(epoch=columns.epoch))
         # A locking read, as a snapshot may be older than their commits.
         query = select(columns.partition, columns.cursor).where(of_parents).with_for_update()
@@ -334,20 +312,18 @@ class CursorStore:
                 columns.consumer == consumer, columns.partition.in_(gone)
             )
         )
-        self._hand_letters_over(connection, consumer, heirs, gone)
+        # The dead letters of each removed partition go to one heir, so that keys stay in order.
+        letters = self.tables.dead_letters
+        for parent in gone:
+            heir = min(heir for heir, nearest in heirs.items() if parent in nearest)
+            update = letters.update().where(_of(letters, consumer, [parent]))
+            connection.execute(update.values(partition=heir))
         connection.execute(self.tables.lanes.delete().where(_of(self.tables.lanes, consumer, gone)))
 
     def advance(
         self, connection: Connection, consumer: str, partition: int, place: Place, new: str
     ) -> None:
         """Move a cursor from its place; a move to the same cursor is fenced as well.
-
-        Args:
-            connection: a connection to the store, in a transaction.
-            consumer: the consumer's name.
-            partition: the partition's id.
-            place: the expected cursor and epoch.
-            new: the new cursor.
 
         Raises:
             Fenced: the cursor has moved; roll the transaction back.
@@ -364,7 +340,11 @@ class CursorStore:
             raise _moved(consumer, partition)
 
     def end(self, connection: Connection, consumer: str, partition: int, place: Place) -> None:
-        """Store that a partition was read to its end; arguments and errors as for `advance`."""
+        """Store that a partition was read to its end.
+
+        Raises:
+            Fenced: the cursor has moved; roll the transaction back.
+        """
         end = self._at(consumer, partition, place).values(ended=True, updated_at=Moment())
         if connection.execute(end).rowcount != 1:
             raise _moved(consumer, partition)
@@ -433,11 +413,7 @@ class CursorStore:
         return count
 
     def _check_lanes(self, connection: Connection, consumer: str, gone: Mapping[int, str]) -> None:
-        """Refuse to copy a cursor after which lanes have already applied events.
-
-        Raises:
-            StoreUnavailable: lanes have done so.
-        """
+        """Raise StoreUnavailable if lanes have applied events after a cursor that is copied."""
         columns = self.tables.lanes.c
         query = select(columns.partition, columns.cursor).where(
             _of(self.tables.lanes, consumer, gone), columns.done > 0
@@ -446,25 +422,10 @@ class CursorStore:
             if row.cursor == gone[row.partition]:
                 raise StoreUnavailable(
                     f"Partition {row.partition} is gone while lanes have applied a part of the "
-                    "page after its cursor: the process that applies it has to finish. If there "
-                    "is none any more, set the cursor with `zeroeventhub cursors set`, and that "
-                    "part is applied again."
+                    "page after its cursor: the process that applies it has to finish. If it is "
+                    "gone too, set the cursor with `zeroeventhub cursors set`, and that part is "
+                    "applied again."
                 )
-
-    def _hand_letters_over(
-        self,
-        connection: Connection,
-        consumer: str,
-        heirs: Mapping[int, Sequence[int]],
-        gone: Collection[int],
-    ) -> None:
-        """Move the dead letters of removed partitions to an heir, in the order of keys."""
-        letters = self.tables.dead_letters
-        for parent in gone:
-            heir = min(heir for heir, nearest in heirs.items() if parent in nearest)
-            connection.execute(
-                letters.update().where(_of(letters, consumer, [parent])).values(partition=heir)
-            )
 
     def _forget(
         self,
@@ -481,7 +442,7 @@ class CursorStore:
             connection.execute(delete)
 
     def _set_to(self, cursor: str) -> Update:
-        """Build the statement that sets cursors and fences who reads their partitions."""
+        """Build the statement that sets cursors, and fences the readers of their partitions."""
         cursors = self.tables.cursors
         return cursors.update().values(
             cursor=cursor, epoch=cursors.c.epoch + 1, ended=False, updated_at=Moment()

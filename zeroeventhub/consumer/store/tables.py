@@ -46,7 +46,7 @@ _DIGEST_LENGTH = 64
 
 @dataclass(frozen=True)
 class Tables:
-    """Name the tables of a store.
+    """The tables of a store.
 
     Attributes:
         cursors: the cursor and epoch of each consumer in each partition.
@@ -149,7 +149,7 @@ def cursor_tables(metadata: MetaData, *, schema: str | None = None) -> Tables:
 
 
 def is_at(column: ColumnElement[str], cursor: str | BindParameter[str]) -> ColumnElement[bool]:
-    """Compare a cursor, which is ASCII, to the last space, which MariaDB and MySQL overlook."""
+    """Compare a cursor including trailing spaces, which MariaDB and MySQL ignore."""
     return and_(column == cursor, func.length(column) == func.length(cursor))
 
 
