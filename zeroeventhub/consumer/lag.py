@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -14,7 +13,7 @@ from zeroeventhub.consumer.store.store import CursorStore
 from zeroeventhub.consumer.store_session import in_store
 from zeroeventhub.driving import blocking, settled
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.protocol import FIRST, LAG, Event, Lag, Partition
+from zeroeventhub.protocol import FIRST, LAG, Event, Lag, Page, Partition
 from zeroeventhub.wire.cloud_event import event_time
 
 __all__ = ["MOST", "async_lag", "lag"]
@@ -47,7 +46,7 @@ def lag(client: Client, store: CursorStore, name: str, *, most: int = MOST) -> d
     """
     if not isinstance(store.engine, Engine):
         raise ConfigurationError("lag needs a store with a sync Engine; or use async_lag.")
-    return blocking(_Measure(client, store, name, most).lags())
+    return blocking(_lags(client, store, name, most))
 
 
 async def async_lag(
@@ -56,56 +55,52 @@ async def async_lag(
     """Return a consumer's lag in each partition of a feed; see `lag`."""
     if not isinstance(store.engine, AsyncEngine):
         raise ConfigurationError("async_lag needs a store with an AsyncEngine; or use lag.")
-    return await _Measure(client, store, name, most).lags()
+    return await _lags(client, store, name, most)
 
 
-class _Measure:
-    """Compute the lag of a consumer; with a sync client the coroutines never suspend."""
+async def _lags(
+    shared: Client | AsyncClient, store: CursorStore, name: str, most: int
+) -> dict[int, Lag]:
+    """Return the lag of each partition; with a sync client this coroutine never suspends."""
+    if most < 1:
+        raise ConfigurationError("At least one event is read to be counted: most is 1 or more.")
+    # A copy: a running consumer may share the client, and must notice a new layout itself.
+    client = copy(shared)
+    info = await settled(client.discover())
+    cursors = await in_store(store, store.cursors, name)
+    lags = {}
+    for partition in info.partitions:
+        start = _start(partition, cursors)
+        if LAG in info.extensions:
+            lags[partition.id] = await _ask(client, partition.id, start)
+        else:
+            lags[partition.id] = await _count(client, partition.id, start, most)
+    return lags
 
-    def __init__(
-        self, client: Client | AsyncClient, store: CursorStore, name: str, most: int
-    ) -> None:
-        if most < 1:
-            raise ConfigurationError("At least one event is read to be counted: most is 1 or more.")
-        # A copy: a running consumer may share the client, and must notice a new layout itself.
-        self._client: Any = copy(client)
-        self._store = store
-        self._name = name
-        self._most = most
 
-    async def lags(self) -> dict[int, Lag]:
-        """Return the lag of each partition."""
-        info = await settled(self._client.discover())
-        cursors = await in_store(self._store, self._store.cursors, self._name)
-        measure = self._ask if LAG in info.extensions else self._count
-        return {
-            partition.id: await measure(partition.id, _start(partition, cursors))
-            for partition in info.partitions
-        }
+async def _ask(client: Client | AsyncClient, partition: int, cursor: str) -> Lag:
+    """Let the feed count; if it does not know the first event's time, read that event."""
+    counted: Lag = await settled(client.lag(partition, cursor))
+    if counted.events and counted.seconds is None:
+        page: Page = await settled(client.fetch(partition, cursor, limit=1))
+        if page.events:
+            return replace(counted, seconds=_age(page.events[0]))
+    return counted
 
-    async def _ask(self, partition: int, cursor: str) -> Lag:
-        """Let the feed count; if it does not know the first event's time, read that event."""
-        counted: Lag = await settled(self._client.lag(partition, cursor))
-        if counted.events and counted.seconds is None:
-            page = await settled(self._client.fetch(partition, cursor, limit=1))
-            if page.events:
-                return replace(counted, seconds=_age(page.events[0]))
-        return counted
 
-    async def _count(self, partition: int, cursor: str) -> Lag:
-        """Read from a cursor to the head, or until `most` events are counted."""
-        events, most = 0, self._most
-        first: Event | None = None
-        while events <= most:
-            limit = min(most - events + 1, LARGEST_PAGE)
-            page = await settled(self._client.fetch(partition, cursor, limit=limit))
-            if first is None and page.events:
-                first = page.events[0]
-            events += len(page.events)
-            if page.caught_up or page.cursor == cursor:
-                break
-            cursor = page.cursor
-        return Lag(min(events, most), 0.0 if first is None else _age(first), exact=events <= most)
+async def _count(client: Client | AsyncClient, partition: int, cursor: str, most: int) -> Lag:
+    """Read from a cursor to the head, or until `most` events are counted."""
+    events, first = 0, None
+    while events <= most:
+        limit = min(most - events + 1, LARGEST_PAGE)
+        page: Page = await settled(client.fetch(partition, cursor, limit=limit))
+        if first is None and page.events:
+            first = page.events[0]
+        events += len(page.events)
+        if page.caught_up or page.cursor == cursor:
+            break
+        cursor = page.cursor
+    return Lag(min(events, most), 0.0 if first is None else _age(first), exact=events <= most)
 
 
 def _start(partition: Partition, cursors: Mapping[int, str]) -> str:
