@@ -28,13 +28,11 @@ PROBLEM_BYTES = 64 * 1024
 class Deadline:
     """The moment at which to give up a response; each byte received moves it.
 
-    Args:
-        limits: the client's limits: a deadline for the whole response, and a least rate of bytes.
-        wait: seconds that the feed may wait at the head.
-        timeout: seconds that the caller allows for one read of a socket; None for no limit.
+    `wait` is how long the feed may wait at the head, and `timeout` how long the caller allows for
+    one read of a socket, in seconds.
 
     Attributes:
-        asked: when a socket was last told its timeout; None if its result has been received.
+        asked: when a socket last asked for its timeout; None once its result was received.
     """
 
     def __init__(self, limits: Limits, wait: float, timeout: float | None) -> None:

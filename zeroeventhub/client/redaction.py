@@ -26,12 +26,7 @@ def bare(url: httpx.URL) -> str:
 
 
 class Redaction:
-    """Hide the secrets of a feed's address and of the client that requests it.
-
-    Args:
-        url: the feed's address with its user name and password.
-        http: the caller's httpx client, which adds headers and parameters.
-    """
+    """Hide the secrets of a feed's address and of the httpx client that requests it."""
 
     def __init__(self, url: httpx.URL, http: httpx.Client | httpx.AsyncClient) -> None:
         self._url = url
@@ -46,8 +41,7 @@ class Redaction:
         return text
 
     def address(self, url: httpx.URL, expected: httpx.URL) -> httpx.URL | str:
-        """Write a URL for a log: in full if all of its query is the protocol's."""
-        # Parameters that the caller's client added may be secret.
+        """Write a URL for a log, without parameters that the caller's client added."""
         return url if url == expected and not self._url.query else bare(url)
 
     def _secrets(self) -> set[str]:

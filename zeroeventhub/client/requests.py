@@ -70,8 +70,8 @@ class RequestBuilder(Generic[_Http]):
     """Hold a feed's address and protocol; `Client` documents the arguments.
 
     Raises:
-        ConfigurationError: the URL or the compression is invalid, or the httpx client is sync for
-            an AsyncClient, or async for a Client.
+        ConfigurationError: the URL or the compression is invalid, or the httpx client is of the
+            other kind.
         MissingExtra: zstd needs zstandard, of the extra "zstd".
     """
 
@@ -197,12 +197,7 @@ class RequestBuilder(Generic[_Http]):
         )
 
     def _extension_request(self, info: FeedInfo, name: str, *values: Any) -> Exchange:
-        """Build a request to an extension.
-
-        Args:
-            info: the feed's description.
-            name: the extension's name.
-            values: the values of its parameters, in their order; None leaves one out.
+        """Build a request to an extension; a value that is None leaves its parameter out.
 
         Raises:
             ConfigurationError: the feed does not have it, or a moment has no time zone.

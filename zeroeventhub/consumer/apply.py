@@ -96,15 +96,9 @@ class Tally:
 class PageTransactions:
     """Apply pages and dead letters, each in a transaction that also holds the cursor.
 
-    Several threads may call it at once, for different partitions. A page uses one connection of the
-    store's engine for each lane.
-
-    Args:
-        config: the consumer's options.
-        apply: the caller's function.
-        sessions: the caller's factory of ORM sessions, if given.
-        log: logs what happens.
-        marked: the partitions with dead letters that the operator marked for retry.
+    Several threads may call it at once, for different partitions. A page uses one connection of
+    the store's engine for each lane. `marked` has the partitions with dead letters that the
+    operator marked for retry.
 
     Attributes:
         hint: the type or table that pages are converted to, once known.

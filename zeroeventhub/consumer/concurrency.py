@@ -32,12 +32,7 @@ _Result = TypeVar("_Result")
 
 
 class Prefetcher:
-    """Fetch and decode pages, one of them ahead of time.
-
-    Args:
-        client: reads the feed.
-        config: the consumer's options.
-        hint: the type or table that pages will be converted to.
+    """Fetch and decode pages, one of them ahead of time; `hint` is how their data is decoded.
 
     Attributes:
         waits: seconds that the feed took to answer; decays until it is measured again.
@@ -77,12 +72,8 @@ class Prefetcher:
 class ThreadPrefetcher(Prefetcher):
     """Fetch ahead in a separate thread; fetch any other page in the caller's thread.
 
-    Args:
-        client: reads the feed.
-        config: the consumer's options.
-        hint: the type or table that pages will be converted to.
-        ends_process: whether the process ends when the consumer is stopped. Its readers then leave
-            a request in the separate thread, where long polls are sent as well.
+    If `ends_process`, the process ends when the consumer is stopped. Its readers then leave a
+    request in the separate thread, where long polls are sent as well.
     """
 
     def __init__(

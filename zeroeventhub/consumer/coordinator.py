@@ -30,13 +30,8 @@ __all__ = ["Coordinator"]
 class Coordinator:
     """Decide which partitions a process reads, and share them with processes of the same consumer.
 
-    Attributes:
-        partitions: the partitions to read; None for all.
-        forever: whether to wait at the head for more events; else end there.
-        poll_interval: seconds between two requests to a feed that has been read to its end.
-        attempts: how often a step is tried before its error is final; None for no limit.
-        lease: seconds that a lease lasts; it is renewed three times in that time.
-        stopped: returns whether to end before the next step.
+    The attributes are those of Follower, and `lease`: seconds that a lease lasts. It is renewed
+    three times in that time.
     """
 
     partitions: Collection[int] | None

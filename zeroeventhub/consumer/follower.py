@@ -131,12 +131,7 @@ class Follower:
         return True
 
     def _load(self, partition: Partition, among: tuple[int, ...], epochs: dict[int, int]) -> _Steps:
-        """Load a partition's place, and check that no operator has moved the cursors.
-
-        Args:
-            partition: the partition to read.
-            among: all partitions that are read.
-            epochs: the epoch of each cursor when it was first loaded.
+        """Load a partition's place; `epochs` has the epoch of each cursor when first loaded.
 
         Raises:
             _CursorSet: an operator has moved its cursor, or that of its parent.
@@ -221,16 +216,12 @@ class Transactions(Protocol):
 class PartitionFollower:
     """Decide how one partition is read, page by page, by a process that holds its lease.
 
-    Attributes:
+    Attributes, where they are not those of Follower:
         partition: the partition.
         among: all partitions that are read; a new consumer sets its first cursor in all at once.
         extensions: the extensions that the feed announces.
-        forever: whether to wait at the head for more events; else end there.
-        poll_interval: seconds between two requests at the head.
-        attempts: how often a step is tried before its error is final; None for no limit.
         failures: what to do with a page whose handler raises.
         transactions: decides which transactions a step takes.
-        stopped: returns whether to end before the next step.
         running: the partitions that are being read; updated in place.
         slots: while no more partitions than these are running, the feed may wait at its head, and
             the next page is fetched ahead.
@@ -322,11 +313,7 @@ class PartitionFollower:
                 self._place = Place(cursor, self._place.epoch)
 
     def _deliver(self, page: Page) -> Generator[Step, Any, None]:
-        """Apply a page, unless another process has moved the cursor.
-
-        Raises:
-            Halted: the page cannot be applied.
-        """
+        """Apply a page, unless another process has moved the cursor, or raise Halted."""
         number, start = self.partition.id, self._place.cursor
         tries, set_aside = 0, False
         while self._place.cursor == start:
@@ -349,11 +336,7 @@ class PartitionFollower:
                 self._place = Place(page.cursor, self._place.epoch)
 
     def _retry_or_halt(self, tries: int, error: Exception) -> Generator[Step, Any, bool]:
-        """Wait before a page is tried again; return whether to set aside what fails then.
-
-        Raises:
-            Halted: that was its last try.
-        """
+        """Wait before the next try, or raise Halted; return whether to set aside what fails."""
         failures = self.failures
         if tries < failures.tries:
             yield Pause(backoff(tries, error), error)
@@ -376,10 +359,8 @@ class PartitionFollower:
     def _find_out(self, error: Fenced | TransientError) -> Generator[Step, Any, None]:
         """Load the place again after a write that was refused, or whose outcome is unknown.
 
-        Loading locks the cursor, and so waits for a transaction that may still be running.
-
-        Raises:
-            LeaseLost: another process reads the partition now.
+        Loading locks the cursor, and so waits for a transaction that may still be running. Raises
+        LeaseLost if another process reads the partition now.
         """
         if isinstance(error, LeaseLost):
             raise error

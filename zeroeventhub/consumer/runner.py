@@ -193,15 +193,6 @@ class PartitionReader:
 class Runner:
     """Decide which partitions to read, read them in parallel, and release all leases at the end.
 
-    Args:
-        config: the consumer's options.
-        client: reads the feed.
-        concurrency: reads partitions in threads or tasks.
-        log: logs what happens.
-        apply: the caller's function.
-        sessions: the caller's factory of ORM sessions, if given.
-        stopped: returns whether the consumer was stopped.
-
     Attributes:
         owner: the unique name of this process in leases.
         transactions: apply pages.

@@ -18,10 +18,8 @@ from zeroeventhub.protocol import Page, Partition
 class Place:
     """A consumer's cursor in a partition, with the epoch that fences its commits.
 
-    Attributes:
-        cursor: the committed cursor.
-        epoch: grows whenever another process takes the lease, and whenever an operator sets the
-            cursor. A commit from an older epoch is fenced.
+    The epoch grows whenever another process takes the lease, and whenever an operator sets the
+    cursor. A commit from an older epoch is fenced.
     """
 
     cursor: str
@@ -65,10 +63,7 @@ class Load:
 class Fetch:
     """Fetch the page that follows a cursor; the result is a Page.
 
-    Attributes:
-        partition: the partition's id.
-        cursor: where to read from.
-        wait: seconds that the feed may wait at the head for an event.
+    `wait`: seconds that the feed may wait at the head for an event.
     """
 
     partition: int
@@ -87,12 +82,12 @@ class Advance:
 
 @dataclass(frozen=True)
 class Deliver:
-    """Hand a page with events to the consumer.
+    """Hand the page that follows a place to the consumer.
 
     Attributes:
         partition: the partition's id.
         place: the consumer's place.
-        page: the page that follows.
+        page: a page with events.
         ahead: the page to fetch while this one is applied; None for none.
         set_aside: whether to apply each event separately, and set aside those that fail.
     """
@@ -124,9 +119,7 @@ class Redeliver:
 class Pause:
     """Wait, in seconds, or until the consumer is stopped.
 
-    Attributes:
-        seconds: how long.
-        reason: the error before the retry; None at the head of the feed.
+    `reason`: the error before the retry; None at the head of the feed.
     """
 
     seconds: float
@@ -137,8 +130,7 @@ class Pause:
 class Claim:
     """Renew this process's leases and take a fair share of the free ones; the result is Claimed.
 
-    Attributes:
-        wanted: the partitions that may be read now.
+    `wanted`: the partitions that may be read now.
     """
 
     wanted: tuple[int, ...]

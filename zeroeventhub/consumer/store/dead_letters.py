@@ -80,9 +80,6 @@ class DeadLetters:
 
     A letter is due when it was marked for retry or is held back, and no letter of its key comes
     before it. So letters that were held back follow by themselves, in order.
-
-    Args:
-        tables: the store's tables.
     """
 
     def __init__(self, tables: Tables) -> None:

@@ -17,11 +17,7 @@ _AT_ONCE = 1000
 
 
 class Inbox:
-    """Remember which events a consumer has applied, by the digests of their ids, in all partitions.
-
-    Args:
-        tables: the store's tables.
-    """
+    """Remember which events a consumer has applied, in all partitions, by digests of their ids."""
 
     def __init__(self, tables: Tables) -> None:
         self._table = tables.inbox

@@ -35,11 +35,7 @@ class LaneProgress:
 
 
 class Lanes:
-    """Store the progress of lanes; all methods run in the caller's transaction.
-
-    Args:
-        tables: the store's tables.
-    """
+    """Store the progress of lanes; all methods run in the caller's transaction."""
 
     def __init__(self, tables: Tables) -> None:
         self._table = tables.lanes
@@ -86,10 +82,10 @@ class Lanes:
         before: int,
         after: int,
     ) -> None:
-        """Store that a lane has advanced.
+        """Store that a lane has advanced, in the transaction of its effects.
 
         Args:
-            connection: a connection to the store, in the transaction of the lane's effects.
+            connection: a connection to the store.
             consumer: the consumer's name.
             partition: the partition's id.
             place: where the page was read.

@@ -47,9 +47,6 @@ class Leases:
     A lease ends by the database's clock, unless it is renewed or released before. Its holder may
     read the partition; a process that continues without one is fenced by the cursor's epoch,
     which `CursorStore.enter` raises.
-
-    Args:
-        tables: the store's tables.
     """
 
     def __init__(self, tables: Tables) -> None:
