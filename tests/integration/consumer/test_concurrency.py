@@ -1,8 +1,6 @@
 """Partition beside partition: how many are applied at a time, and what is fetched ahead."""
 
 import asyncio
-import os
-import signal
 import threading
 import weakref
 from collections import Counter
@@ -257,24 +255,3 @@ def test_page_that_is_on_its_way_is_given_up_by_a_task(async_shop):
     finally:
         answer.set()
     assert (shop.landed(), shop.leases()) == ([], 0)
-
-
-def test_signal_does_not_wait_for_the_feed_at_its_head(sync_shop):
-    """A program of threads that is to end does so while the feed holds a request at its head."""
-    shop, answer = filled(sync_shop, 2, 1), threading.Event()
-    read, held, waited = shop.feed.read, [], []
-
-    def hang(*place):
-        page = read(*place)
-        if not page.events and not held:
-            held.append(place)
-            os.kill(os.getpid(), signal.SIGTERM)
-            waited.append(answer.wait(DEADLINE))
-        return page
-
-    shop.feed.wait()
-    shop.feed.read = hang
-    shop.run(write_page, follow=True, handle_signals=True)
-    assert (len(held), waited) == (1, [])
-    answer.set()
-    assert (shop.landed(), shop.leases()) == ([0, 1], 0)

@@ -1,5 +1,6 @@
 """A consumer from start to end: where it starts, what it reads, and what it outlives."""
 
+import asyncio
 import os
 import signal
 import threading
@@ -290,6 +291,27 @@ def test_signal_ends_a_run_after_its_page(request, either_shop, number, has_host
     assert (shop.landed(), shop.leases()) == ([*range(shop.count())], 0)
 
 
+def test_signal_does_not_wait_for_the_feed_at_its_head(sync_shop):
+    """A program of threads that is to end does so while the feed holds a request at its head."""
+    shop, answer = filled(sync_shop, 2, 1), threading.Event()
+    read, held, waited = shop.feed.read, [], []
+
+    def hang(*place):
+        page = read(*place)
+        if not page.events and not held:
+            held.append(place)
+            os.kill(os.getpid(), signal.SIGTERM)
+            waited.append(answer.wait(DEADLINE))
+        return page
+
+    shop.feed.wait()
+    shop.feed.read = hang
+    shop.run(write_page, follow=True, handle_signals=True)
+    assert (len(held), waited) == (1, [])
+    answer.set()
+    assert (shop.landed(), shop.leases()) == ([0, 1], 0)
+
+
 def test_signals_are_left_to_the_host(shop, handled):
     """A run that was not asked to handle signals goes on, and the host's handler sees each."""
     shop.feed.place(3)
@@ -307,12 +329,6 @@ def test_handlers_are_as_before_where_no_signal_came(shop):
 
 def test_one_signal_ends_runs_that_overlap(sqlite_url, tmp_path, handled):
     """Two runs in one event loop are both stopped, whichever began or ends first."""
-    import asyncio
-
-    import httpx
-
-    from zeroeventhub import AsyncClient
-
     other = f"sqlite:///{tmp_path / 'other.db'}"
     with opened(sqlite_url, is_async=True) as one, opened(other, is_async=True) as two:
 
