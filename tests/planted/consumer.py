@@ -44,20 +44,14 @@ PLANTED = (
     Planted(
         "a lease is renewed three times as often as it runs out",
         "consumer/coordinator.py",
-        "            outcomes: tuple[Outcome, ...] = yield Await(self.lease / 3)\n"
-        "            for outcome in outcomes:\n"
-        "                assignments.record_outcome(outcome)\n"
-        "            if assignments.errors",
-        "            outcomes: tuple[Outcome, ...] = yield Await(self.lease)\n"
-        "            for outcome in outcomes:\n"
-        "                assignments.record_outcome(outcome)\n"
-        "            if assignments.errors",
+        " / 3)\n            self._record(outcomes)\n            if self._errors",
+        ")\n            self._record(outcomes)\n            if self._errors",
         (_SIMULATION,),
     ),
     Planted(
         "a partition that halted stays with the process in which it did",
-        "consumer/assignment.py",
-        " - (self.halted.keys() & set(self.wanted))",
+        "consumer/coordinator.py",
+        " - (self._halted.keys() & set(self._wanted))",
         "",
         (_SIMULATION,),
     ),

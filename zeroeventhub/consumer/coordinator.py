@@ -3,13 +3,14 @@
 import math
 from collections.abc import Callable, Collection, Generator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from zeroeventhub.consumer.assignment import Assignments, inheritance
+from zeroeventhub.consumer.assignment import choose, inheritance, ready
 from zeroeventhub.consumer.steps import (
     Await,
     Claim,
+    Claimed,
     Discover,
     Outcome,
     Pause,
@@ -21,12 +22,15 @@ from zeroeventhub.consumer.steps import (
     Stopped,
     persist,
 )
-from zeroeventhub.errors import TransientError
+from zeroeventhub.errors import Halted, LeaseLost, TokenChanged, TransientError
+from zeroeventhub.protocol import FeedInfo, Partition
 
 __all__ = ["Coordinator"]
 
+_Steps = Generator[Step, Any, None]
 
-@dataclass(frozen=True)
+
+@dataclass
 class Coordinator:
     """Decide which partitions a process reads, and share them with processes of the same consumer.
 
@@ -40,8 +44,23 @@ class Coordinator:
     attempts: int | None
     lease: float
     stopped: Callable[[], bool]
+    _info: FeedInfo | None = field(default=None, init=False)
+    _claimed: Claimed = field(default=Claimed(frozenset()), init=False)
+    # The partitions to read, by this process or another.
+    _chosen: tuple[Partition, ...] = field(default=(), init=False)
+    # Those that this process reads, and those of them that have to stop.
+    _running: set[int] = field(default_factory=set, init=False)
+    _stopping: set[int] = field(default_factory=set, init=False)
+    # Those of this layout that this process has read to their heads.
+    _drained: set[int] = field(default_factory=set, init=False)
+    # Outcomes that report a change of the feed's partitions, and the other errors of readers.
+    _conflicts: list[Outcome] = field(default_factory=list, init=False)
+    _halted: dict[int, Halted] = field(default_factory=dict, init=False)
+    _errors: list[Exception] = field(default_factory=list, init=False)
+    # The end of the lease of each partition when it was first found with another process.
+    _first_seen: dict[int, float] = field(default_factory=dict, init=False)
 
-    def steps(self) -> Generator[Step, Any, None]:
+    def steps(self) -> _Steps:
         """Yield the steps, until all has been read (unless forever) or until stopped.
 
         When they end, by return or error, this process no longer reads any partition.
@@ -49,109 +68,166 @@ class Coordinator:
         Raises:
             Halted: a partition has halted, and all other partitions have ended.
         """
-        assignments = Assignments()
         try:
             with suppress(Stopped):
-                yield from self._work(assignments)
+                yield from self._work()
         except Exception:
-            yield from self._stop_all(assignments)
+            yield from self._stop_all()
             raise
-        yield from self._stop_all(assignments)
-        if errors := [*assignments.errors, *assignments.halted.values()]:
+        yield from self._stop_all()
+        if errors := [*self._errors, *self._halted.values()]:
             raise errors[0]
 
-    def _work(self, assignments: Assignments) -> Generator[Step, Any, None]:
+    def _work(self) -> _Steps:
         """Read layout after layout."""
         conflicts = RetryBudget(self.attempts, self.stopped)
         while not self.stopped():
             info = yield from persist(Discover(), self._budget())
-            assignments.start_layout(info, self.partitions)
+            self._chosen = choose(info, self.partitions)
+            if info != self._info:
+                # The publisher may have added events to a drained partition before closing it.
+                self._drained.clear()
+            self._info = info
+            self._conflicts.clear()
             if inherit := inheritance(info):
                 yield from persist(inherit, self._budget())
-            if (yield from self._share(assignments, conflicts)):
+            if (yield from self._share(conflicts)):
                 return
-            yield from self._stop_all(assignments)
-            if assignments.errors:
+            yield from self._stop_all()
+            if self._errors:
                 return
-            if assignments.conflicts and not self.stopped():
-                yield from self._back_off(assignments.conflicts, conflicts)
+            if self._conflicts and not self.stopped():
+                yield from self._back_off(conflicts)
 
-    def _share(
-        self, assignments: Assignments, conflicts: RetryBudget
-    ) -> Generator[Step, Any, bool]:
+    def _share(self, conflicts: RetryBudget) -> Generator[Step, Any, bool]:
         """Share one layout; return whether to end, rather than discover the feed again."""
-        among = tuple(partition.id for partition in assignments.chosen)
+        among = tuple(partition.id for partition in self._chosen)
         while not self.stopped():
-            yield from self._claim(assignments)
-            due = assignments.due
-            if stop := frozenset(assignments.running - due - assignments.stopping):
-                assignments.stopping |= stop
+            yield from self._claim()
+            due = self._due
+            if stop := frozenset(self._running - due - self._stopping):
+                self._stopping |= stop
                 yield Stop(stop)
-            for partition in assignments.chosen:
-                if partition.id in due - assignments.running:
-                    assignments.running.add(partition.id)
+            for partition in self._chosen:
+                if partition.id in due - self._running:
+                    self._running.add(partition.id)
                     yield Start(partition, among)
-            if not assignments.running:
-                return (yield from self._stand_by(assignments))
+            if not self._running:
+                return (yield from self._stand_by())
             outcomes: tuple[Outcome, ...] = yield Await(self.lease / 3)
-            for outcome in outcomes:
-                assignments.record_outcome(outcome)
-            if assignments.errors or assignments.conflicts:
-                return bool(assignments.errors)
+            self._record(outcomes)
+            if self._errors or self._conflicts:
+                return bool(self._errors)
             if not outcomes:
                 conflicts.failed = 0
         return True
 
-    def _claim(self, assignments: Assignments) -> Generator[Step, Any, None]:
+    def _claim(self) -> _Steps:
         """Release the leases that are not needed, and claim the partitions that may be read now.
 
         A claim may report that parents were read to their end; claim their children then.
         """
         wanted: tuple[int, ...] | None = None
-        while wanted != assignments.wanted:
-            if needless := assignments.needless:
+        closed = {partition.id for partition in self._chosen if partition.closed}
+        while wanted != self._wanted:
+            if needless := self._needless:
                 yield from persist(Release(needless), self._budget(self.lease / 3))
-            wanted = assignments.wanted
-            assignments.record_claim(
-                (yield from persist(Claim(wanted), self._budget(self.lease / 3)))
-            )
+            wanted = self._wanted
+            claimed = yield from persist(Claim(wanted), self._budget(self.lease / 3))
+            self._claimed = claimed
+            # An operator may have moved back the cursor of a partition that was read to its end.
+            self._drained -= closed - claimed.ended
+            for partition, ends in claimed.elsewhere.items():
+                self._first_seen.setdefault(partition, ends)
 
-    def _stand_by(self, assignments: Assignments) -> Generator[Step, Any, bool]:
+    def _record(self, outcomes: Collection[Outcome]) -> None:
+        """Store how the reading of partitions ended."""
+        for outcome in outcomes:
+            self._running.discard(outcome.partition)
+            self._stopping.discard(outcome.partition)
+            if outcome.drained:
+                self._drained.add(outcome.partition)
+            match outcome.error:
+                case None | LeaseLost():
+                    pass  # If the lease is free again, the next claim takes it.
+                case Halted() as error:
+                    self._halted[outcome.partition] = error
+                case TokenChanged():
+                    self._conflicts.append(outcome)
+                case error:
+                    self._errors.append(error)
+
+    def _stand_by(self) -> Generator[Step, Any, bool]:
         """Wait while this process has nothing to read; return whether the run ends instead.
 
         Discover the feed again afterwards: other processes may already read a newer layout.
         """
-        if assignments.halted or (assignments.finished and not self.forever):
+        if self._halted or (self._finished and not self.forever):
             return True
         seconds = self.lease / 3
-        yield Pause(seconds if assignments.wanted else min(seconds, self.poll_interval))
+        yield Pause(seconds if self._wanted else min(seconds, self.poll_interval))
         return False
 
-    def _back_off(
-        self, outcomes: list[Outcome], conflicts: RetryBudget
-    ) -> Generator[Step, Any, None]:
+    def _back_off(self, conflicts: RetryBudget) -> _Steps:
         """Wait before the next discovery, if the feed's partitions changed before a page was read.
 
         A feed that reports one change after the other contradicts itself: do not retry at once.
         """
-        if any(outcome.read for outcome in outcomes):
+        if any(outcome.read for outcome in self._conflicts):
             conflicts.failed = 0
-        elif error := outcomes[0].error:
+        elif error := self._conflicts[0].error:
             yield from conflicts.wait_out(error)
 
-    def _stop_all(self, assignments: Assignments) -> Generator[Step, Any, None]:
+    def _stop_all(self) -> _Steps:
         """Stop all readers of this process; keep the leases until they have ended."""
-        if stop := frozenset(assignments.running - assignments.stopping):
-            assignments.stopping |= stop
+        if stop := frozenset(self._running - self._stopping):
+            self._stopping |= stop
             yield Stop(stop)
-        while assignments.running:
+        while self._running:
             outcomes: tuple[Outcome, ...] = yield Await(self.lease / 3)
-            for outcome in outcomes:
-                assignments.record_outcome(outcome)
+            self._record(outcomes)
             if not outcomes:
                 # If renewing fails and a lease runs out, a page's commit is fenced, and no more.
                 with suppress(TransientError):
-                    yield Claim(tuple(sorted(assignments.running)))
+                    yield Claim(tuple(sorted(self._running)))
 
     def _budget(self, longest: float = math.inf) -> RetryBudget:
         return RetryBudget(self.attempts, self.stopped, longest)
+
+    @property
+    def _done(self) -> set[int]:
+        """The partitions that have been read to their ends, by this process or another."""
+        return self._drained | self._claimed.ended
+
+    @property
+    def _wanted(self) -> tuple[int, ...]:
+        """The partitions that may be read now, if only for their dead letters."""
+        readable = {partition.id for partition in ready(self._chosen, self._done)}
+        readable |= self._claimed.letters & self._done
+        return tuple(partition.id for partition in self._chosen if partition.id in readable)
+
+    @property
+    def _due(self) -> frozenset[int]:
+        """The partitions that this process has to read."""
+        claimed = self._claimed
+        return (claimed.held - claimed.surplus - self._halted.keys()) & set(self._wanted)
+
+    @property
+    def _needless(self) -> frozenset[int]:
+        """The partitions whose leases this process does not need.
+
+        It keeps those of halted partitions: another process would fail at the same event.
+        """
+        kept = self._due | self._running
+        return self._claimed.held - kept - (self._halted.keys() & set(self._wanted))
+
+    @property
+    def _finished(self) -> bool:
+        """Whether a run without `follow` has nothing left to wait for.
+
+        A partition that another process reads needs no waiting, unless that process may have died:
+        its lease has not been renewed, and not run out yet.
+        """
+        elsewhere = self._claimed.elsewhere.items()
+        alive = {number for number, ends in elsewhere if ends > self._first_seen[number]}
+        return {partition.id for partition in self._chosen} <= self._done | alive
