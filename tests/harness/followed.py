@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import partial
+from types import SimpleNamespace
 
 from harness.simulation.processes import Whole
 from zeroeventhub import FIRST, Event, FeedInfo, Page, Partition
@@ -148,36 +149,34 @@ def drive(steps, world, most=200):
 
 def follow(world, most=200, **options):
     """Drive a follower of all partitions in turn until it ends; return the steps."""
-    wishes = {
-        "partitions": None,
-        "forever": False,
-        "poll_interval": POLL,
-        "attempts": 5,
-        "stopped": lambda: False,
-    }
-    drive(Follower(**(wishes | options)).steps(), world, most)
+    stopped = options.pop("stopped", lambda: False)
+    drive(Follower(config_of(**options), stopped).steps(), world, most)
     return world.taken
+
+
+def config_of(*, forever=False, **options):
+    """The options of a consumer, as far as decisions need them."""
+    common = {"partitions": None, "poll_interval": POLL, "attempts": 5, "concurrency": 1}
+    return SimpleNamespace(**(common | {"follow": forever, "failures": Failures()} | options))
 
 
 def read(world, most=200, **options):
     """Read the first partition of a world under a lease; return whether it was drained."""
-    wishes = {
-        "partition": world.layout[0],
-        "among": (0,),
-        "extensions": world.extensions,
-        "forever": False,
-        "poll_interval": POLL,
-        "attempts": 5,
-        "failures": Failures(),
-        "stopped": lambda: False,
-        "transactions": Whole(),
-        "running": (),
-        "slots": 1,
-        "letters": set(),
-        "epochs": world.epochs,
-    }
+    stopped = options.pop("stopped", lambda: False)
+    letters = options.pop("letters", set())
+    follower = PartitionFollower(
+        partition=world.layout[0],
+        among=(0,),
+        extensions=world.extensions,
+        config=config_of(**options),
+        transactions=Whole(),
+        stopped=stopped,
+        running=(),
+        letters=letters,
+        epochs=world.epochs,
+    )
     try:
-        return drive(PartitionFollower(**(wishes | options)).steps(), world, most)
+        return drive(follower.steps(), world, most)
     except Stopped:
         return False
 

@@ -157,13 +157,7 @@ class _Consumer(Generic[_AnyClient]):
         config, hint, reporter = self._config, DecodeHint(), self._reporter()
         prefetcher = concurrency.prefetcher(self.client, config, hint)
         bell = concurrency.queue()
-        steps = Follower(
-            partitions=config.partitions,
-            forever=config.follow,
-            poll_interval=config.poll_interval,
-            attempts=config.attempts,
-            stopped=self._is_stopped,
-        ).steps()
+        steps = Follower(config, self._is_stopped).steps()
 
         async def do(step: Step) -> Any:
             if isinstance(step, Fetch):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zeroeventhub.consumer.assignment import choose, inheritance, ready
+from zeroeventhub.consumer.config import Config
 from zeroeventhub.consumer.steps import (
     Await,
     Claim,
@@ -34,15 +35,14 @@ _Steps = Generator[Step, Any, None]
 class Coordinator:
     """Decide which partitions a process reads, and share them with processes of the same consumer.
 
-    The attributes are those of Follower, and `lease`: seconds that a lease lasts. It is renewed
-    three times in that time.
+    A lease is renewed three times in the seconds that it lasts.
+
+    Attributes:
+        config: the consumer's options.
+        stopped: returns whether to end before the next step.
     """
 
-    partitions: Collection[int] | None
-    forever: bool
-    poll_interval: float
-    attempts: int | None
-    lease: float
+    config: Config
     stopped: Callable[[], bool]
     _info: FeedInfo | None = field(default=None, init=False)
     _claimed: Claimed = field(default=Claimed(frozenset()), init=False)
@@ -80,10 +80,10 @@ class Coordinator:
 
     def _work(self) -> _Steps:
         """Read layout after layout."""
-        conflicts = RetryBudget(self.attempts, self.stopped)
+        conflicts = RetryBudget(self.config.attempts, self.stopped)
         while not self.stopped():
             info = yield from persist(Discover(), self._budget())
-            self._chosen = choose(info, self.partitions)
+            self._chosen = choose(info, self.config.partitions)
             if info != self._info:
                 # The publisher may have added events to a drained partition before closing it.
                 self._drained.clear()
@@ -114,7 +114,7 @@ class Coordinator:
                     yield Start(partition, among)
             if not self._running:
                 return (yield from self._stand_by())
-            outcomes: tuple[Outcome, ...] = yield Await(self.lease / 3)
+            outcomes: tuple[Outcome, ...] = yield Await(self.config.lease / 3)
             self._record(outcomes)
             if self._errors or self._conflicts:
                 return bool(self._errors)
@@ -131,9 +131,9 @@ class Coordinator:
         closed = {partition.id for partition in self._chosen if partition.closed}
         while wanted != self._wanted:
             if needless := self._needless:
-                yield from persist(Release(needless), self._budget(self.lease / 3))
+                yield from persist(Release(needless), self._budget(self.config.lease / 3))
             wanted = self._wanted
-            claimed = yield from persist(Claim(wanted), self._budget(self.lease / 3))
+            claimed = yield from persist(Claim(wanted), self._budget(self.config.lease / 3))
             self._claimed = claimed
             # An operator may have moved back the cursor of a partition that was read to its end.
             self._drained -= closed - claimed.ended
@@ -162,10 +162,10 @@ class Coordinator:
 
         Discover the feed again afterwards: other processes may already read a newer layout.
         """
-        if self._halted or (self._finished and not self.forever):
+        if self._halted or (self._finished and not self.config.follow):
             return True
-        seconds = self.lease / 3
-        yield Pause(seconds if self._wanted else min(seconds, self.poll_interval))
+        seconds = self.config.lease / 3
+        yield Pause(seconds if self._wanted else min(seconds, self.config.poll_interval))
         return False
 
     def _back_off(self, conflicts: RetryBudget) -> _Steps:
@@ -184,7 +184,7 @@ class Coordinator:
             self._stopping |= stop
             yield Stop(stop)
         while self._running:
-            outcomes: tuple[Outcome, ...] = yield Await(self.lease / 3)
+            outcomes: tuple[Outcome, ...] = yield Await(self.config.lease / 3)
             self._record(outcomes)
             if not outcomes:
                 # If renewing fails and a lease runs out, a page's commit is fenced, and no more.
@@ -192,7 +192,7 @@ class Coordinator:
                     yield Claim(tuple(sorted(self._running)))
 
     def _budget(self, longest: float = math.inf) -> RetryBudget:
-        return RetryBudget(self.attempts, self.stopped, longest)
+        return RetryBudget(self.config.attempts, self.stopped, longest)
 
     @property
     def _done(self) -> set[int]:

@@ -5,13 +5,13 @@ lease. Both are generators without I/O that yield steps.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Container, Generator, Mapping, Sized
+from collections.abc import Callable, Container, Generator, Mapping, Sized
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from zeroeventhub.consumer.assignment import choose, inheritance, ready
-from zeroeventhub.consumer.config import Failures
+from zeroeventhub.consumer.config import Config
 from zeroeventhub.consumer.steps import (
     LONGEST_WAIT,
     Advance,
@@ -56,17 +56,11 @@ class Follower:
     """Decide how a feed is read, page by page, over all partitions in turn.
 
     Attributes:
-        partitions: the partitions to read; None for all.
-        forever: whether to wait at the head for more events; else end there.
-        poll_interval: seconds between two requests at the head.
-        attempts: how often a step is tried before its error is final; None for no limit.
+        config: the consumer's options.
         stopped: returns whether to end before the next step.
     """
 
-    partitions: Collection[int] | None
-    forever: bool
-    poll_interval: float
-    attempts: int | None
+    config: Config
     stopped: Callable[[], bool]
 
     def steps(self) -> Generator[Step, Any, None]:
@@ -75,7 +69,7 @@ class Follower:
             yield from self._read_layouts()
 
     def _read_layouts(self) -> _Steps:
-        conflicts = RetryBudget(self.attempts, self.stopped)
+        conflicts = RetryBudget(self.config.attempts, self.stopped)
         while not self.stopped():
             info = yield from self._persist(Discover())
             try:
@@ -87,13 +81,13 @@ class Follower:
                 continue
             conflicts.failed = 0
             if caught_up:
-                if not self.forever:
+                if not self.config.follow:
                     return
-                yield Pause(self.poll_interval)
+                yield Pause(self.config.poll_interval)
 
     def _read(self, info: FeedInfo) -> _Steps:
         """Read one layout of partitions; return whether its end was reached."""
-        chosen = choose(info, self.partitions)
+        chosen = choose(info, self.config.partitions)
         if inherit := inheritance(info):
             yield from self._persist(inherit)
         among = tuple(partition.id for partition in chosen)
@@ -104,7 +98,7 @@ class Follower:
         while in_turn := ready(chosen, drained):
             moved = False
             # The feed waits instead of the consumer, unless that would delay other partitions.
-            waits = self.forever and WAIT in info.extensions and len(in_turn) == 1
+            waits = self.config.follow and WAIT in info.extensions and len(in_turn) == 1
             for partition, following in zip(in_turn, in_turn[1:] + in_turn[:1], strict=True):
                 if self.stopped():
                     return False
@@ -121,13 +115,13 @@ class Follower:
                         return False
                     raise
                 confirmed = confirmed or found
-                ends = partition.closed or not self.forever
+                ends = partition.closed or not self.config.follow
                 if ends and not found:
                     drained.add(partition.id)
                 moved = moved or ends or not at_head or (waits and found)
             confirmed = True
             if not moved:
-                yield pause_at_head(self.poll_interval, waits=waits)
+                yield pause_at_head(self.config.poll_interval, waits=waits)
         return True
 
     def _load(self, partition: Partition, among: tuple[int, ...], epochs: dict[int, int]) -> _Steps:
@@ -159,7 +153,7 @@ class Follower:
         """Read one page of a partition; return whether it moved the cursor and reached the head."""
         cursor, mine, other = place.cursor, known[partition.id], known[following.id]
         at_head = mine.head == cursor
-        if at_head and (partition.closed or not self.forever):
+        if at_head and (partition.closed or not self.config.follow):
             return False, True
         wait = LONGEST_WAIT if waits and at_head else 0.0
         page: Page = yield from self._persist(Fetch(partition.id, cursor, wait))
@@ -181,7 +175,7 @@ class Follower:
         return found, at_head
 
     def _persist(self, step: Step) -> _Steps:
-        return persist(step, RetryBudget(self.attempts, self.stopped))
+        return persist(step, RetryBudget(self.config.attempts, self.stopped))
 
 
 @dataclass
@@ -216,15 +210,15 @@ class Transactions(Protocol):
 class PartitionFollower:
     """Decide how one partition is read, page by page, by a process that holds its lease.
 
-    Attributes, where they are not those of Follower:
+    Attributes:
         partition: the partition.
         among: all partitions that are read; a new consumer sets its first cursor in all at once.
         extensions: the extensions that the feed announces.
-        failures: what to do with a page whose handler raises.
+        config: the consumer's options.
         transactions: decides which transactions a step takes.
-        running: the partitions that are being read; updated in place.
-        slots: while no more partitions than these are running, the feed may wait at its head, and
-            the next page is fetched ahead.
+        stopped: returns whether to end before the next step.
+        running: the partitions that are being read; updated in place. While they are no more than
+            `concurrency`, the feed may wait at its head, and the next page is fetched ahead.
         letters: the partitions with dead letters marked for retry; updated in place.
         epochs: the epochs of cursors; updated in place. An epoch above that of the place means
             that this reader may no longer move the cursor, as after an operator has moved it.
@@ -233,14 +227,10 @@ class PartitionFollower:
     partition: Partition
     among: tuple[int, ...]
     extensions: frozenset[str]
-    forever: bool
-    poll_interval: float
-    attempts: int | None
-    failures: Failures
+    config: Config
     transactions: Transactions
     stopped: Callable[[], bool]
     running: Sized
-    slots: int
     letters: Container[int]
     epochs: Mapping[int, int]
     _place: Place = field(default=Place(""), init=False)
@@ -257,9 +247,9 @@ class PartitionFollower:
             LeaseLost: another process reads the partition now.
             Halted: a page could not be applied.
         """
-        self._commits = RetryBudget(self.attempts, self.stopped)
-        fetches = RetryBudget(self.attempts, self.stopped)
-        number, follows = self.partition.id, self.forever and not self.partition.closed
+        self._commits = RetryBudget(self.config.attempts, self.stopped)
+        fetches = RetryBudget(self.config.attempts, self.stopped)
+        number, follows = self.partition.id, self.config.follow and not self.partition.closed
         yield from self._load()
         while follows or self._head != self._place.cursor or not (yield from self._end()):
             if self.stopped():
@@ -269,7 +259,7 @@ class PartitionFollower:
             if number in self.letters:
                 yield from self._redeliver()
             cursor = self._place.cursor
-            waits = WAIT in self.extensions and len(self.running) <= self.slots
+            waits = WAIT in self.extensions and len(self.running) <= self.config.concurrency
             wait = LONGEST_WAIT if waits and self._head == cursor else 0.0
             try:
                 page: Page = yield Fetch(number, cursor, wait)
@@ -286,7 +276,7 @@ class PartitionFollower:
             if page.caught_up or not moved:
                 self._head = page.cursor
             if self._head == self._place.cursor and follows and not (waits and moved):
-                yield pause_at_head(self.poll_interval, waits=waits)
+                yield pause_at_head(self.config.poll_interval, waits=waits)
 
     def _end(self) -> Generator[Step, Any, bool]:
         """End at the head, unless the consumer follows; return whether it ended."""
@@ -318,7 +308,7 @@ class PartitionFollower:
         tries, set_aside = 0, False
         while self._place.cursor == start:
             ahead = None
-            if not page.caught_up and len(self.running) <= self.slots:
+            if not page.caught_up and len(self.running) <= self.config.concurrency:
                 ahead = Fetch(number, page.cursor)
             try:
                 yield from self.transactions.deliver(
@@ -337,7 +327,7 @@ class PartitionFollower:
 
     def _retry_or_halt(self, tries: int, error: Exception) -> Generator[Step, Any, bool]:
         """Wait before the next try, or raise Halted; return whether to set aside what fails."""
-        failures = self.failures
+        failures = self.config.failures
         if tries < failures.tries:
             yield Pause(backoff(tries, error), error)
         elif failures.then == "halt":
@@ -373,7 +363,7 @@ class PartitionFollower:
         partition = self.partition
         after = partition.starts_after if partition.starts_after in self.among else None
         step = Load(partition.id, self.among, after)
-        self._place = yield from persist(step, RetryBudget(self.attempts, self.stopped))
+        self._place = yield from persist(step, RetryBudget(self.config.attempts, self.stopped))
 
     def _halted(self, tries: int, error: Exception) -> Halted:
         """Return the error of a halted partition, without the cause's text, which may hold data."""

@@ -64,14 +64,10 @@ class PartitionReader:
             partition=start.partition,
             among=start.among,
             extensions=runner.extensions,
-            forever=config.follow,
-            poll_interval=config.poll_interval,
-            attempts=config.attempts,
-            failures=config.failures,
+            config=config,
             transactions=runner.transactions,
             stopped=self._stopping.is_set,
             running=runner.running,
-            slots=config.concurrency,
             letters=runner.letters,
             epochs=runner.epochs,
         )
@@ -253,17 +249,8 @@ class Runner:
 
     async def run(self) -> None:
         """Read until everything is read, or until stopped; release all leases at the end."""
-        config = self.config
-        coordinator = Coordinator(
-            partitions=config.partitions,
-            forever=config.follow,
-            poll_interval=config.poll_interval,
-            attempts=config.attempts,
-            lease=config.lease,
-            stopped=self._stopped,
-        )
         try:
-            await drive(coordinator.steps(), self._carry_out)
+            await drive(Coordinator(self.config, self._stopped).steps(), self._carry_out)
         finally:
             for reader in self._readers.values():
                 reader.abandon()

@@ -238,8 +238,7 @@ class FollowerProcess(Process):
     """Read all partitions in turn, without leases: `for page in consumer`."""
 
     def decisions(self):
-        world = self.world
-        return Follower(None, world.forever, world.poll_interval, world.attempts, self.is_stopped)
+        return Follower(self.world.config, self.is_stopped)
 
     def carry_out(self, step):
         match step:
@@ -264,16 +263,13 @@ class CoordinatorProcess(Process):
     """Share the partitions with other processes by leases: `Consumer.run`."""
 
     def decisions(self):
-        world = self.world
         self.workers = {}
         self.outcomes = []
         self.claimed = Claimed(frozenset())
         self.epochs = {}
         self.halted = set()
         self.idle, self.step, self.changed = 0, None, True
-        return Coordinator(
-            None, world.forever, world.poll_interval, world.attempts, world.lease, self.is_stopped
-        )
+        return Coordinator(self.world.config, self.is_stopped)
 
     def leave(self):
         """Give the leases back; where the store is away, they run out."""
@@ -299,7 +295,9 @@ class CoordinatorProcess(Process):
             case Claim():
                 self.idle = 0
                 claim = world.store.claim
-                self.claimed = yield from call(world, claim, self.name, step.wanted, world.lease)
+                self.claimed = yield from call(
+                    world, claim, self.name, step.wanted, world.config.lease
+                )
                 self.epochs.clear()
                 self.epochs.update(self.claimed.epochs)
                 return self.claimed
@@ -324,7 +322,7 @@ class CoordinatorProcess(Process):
 
         The feed is discovered where its partitions have changed, or behind a pause.
         """
-        longest, layout = self.world.lease / 3, self.world.feed.partitions
+        longest, layout = self.world.config.lease / 3, self.world.feed.partitions
         # A partition that waits for another may have to, and one that is gone is of no use.
         kept = {n for n in self.halted if n in layout and layout[n].starts_after is None}
         match step:
@@ -380,14 +378,10 @@ class Worker(Sleeper):
             start.partition,
             start.among,
             process.extensions,
-            self.world.forever,
-            self.world.poll_interval,
-            self.world.attempts,
-            self.world.failures,
+            self.world.config,
             Whole(),
             self.is_stopped,
             (),
-            0 if self.world.roomy else -1,
             set(),
             process.epochs,
         )

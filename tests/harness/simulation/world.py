@@ -4,6 +4,7 @@ import random
 import traceback
 from collections import Counter
 from contextlib import suppress
+from types import SimpleNamespace
 
 from harness.simulation.clock import Chaos, Clock, Violation
 from harness.simulation.feed import Feed, Ledger
@@ -31,12 +32,15 @@ class World:
         self.say = say and (lambda text: say(f"{self.clock.now:8.3f}  {text}"))
         self.chaos = Chaos(chance, chance.choice((0.0, 0.03, 0.08, 0.2)))
         self.duration = chance.uniform(1, 12)
-        self.lease = chance.choice((3.0, 6.0, 12.0))
-        self.poll_interval = chance.choice((1.0, 3.0))
-        self.forever = chance.random() < 0.8
-        self.attempts = chance.choice((None, None, None, 4))
-        self.failures = Failures(tries=chance.choice((1, 3)))
-        self.roomy = chance.random() < 0.5
+        self.config = SimpleNamespace(
+            partitions=None,
+            lease=chance.choice((3.0, 6.0, 12.0)),
+            poll_interval=chance.choice((1.0, 3.0)),
+            follow=chance.random() < 0.8,
+            attempts=chance.choice((None, None, None, 4)),
+            failures=Failures(tries=chance.choice((1, 3))),
+            concurrency=0 if chance.random() < 0.5 else -1,
+        )
         self.feed_away_until = self.store_away_until = 0.0
         self.feed = Feed(
             self.clock,
@@ -52,7 +56,7 @@ class World:
             for _ in range(chance.randint(1, 3))
         ]
         # Where no other process may hold a lease, a run to the head has to get there.
-        self.checks_runs = not self.forever and len(self.kinds) == 1
+        self.checks_runs = not self.config.follow and len(self.kinds) == 1
         self.processes = {}
         self.incarnations = self.runs = 0
 
@@ -108,11 +112,11 @@ class World:
     def process_ended(self, process, error):
         if self.say:
             self.say(f"{process.name} has ended: {error!r}")
-        passing = () if self.attempts is None else (TransientError, TokenChanged)
+        passing = () if self.config.attempts is None else (TransientError, TokenChanged)
         if not (error is None or isinstance(error, (Halted, *passing))):
             raise Violation(f"{process.name} has ended.") from error
         if error is None and not process.stopping:
-            if self.forever:
+            if self.config.follow:
                 raise Violation(f"{process.name} has ended, though it was to follow for ever.")
             self.ledger.check_all_of(process.found)
             self.runs += 1
@@ -132,7 +136,7 @@ class World:
     def pause(self):
         for slot, process in self.some_process():
             self.report("pause", slot)
-            process.frozen_until = self.clock.now + self.chaos.seconds(3 * self.lease)
+            process.frozen_until = self.clock.now + self.chaos.seconds(3 * self.config.lease)
 
     def kill(self):
         for slot, process in self.some_process():
