@@ -240,9 +240,6 @@ def test_what_does_not_fit_is_refused_where_it_is_given(sync_shop, make, reason)
 # Stopping.
 
 
-SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-
-
 def once(number):
     """Make a function that applies pages and at the first one sends this process a signal.
 
@@ -278,7 +275,7 @@ def handled():
     return seen
 
 
-@SIGNALS
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("has_host", [False, True])
 def test_signal_ends_a_run_after_its_page(request, either_shop, number, has_host):
     """The first signal stops a run; its host's handler sees it as well, and stays in place."""
