@@ -251,13 +251,12 @@ class PageTransactions:
 
     def _worst(self, step: Any, errors: Sequence[Exception]) -> Exception:
         """Choose the most important error, and report those that a handler raised."""
-        for error in errors:
-            if isinstance(error, Fenced):
-                self._log.fenced(step.partition, error)
-                return error
-        for error in errors:
-            if isinstance(error, StoreUnavailable):
-                return error
+        for kind in (Fenced, StoreUnavailable):
+            for error in errors:
+                if isinstance(error, kind):
+                    if kind is Fenced:
+                        self._log.fenced(step.partition, error)
+                    return error
         place, failures = self._failures.get(step.partition, (None, 0))
         failures = failures + 1 if place == step.place else 1
         self._failures[step.partition] = step.place, failures

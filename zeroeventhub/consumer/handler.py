@@ -97,8 +97,9 @@ class Handler:
         wanted, argument = _annotations(apply)
         kind, session = _transaction(wanted, engine, is_async=is_async, sessions=sessions)
         if sessions is None:
-            makes_async = isinstance(engine, AsyncEngine)
-            sessions = _async_sessions(session) if makes_async else session
+            sessions = session
+            if isinstance(engine, AsyncEngine) and not issubclass(session, AsyncSession):
+                sessions = partial(AsyncSession, sync_session_class=session)
         decode, data_type, together = _argument(argument, is_async=is_async)
         return cls(apply, is_async, kind, sessions, decode, data_type, together)
 
@@ -201,50 +202,35 @@ def _choices(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
-def _is(hint: Any, kind: type | None) -> bool:
+def _is(hint: Any, kind: type) -> bool:
     hint = get_origin(hint) or hint
-    return kind is not None and isinstance(hint, type) and issubclass(hint, kind)
+    return isinstance(hint, type) and issubclass(hint, kind)
 
 
 def _transaction(
     wanted: Any, engine: Engine | AsyncEngine, *, is_async: bool, sessions: _Sessions | None
 ) -> tuple[Kind, type[Any]]:
     """Choose the kind of transaction, and the class of a session."""
-    session: type[Any] = AsyncSession if is_async else Session
-    if wanted in _ANYTHING:
-        return Kind.CONNECTION if sessions is None else Kind.SESSION, session
-    # A program that names a class of psycopg has imported it.
-    psycopg = sys.modules.get("psycopg")
-    if psycopg is None or engine.dialect.driver != "psycopg":
-        driver = None
-    elif is_async:
-        driver = psycopg.AsyncConnection
-    else:
-        driver = psycopg.Connection if isinstance(engine, Engine) else None
-    for choice in _choices(wanted):
-        if _is(choice, AsyncConnection if is_async else Connection) and sessions is None:
-            return Kind.CONNECTION, session
-        if _is(choice, session):
-            return Kind.SESSION, choice
-        if _is(choice, driver) and sessions is None:
-            return Kind.DRIVER, session
-    may_be = ["AsyncSession" if is_async else "Session"]
+    kinds: dict[Kind, type[Any]] = {Kind.SESSION: AsyncSession if is_async else Session}
     if sessions is None:
-        may_be.insert(0, "AsyncConnection" if is_async else "Connection")
-        if driver is not None:
-            may_be.append(f"psycopg.{driver.__name__}")
+        kinds = {Kind.CONNECTION: AsyncConnection if is_async else Connection, **kinds}
+        # A program that names a class of psycopg has imported it.
+        psycopg = sys.modules.get("psycopg") if engine.dialect.driver == "psycopg" else None
+        if psycopg is not None and (is_async or isinstance(engine, Engine)):
+            kinds[Kind.DRIVER] = psycopg.AsyncConnection if is_async else psycopg.Connection
+    session = kinds[Kind.SESSION]
+    if wanted in _ANYTHING:
+        return next(iter(kinds)), session
+    for choice in _choices(wanted):
+        for kind, known in kinds.items():
+            if _is(choice, known):
+                return kind, choice if kind is Kind.SESSION else session
+    names = [f"{'psycopg.' * (kind is Kind.DRIVER)}{kinds[kind].__name__}" for kind in kinds]
     raise ConfigurationError(
         f"apply asks for a transaction that is {_name(wanted)}; {'async' if is_async else 'sync'} "
-        f"as it is, and with this store, it can be given one that is {' or '.join(may_be)}"
+        f"as it is, and with this store, it can be given one that is {' or '.join(names)}"
         f"{', since `sessions` was given' if sessions else ''}."
     )
-
-
-def _async_sessions(session: type[Any]) -> _Sessions:
-    """Make sessions of an async engine, for an async function or for a sync one."""
-    if issubclass(session, AsyncSession):
-        return session
-    return partial(AsyncSession, sync_session_class=session)
 
 
 def _argument(wanted: Any, *, is_async: bool) -> tuple[Decode | None, Any, bool]:
