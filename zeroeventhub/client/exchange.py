@@ -32,7 +32,7 @@ class Deadline:
     one read of a socket, in seconds.
 
     Attributes:
-        asked: when a socket last asked for its timeout; None once its result was received.
+        asked: when the last read began; None once its result was received.
     """
 
     def __init__(self, limits: Limits, wait: float, timeout: float | None) -> None:
@@ -85,10 +85,12 @@ class SocketTimeout:
     Attributes:
         deadline: the deadline of the whole response.
         seconds: the caller's limit for one operation; None for no limit.
+        is_of_read: whether the operation is a read.
     """
 
     deadline: Deadline
     seconds: float | None
+    is_of_read: bool = False
 
     def __repr__(self) -> str:
         """Show the caller's limit: httpcore logs it."""
@@ -100,7 +102,8 @@ class SocketTimeout:
         Raises:
             TimeoutError: there is no time left.
         """
-        self.deadline.asked = monotonic()
+        if self.is_of_read:
+            self.deadline.asked = monotonic()
         return max(1, math.ceil(float(self)))
 
     def __float__(self) -> float:
@@ -170,7 +173,7 @@ class Exchange:
         }
         self.socket_timeouts: dict[str, Any] = {
             "connect": SocketTimeout(self.deadline, self.timeouts["connect"]),
-            "read": SocketTimeout(self.deadline, timeout.read),
+            "read": SocketTimeout(self.deadline, timeout.read, is_of_read=True),
             "write": SocketTimeout(self.deadline, timeout.write),
             "pool": self.timeouts["pool"],
         }
