@@ -15,6 +15,6 @@ def main() -> None:
     except MissingExtra as error:
         sys.stderr.write(f"Error: {error}\n")
         sys.exit(2)
-    from zeroeventhub.cli.commands import commands  # noqa: PLC0415 - not before the clear sentence
+    from zeroeventhub.cli.commands import commands  # noqa: PLC0415 - it needs these packages
 
     commands()

@@ -1,4 +1,4 @@
-"""The commands, and what becomes of an error: one sentence and an exit code."""
+"""The commands, and how an error ends one: with a sentence and an exit code."""
 
 import logging
 from importlib.metadata import version
@@ -48,8 +48,6 @@ _GIVE_CREDENTIALS = (
 
 
 class _Commands(click.Group):
-    """A group whose commands end in a sentence where they cannot go on."""
-
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
@@ -71,8 +69,6 @@ class _Commands(click.Group):
 
 
 class _Failure(click.ClickException):
-    """One sentence on stderr, and an exit code."""
-
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = exit_code  # type: ignore[misc] # click reads it from the instance
@@ -80,15 +76,14 @@ class _Failure(click.ClickException):
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(version("zeroeventhub"), prog_name="zeroeventhub")
-@click.option("-v", "--verbose", is_flag=True, help="Say on stderr what is being retried.")
+@click.option("-v", "--verbose", is_flag=True, help="Write retries and other events to stderr.")
 def commands(*, verbose: bool) -> None:
     """Stream events from SQL tables over HTTP, without a broker.
 
-    Exit codes: 0 done, 1 failed, 2 asked for something that cannot be.
+    Exit codes: 0 done, 1 failed, 2 the command or its options cannot work.
     """
-    level = logging.INFO if verbose else logging.WARNING
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    logging.getLogger("zeroeventhub").setLevel(level)
+    logging.getLogger("zeroeventhub").setLevel(logging.INFO if verbose else logging.WARNING)
 
 
 for command in (

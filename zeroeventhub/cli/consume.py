@@ -1,4 +1,4 @@
-"""Read a feed: what it says of itself, its events as they come, and into a table."""
+"""Read a feed: its description, its events, and its events into a table."""
 
 import json
 import sys
@@ -14,10 +14,12 @@ from zeroeventhub.cli.options import (
     NAMED_CURSORS,
     as_json,
     feed_options,
+    follow_option,
     moment,
+    partition_option,
     type_options,
 )
-from zeroeventhub.cli.output import Meters
+from zeroeventhub.cli.output import Meters, report
 from zeroeventhub.cli.table_options import open_database
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.config import Failures
@@ -33,17 +35,17 @@ from zeroeventhub.wire.documents import encode_info
 __all__ = ["cursors_at", "discover", "sync", "tail"]
 
 ATTEMPTS = 5
-"""How often a request is tried, unless a command follows the feed."""
+"""How often a request is sent before an error is final; with --follow there is no limit."""
 
 
 def cursors_at(client: Client, moment: datetime, partitions: Collection[int]) -> dict[int, str]:
-    """Ask a feed for the cursors of a moment, of these partitions or of all."""
+    """Ask a feed for the cursors before a moment, in these partitions or in all."""
     numbers = partitions or [partition.id for partition in client.discover().partitions]
     return {number: client.cursor_at(moment, number) for number in numbers}
 
 
 def _expect_filter(client: Client, types: TypeFilter | None) -> None:
-    """Refuse a filter where the feed would ignore it, and send events of other types as well."""
+    """Refuse a filter that the feed would ignore."""
     if types is not None and EVENT_TYPES not in client.discover().extensions:
         raise ConfigurationError(
             "This feed does not announce that it filters events by their type: read all of them."
@@ -54,7 +56,7 @@ def _expect_filter(client: Client, types: TypeFilter | None) -> None:
 @feed_options
 @as_json
 def discover(*, client: Client, as_json: bool) -> None:
-    """Show the partitions of the feed at URL, and its extensions."""
+    """Show the partitions and the extensions of the feed at URL."""
     info = client.discover()
     if as_json:
         click.echo(encode_info(info), nl=False)
@@ -78,21 +80,21 @@ def discover(*, client: Client, as_json: bool) -> None:
 
 @click.command()
 @feed_options
-@click.option("--partition", type=click.IntRange(0), help="Read this partition only.")
+@partition_option
 @click.option(
     "--from",
     "start",
     metavar="first|last|CURSOR",
-    help="Where to start, by default at the first event; a cursor goes with --partition.",
+    help="Start here, by default at the first event; a cursor needs --partition.",
 )
 @click.option(
     "--since",
-    callback=moment,
+    type=moment,
     metavar="TIME",
     help="Start before the events of this moment, such as 2026-01-31T12:00:00Z.",
 )
 @click.option("--limit", type=click.IntRange(1), help="Stop after this many events.")
-@click.option("--follow", is_flag=True, help="Wait for more events at the head.")
+@follow_option
 @type_options
 def tail(
     *,
@@ -106,7 +108,7 @@ def tail(
 ) -> None:
     """Print the events of the feed at URL as NDJSON.
 
-    Without --follow it ends when everything that could be read has been printed.
+    Without --follow the command ends at the head.
     """
     if start is not None and since is not None:
         raise ConfigurationError("Say where to start by --from or by --since, not both.")
@@ -120,8 +122,8 @@ def tail(
     store = CursorStore(memory)
     with memory.begin() as connection:
         store.create_tables(connection)
-        for number, place in begin.items():
-            store.load(connection, "tail", number, start=place)
+        for number, cursor in begin.items():
+            store.load(connection, "tail", number, start=cursor)
     left = limit
     for page in Consumer(
         client,
@@ -145,53 +147,59 @@ def tail(
 
 
 def _for_terminal(lines: bytes) -> bytes:
-    """Escape as JSON does what would move a terminal's cursor or turn the direction of writing."""
+    """Escape, as JSON does, the characters that control a terminal."""
     return "".join(
         one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in lines.decode()
     ).encode()
 
 
 LEASE = 10.0
-"""Seconds for which a process that was killed keeps its partitions."""
+"""Seconds for which the partitions of a killed process stay with it."""
 
 PATIENCE = 1.0
-"""Seconds without a partition after which it is said why; at the end there are some as well."""
+"""Seconds without a partition after which `sync` says why it waits."""
 
 
 @click.command()
 @feed_options
-@click.option("--into", "database", required=True, metavar="DATABASE_URL", help="Where to.")
-@click.option("--table", required=True, help="The table, created if it does not exist.")
+@click.option(
+    "--into",
+    "database",
+    required=True,
+    metavar="DATABASE_URL",
+    help="The database to write the events to.",
+)
+@click.option("--table", required=True, help="The table; it is created if it does not exist.")
 @click.option(
     "--consumer",
     required=True,
-    help="The consumer's name, under which its place is kept: one name for one feed and table.",
+    help="The consumer's name, the key of its cursors: use one name per feed and table.",
 )
-@click.option("--follow", is_flag=True, help="Wait for more events at the head.")
-@click.option("--page", type=click.IntRange(1), help="How many events to ask for at once.")
+@follow_option
+@click.option("--page", type=click.IntRange(1), help="The number of events to request at once.")
 @click.option(
     "--tries",
     type=click.IntRange(1),
     default=3,
     show_default=True,
-    help="How often to try to land an event that the database refuses.",
+    help="How often to try to insert an event that the database refuses.",
 )
 @click.option(
     "--set-aside",
     is_flag=True,
-    help="Put events that cannot be landed aside as dead letters; else their partition halts.",
+    help="Store events that cannot be inserted as dead letters; without it their partition halts.",
 )
 @click.option(
     "--lease",
     type=click.FloatRange(0, min_open=True),
     default=LEASE,
     show_default=True,
-    help="Seconds after which other processes take over from one that was killed.",
+    help="Seconds after which other processes take over the partitions of a killed process.",
 )
 @click.option(
     "--register-progress",
     is_flag=True,
-    help="Tell the publisher how far this has come, so that it keeps what has not landed.",
+    help="Report the cursors to the publisher, so that it does not trim unread events.",
 )
 @type_options
 @as_json
@@ -210,18 +218,18 @@ def sync(
     types: TypeFilter | None,
     as_json: bool,
 ) -> None:
-    """Land the events of the feed at URL in a table, each exactly once.
+    """Insert the events of the feed at URL into a table, each exactly once.
 
-    Stopped or killed at any point, the same command goes on where it was. Several processes
-    with one consumer name share the work. Without --follow it ends when everything that could be
-    read has landed. Events of types that were not asked for are passed over for good.
+    Run again after a stop or a kill, the same command continues where it was. Several processes
+    with one consumer name share the partitions. Without --follow the command ends at the head.
+    Events of types that were not asked for are skipped for good.
     """
     engine = open_database(database)
     landing = LandingTable(table)
     store = CursorStore(engine)
     with Meters({"landed": None}) as meters:
         _expect_filter(client, types)
-        watch = _Watch(meters, lease)
+        progress = _SyncProgress(meters, lease)
         following = Consumer(
             client,
             store,
@@ -232,7 +240,7 @@ def sync(
             attempts=None if follow else ATTEMPTS,
             lease=lease,
             failures=Failures(tries, "set-aside" if set_aside else "halt"),
-            observer=watch,
+            observer=progress,
             register_progress=register_progress,
         )
         if not follow and (info := client.discover()).token is None and not info.exactly_once:
@@ -250,17 +258,17 @@ def sync(
             landing.land(connection, page.partition, page.events)
 
         following.run(apply, handle_signals=True)
-    if as_json:
-        counts = {"landed": watch.landed, "set_aside": watch.aside}
-        click.echo(json.dumps({**counts, "table": table, "consumer": consumer}))
-    else:
-        click.echo(f"Events landed in {table}: {watch.landed:,}", err=True)
-    if watch.aside:
-        click.echo(f"Events set aside as dead letters: {watch.aside:,}", err=True)
+    landed, aside = progress.landed, progress.aside
+    document = {"landed": landed, "set_aside": aside, "table": table, "consumer": consumer}
+    report(document, [], as_json=as_json)
+    if not as_json:
+        click.echo(f"Events landed in {table}: {landed:,}", err=True)
+    if aside:
+        click.echo(f"Events set aside as dead letters: {aside:,}", err=True)
 
 
-class _Watch(Observer):
-    """Count what has landed, and say what is waited for."""
+class _SyncProgress(Observer):
+    """Count the events, and say why the process waits for a partition."""
 
     def __init__(self, meters: Meters, lease: float) -> None:
         self.landed = 0

@@ -1,9 +1,11 @@
-"""Cursors of consumers: show, set, move and forget them, and show how far they lag."""
+"""`zeroeventhub cursors` and `lag`: show, set, move and reset the cursors of consumers."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from datetime import datetime
+from functools import wraps
 from itertools import groupby
+from typing import Any
 
 import click
 from sqlalchemy import Connection, Engine, delete
@@ -11,11 +13,12 @@ from sqlalchemy import Connection, Engine, delete
 from zeroeventhub.cli.consume import cursors_at
 from zeroeventhub.cli.options import (
     NAMED_CURSORS,
-    agreed,
-    consumer_options,
+    consumer_option,
     feed_options,
     moment,
-    store_option,
+    option_group,
+    partition_option,
+    yes_option,
 )
 from zeroeventhub.cli.output import Answer, answering, confirm, duration, table
 from zeroeventhub.cli.table_options import open_database, reflect
@@ -26,129 +29,129 @@ from zeroeventhub.errors import ConfigurationError, printable
 from zeroeventhub.protocol import FIRST
 from zeroeventhub.spark.offsets import committed_offsets
 
-__all__ = [
-    "cursors",
-    "expect_consumer",
-    "lag",
-    "open_store",
-]
+__all__ = ["TIME_FORMAT", "consumer_options", "cursors", "expect_consumer", "lag"]
 
-_TIME = "%Y-%m-%dT%H:%M:%SZ"
+TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
-def open_store(url: str) -> tuple[Engine, CursorStore]:
-    """Open a store and its database.
+def store_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the option that names a store; the command gets its `engine`, and the `store`."""
 
-    Raises:
-        ConfigurationError: there is none at this address, or one of another version.
-    """
-    engine = open_database(url, must_exist=True)
-    store = CursorStore(engine)
-    with engine.connect() as connection:
-        store.check_tables(connection)
-    return engine, store
+    @click.option(
+        "--store",
+        "database",
+        required=True,
+        metavar="DATABASE_URL",
+        help="The consumer's database.",
+    )
+    @wraps(command)
+    def with_store(*, database: str, **options: Any) -> Any:
+        engine = open_database(database, must_exist=True)
+        store = CursorStore(engine)
+        with engine.connect() as connection:
+            store.check_tables(connection)
+        return command(engine=engine, store=store, **options)
+
+    return with_store
+
+
+consumer_options = option_group(store_option, consumer_option)
 
 
 def expect_consumer(connection: Connection, store: CursorStore, consumer: str) -> None:
     """Refuse the name of a consumer that the store does not know.
 
     Raises:
-        ConfigurationError: it has no cursor and no dead letter of this name; it says whose it has.
+        ConfigurationError: the store has no cursor and no dead letter of this consumer.
     """
-    names = sorted({place.consumer for place in store.standings(connection)})
+    names = sorted({status.consumer for status in store.standings(connection)})
     if consumer not in names and not store.dead_letters.count(connection, consumer):
         known = f"it has {', '.join(map(printable, names))}" if names else "it has none at all"
         raise ConfigurationError(f"This store has no consumer {printable(consumer)!r}; {known}.")
 
 
-partition_option = click.option(
+partitions_option = click.option(
     "--partition",
     "chosen",
     type=click.IntRange(0),
     multiple=True,
-    help="This partition alone; can be given several times.",
+    help="Only this partition; repeatable.",
 )
-
-
-@dataclass(frozen=True)
-class _Listed:
-    """A consumer of a store, and how many partitions it reads in how many processes."""
-
-    consumer: str
-    partitions: int
-    processes: int
-    updated_at: datetime
 
 
 @click.group()
 def cursors() -> None:
-    """Show where consumers stand, and put them elsewhere.
+    """Show and move the cursors of consumers.
 
-    A consumer may go on running meanwhile: a page that it has read from another place is not
-    committed, and it reads on from the new one.
+    A consumer may run meanwhile: its page from the old cursor is not committed, and it continues
+    from the new one.
     """
 
 
 @cursors.command("list")
 @store_option
-@click.option("--consumer", help="The consumer's name; by default all are listed.")
+@click.option("--consumer", help="List only this consumer.")
 @answering
-def list_(database: str, *, consumer: str | None) -> Answer:
+def list_(engine: Engine, store: CursorStore, *, consumer: str | None) -> Answer:
     """List the consumers of a store."""
-    engine, store = open_store(database)
-    listed = [
-        _Listed(
-            name,
-            len(places),
-            len({place.owner for place in places} - {None}),
-            max(place.updated_at for place in places),
+    listed, lines = [], []
+    for name, group in groupby(_statuses(engine, store, consumer), lambda one: one.consumer):
+        found = list(group)
+        processes = len({one.owner for one in found} - {None})
+        moved = max(one.updated_at for one in found)
+        listed.append(
+            {
+                "consumer": name,
+                "partitions": len(found),
+                "processes": processes,
+                "updated_at": moved,
+            }
         )
-        for name, group in groupby(_statuses(engine, store, consumer), lambda one: one.consumer)
-        if (places := list(group))
-    ]
-    lines = (
-        f"{printable(one.consumer)}: partitions {one.partitions}, processes {one.processes}, "
-        f"moved {one.updated_at:{_TIME}}"
-        for one in listed
-    )
+        lines.append(
+            f"{printable(name)}: partitions {len(found)}, processes {processes}, "
+            f"moved {moved:{TIME_FORMAT}}"
+        )
     return listed, lines
 
 
 @cursors.command()
 @consumer_options
 @answering
-def show(database: str, *, consumer: str) -> Answer:
-    """Show where a consumer stands in each partition, and which process reads it."""
-    found = _statuses(*open_store(database), consumer)
+def show(engine: Engine, store: CursorStore, *, consumer: str) -> Answer:
+    """Show a consumer's cursor in each partition, and the process that reads it."""
+    found = _statuses(engine, store, consumer)
     return found, map(_line, found)
 
 
-def _line(place: CursorStatus) -> str:
-    notes = [f"epoch {place.epoch}", f"moved {place.updated_at:{_TIME}}"]
-    if place.ended:
+def _line(status: CursorStatus) -> str:
+    notes = [f"epoch {status.epoch}", f"moved {status.updated_at:{TIME_FORMAT}}"]
+    if status.ended:
         notes.append("read to its end")
-    if place.owner is not None:
-        notes.append(f"read by {printable(place.owner)}, for {place.lease_seconds:.0f} s yet")
-    return f"partition {place.partition}: {printable(place.cursor)}; {'; '.join(notes)}"
+    if status.owner is not None:
+        notes.append(f"read by {printable(status.owner)}, for {status.lease_seconds:.0f} s yet")
+    return f"partition {status.partition}: {printable(status.cursor)}; {'; '.join(notes)}"
 
 
 @cursors.command("set")
 @consumer_options
-@click.option("--partition", type=click.IntRange(0), help="The partition.")
+@partition_option
 @click.argument("cursor", metavar="[first|last|CURSOR]", required=False)
 @click.option(
     "--from-spark-checkpoint",
     "checkpoint",
     metavar="DIR",
-    help="Go on in all partitions where the committed batches of a stream of Spark end.",
+    help="Continue all partitions where the committed batches of a Spark stream end.",
 )
 @click.option(
-    "--source", metavar="SOURCE", help="The stream's source that is the feed, if it has several."
+    "--source",
+    metavar="SOURCE",
+    help="The number or name of the feed among the stream's sources, if it has several.",
 )
-@agreed
+@yes_option
 @answering
 def set_(
-    database: str,
+    engine: Engine,
+    store: CursorStore,
     *,
     consumer: str,
     partition: int | None,
@@ -157,20 +160,20 @@ def set_(
     source: str | None,
     yes: bool,
 ) -> Answer:
-    """Put a consumer's cursor in a partition elsewhere, or all of them by a stream of Spark.
+    """Set a consumer's cursor in one partition, or in all from a Spark stream.
 
-    CURSOR is one that the feed has given for this partition. Where the consumer keeps an inbox,
-    events that it has applied are passed over all the same, unless `cursors reset` forgets them.
+    CURSOR is one that the feed gave for this partition. A consumer with an inbox still skips the
+    events that it has applied, unless `cursors reset` empties the inbox.
 
-    DIR is the stream's checkpointLocation. Let the query end before, by Trigger.AvailableNow.
+    DIR is the stream's checkpointLocation. End the query by Trigger.AvailableNow first.
     """
-    engine, store = open_store(database)
-    before = _cursors(engine, store, consumer)
     match partition, cursor, checkpoint, source:
-        case int() as number, str() as place, None, None:
-            found = {number: NAMED_CURSORS.get(place, place)}
-        case None, None, str() as folder, _:
-            found = _stream_cursors(before, consumer, folder, source)
+        case int(), str(), None, None:
+            found = {partition: NAMED_CURSORS.get(cursor, cursor)}
+        case None, None, str(), _:
+            with engine.connect() as connection:
+                before = store.cursors(connection, consumer)
+            found = _stream_cursors(before, consumer, checkpoint, source)
         case _:
             raise ConfigurationError(
                 "Say --partition and a cursor, or --from-spark-checkpoint in their place."
@@ -181,19 +184,13 @@ def set_(
 def _stream_cursors(
     before: Mapping[int, str], consumer: str, checkpoint: str, source: str | None
 ) -> dict[int, str]:
-    """Return where a consumer goes on after a stream of Spark, by partition.
+    """Return the cursors at which a Spark stream ended, by partition.
 
-    Partitions that the stream has not begun are left out: a consumer starts them by itself.
-
-    Args:
-        before: the consumer's cursors, by partition.
-        consumer: its name.
-        checkpoint: the folder of the stream's checkpoint.
-        source: the stream's source that is the feed; None if it has one.
+    Partitions that the stream did not begin are left out: the consumer starts them itself.
 
     Raises:
-        ConfigurationError: the checkpoint does not say it, or the consumer has been where the
-            stream has not.
+        ConfigurationError: the checkpoint has no offsets of a feed, or the consumer has a cursor in
+            a partition that the stream did not begin.
     """
     offsets = committed_offsets(checkpoint, source)
     passed = {*offsets.cursors, *(one for line in offsets.cursor_from.values() for one in line)}
@@ -210,51 +207,46 @@ def _stream_cursors(
 @feed_options
 @click.option(
     "--time",
-    callback=moment,
+    type=moment,
     required=True,
     metavar="TIME",
     help="The moment, with its time zone, such as 2026-01-31T12:00:00Z.",
 )
 @consumer_options
-@partition_option
-@agreed
+@partitions_option
+@yes_option
 @answering
 def seek(
+    engine: Engine,
+    store: CursorStore,
     *,
     client: Client,
     time: datetime,
-    database: str,
     consumer: str,
     chosen: tuple[int, ...],
     yes: bool,
 ) -> Answer:
-    """Put a consumer's cursors before the events of a moment or later.
+    """Set a consumer's cursors before the events of a moment or later.
 
-    The feed at URL says which cursors these are. About the inbox, see `cursors set`.
+    The feed at URL finds the cursors. `cursors set` says what an inbox does.
     """
-    engine, store = open_store(database)
-    found = cursors_at(client, time, chosen)
-    return _set_cursors(engine, store, consumer, found, yes=yes)
+    return _set_cursors(engine, store, consumer, cursors_at(client, time, chosen), yes=yes)
 
 
 def _set_cursors(
-    engine: Engine,
-    store: CursorStore,
-    consumer: str,
-    cursors: Mapping[int, str],
-    *,
-    yes: bool,
+    engine: Engine, store: CursorStore, consumer: str, cursors: Mapping[int, str], *, yes: bool
 ) -> Answer:
-    """Ask, set the cursors of some partitions, and report where they were."""
-    before = _cursors(engine, store, consumer)
-    changes = [
-        {"partition": number, "before": before.get(number), "cursor": cursor}
-        for number, cursor in sorted(cursors.items())
-    ]
-    lines = [
-        f"partition {number}: {printable(before.get(number, 'none'))} -> {printable(cursor)}"
-        for number, cursor in sorted(cursors.items())
-    ]
+    """Ask, set the cursors of some partitions, and report the cursors before."""
+    with engine.connect() as connection:
+        before = store.cursors(connection, consumer)
+    changes, lines = [], []
+    for number, cursor in sorted(cursors.items()):
+        old = before.get(number)
+        changes.append({"partition": number, "before": old, "cursor": cursor})
+        lines.append(
+            f"partition {number}: {printable('none' if old is None else old)} -> "
+            f"{printable(cursor)}"
+        )
     confirm(
         f"Consumer {printable(consumer)} will go on elsewhere, so that events are repeated or left "
         "out:\n" + "".join(f"  {line}\n" for line in lines),
@@ -268,26 +260,27 @@ def _set_cursors(
 
 @cursors.command()
 @consumer_options
-@partition_option
+@partitions_option
 @click.option(
     "--to",
     "cursor",
     default="first",
     show_default=True,
     metavar="first|last|CURSOR",
-    help="Where to start again; a cursor goes with --partition.",
+    help="Start again here; a cursor needs --partition.",
 )
 @click.option(
     "--empty",
     "emptied",
     multiple=True,
     metavar="TABLE",
-    help="Delete all rows of this table in the same transaction; can be given several times.",
+    help="Delete all rows of this table in the same transaction; repeatable.",
 )
-@agreed
+@yes_option
 @answering
 def reset(
-    database: str,
+    engine: Engine,
+    store: CursorStore,
     *,
     consumer: str,
     chosen: tuple[int, ...],
@@ -297,12 +290,11 @@ def reset(
 ) -> Answer:
     """Let a consumer start again, with an empty inbox and without dead letters.
 
-    With --empty, what it has written is built anew: cursors and tables are of one moment.
+    --empty deletes the consumer's tables in the same transaction, so that it builds them anew.
     """
     if cursor not in NAMED_CURSORS and len(chosen) != 1:
         raise ConfigurationError("A cursor belongs to one partition: say --partition as well.")
-    engine, store = open_store(database)
-    known = {place.partition for place in _statuses(engine, store, consumer)}
+    known = {status.partition for status in _statuses(engine, store, consumer)}
     if unknown := set(chosen) - known:
         raise ConfigurationError(
             f"Consumer {printable(consumer)!r} has no cursor in partition {min(unknown)}; "
@@ -329,29 +321,23 @@ def reset(
 
 
 def _statuses(engine: Engine, store: CursorStore, consumer: str | None) -> list[CursorStatus]:
-    """Return where consumers stand; refuse a name that none has."""
+    """Return the cursors of one consumer, or of all if `consumer` is None."""
     with engine.connect() as connection:
         if consumer is not None:
             expect_consumer(connection, store, consumer)
         found = store.standings(connection)
-    return [place for place in found if consumer in {None, place.consumer}]
-
-
-def _cursors(engine: Engine, store: CursorStore, consumer: str) -> dict[int, str]:
-    with engine.connect() as connection:
-        return store.cursors(connection, consumer)
+    return [status for status in found if consumer in {None, status.consumer}]
 
 
 @click.command()
 @feed_options
 @consumer_options
 @answering
-def lag(*, client: Client, database: str, consumer: str) -> Answer:
-    """Show how many events of the feed at URL a consumer has not read, and how old the first is.
+def lag(engine: Engine, store: CursorStore, *, client: Client, consumer: str) -> Answer:
+    """Show how many events of the feed at URL a consumer has not read, and the age of the first.
 
-    A feed that does not count them is read, up to 10,000 events for each partition.
+    If the feed does not count events, the command reads up to 10,000 of each partition.
     """
-    engine, store = open_store(database)
     with engine.connect() as connection:
         expect_consumer(connection, store, consumer)
     found = find_lag(client, store, consumer)

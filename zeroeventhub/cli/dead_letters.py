@@ -1,12 +1,12 @@
-"""`zeroeventhub dead-letters`: events that could not be applied, and what is to become of them."""
+"""`zeroeventhub dead-letters`: show events that could not be applied, retry or discard them."""
 
 from collections.abc import Iterator
 
 import click
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 
-from zeroeventhub.cli.cursors import expect_consumer, open_store
-from zeroeventhub.cli.options import agreed, consumer_options, option_group
+from zeroeventhub.cli.cursors import TIME_FORMAT, consumer_options, expect_consumer
+from zeroeventhub.cli.options import option_group, partition_option, yes_option
 from zeroeventhub.cli.output import Answer, answering, confirm
 from zeroeventhub.consumer.store.dead_letters import DeadLetter
 from zeroeventhub.consumer.store.store import CursorStore
@@ -15,7 +15,7 @@ from zeroeventhub.errors import ConfigurationError, printable
 __all__ = ["dead_letters"]
 
 _WIDTH = 120
-"""How many characters of an error are listed."""
+"""How many characters of a key or an error are listed."""
 
 _ID = click.IntRange(0, 2**63 - 1)
 
@@ -26,17 +26,18 @@ letters_options = option_group(
 
 @click.group("dead-letters")
 def dead_letters() -> None:
-    """Show the events that a consumer has set aside, and have them applied or forgotten."""
+    """Show the events that a consumer set aside, retry them or discard them."""
 
 
 @dead_letters.command("list")
 @consumer_options
-@click.option("--partition", type=click.IntRange(0), help="Of this partition alone.")
-@click.option("--limit", type=click.IntRange(1), help="List no more than so many.")
+@partition_option
+@click.option("--limit", type=click.IntRange(1), help="List at most this many.")
 @answering
-def list_(database: str, *, consumer: str, partition: int | None, limit: int | None) -> Answer:
+def list_(
+    engine: Engine, store: CursorStore, *, consumer: str, partition: int | None, limit: int | None
+) -> Answer:
     """List the dead letters of a consumer, the oldest first."""
-    engine, store = open_store(database)
     with engine.connect() as connection:
         expect_consumer(connection, store, consumer)
         letters = store.dead_letters.letters(connection, consumer, partition=partition, limit=limit)
@@ -47,9 +48,8 @@ def list_(database: str, *, consumer: str, partition: int | None, limit: int | N
 @consumer_options
 @click.argument("id", type=_ID)
 @answering
-def show(database: str, *, consumer: str, id: int) -> Answer:  # noqa: A002 - its name
-    """Show a dead letter: the event, and the error that applying it ended in."""
-    engine, store = open_store(database)
+def show(engine: Engine, store: CursorStore, *, consumer: str, id: int) -> Answer:  # noqa: A002 - its name
+    """Show a dead letter: the event, and the error that was raised for it."""
     with engine.connect() as connection:
         letter = store.dead_letters.get(connection, consumer, id)
     return _described(letter), _lines(letter)
@@ -58,12 +58,11 @@ def show(database: str, *, consumer: str, id: int) -> Answer:  # noqa: A002 - it
 @dead_letters.command()
 @letters_options
 @answering
-def retry(database: str, *, consumer: str, ids: tuple[int, ...]) -> Answer:
-    """Have dead letters applied once more, these or all.
+def retry(engine: Engine, store: CursorStore, *, consumer: str, ids: tuple[int, ...]) -> Answer:
+    """Let the consumer apply these dead letters once more, or all without an ID.
 
-    Letters that are held back follow those that they wait for by themselves.
+    A letter that is held back follows by itself the letter that it waits for.
     """
-    engine, store = open_store(database)
     with engine.begin() as connection:
         for letter in _chosen(store, connection, consumer, ids):
             if letter.state == "held":
@@ -81,14 +80,15 @@ def retry(database: str, *, consumer: str, ids: tuple[int, ...]) -> Answer:
 
 @dead_letters.command()
 @letters_options
-@agreed
+@yes_option
 @answering
-def discard(database: str, *, consumer: str, ids: tuple[int, ...], yes: bool) -> Answer:
-    """Forget dead letters for good, these or all.
+def discard(
+    engine: Engine, store: CursorStore, *, consumer: str, ids: tuple[int, ...], yes: bool
+) -> Answer:
+    """Delete these dead letters, or all without an ID.
 
-    Letters that are held back by one that is forgotten are applied then.
+    The consumer then applies the letters that were held back after a deleted one.
     """
-    engine, store = open_store(database)
     with engine.connect() as connection:
         _chosen(store, connection, consumer, ids)
     which = f"dead letters {', '.join(map(str, ids))}" if ids else "all dead letters"
@@ -101,7 +101,7 @@ def discard(database: str, *, consumer: str, ids: tuple[int, ...], yes: bool) ->
 def _chosen(
     store: CursorStore, connection: Connection, consumer: str, ids: tuple[int, ...]
 ) -> list[DeadLetter]:
-    """Return the letters of these numbers; refuse a number that there is not."""
+    """Return the letters of these ids; refuse an id that the consumer does not have."""
     expect_consumer(connection, store, consumer)
     return [store.dead_letters.get(connection, consumer, number) for number in ids]
 
@@ -115,14 +115,13 @@ def _line(letter: DeadLetter) -> str:
     parts = [f"{letter.id}", f"partition {letter.partition}"]
     if letter.key is not None:
         parts.append(f"key {_cut(letter.key)}")
-    parts += [state[letter.state], f"{letter.created_at:%Y-%m-%dT%H:%M:%SZ}"]
+    parts += [state[letter.state], f"{letter.created_at:{TIME_FORMAT}}"]
     if letter.error:
         parts.append(_cut(letter.error.partition("\n")[0]))
     return "  ".join(parts)
 
 
 def _lines(letter: DeadLetter) -> Iterator[str]:
-    """Show all of a letter to an operator."""
     yield _line(letter)
     for name, value in sorted(letter.event.headers.items()):
         yield f"header {printable(name)}: {printable(value)}"
@@ -136,14 +135,14 @@ def _cut(text: str) -> str:
 
 
 def _described(letter: DeadLetter) -> dict[str, object]:
-    """Describe a letter; the event is text, since numbers might not survive otherwise."""
+    """Describe a letter; the event is text, because JSON parsers may round its numbers."""
     return {
         "id": letter.id,
         "partition": letter.partition,
         "key": letter.key,
         "state": letter.state,
         "tries": letter.tries,
-        "created_at": letter.created_at.isoformat(),
+        "created_at": letter.created_at,
         "event": letter.event.raw.decode(),
         "headers": dict(letter.event.headers),
         "error": letter.error,

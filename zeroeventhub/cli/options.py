@@ -16,49 +16,49 @@ from zeroeventhub.protocol import FIRST, LAST, TypeFilter
 
 __all__ = [
     "NAMED_CURSORS",
-    "PATIENCE",
-    "age",
-    "agreed",
+    "age_option",
     "as_json",
     "consumer_option",
-    "consumer_options",
     "feed_options",
-    "header_options",
+    "follow_option",
+    "http_options",
     "moment",
-    "older_than_option",
     "option_group",
-    "store_option",
+    "partition_option",
+    "port_option",
     "type_options",
+    "yes_option",
 ]
 
-PATIENCE = httpx.Timeout(30.0, connect=10.0)
+_TIMEOUT = httpx.Timeout(30.0, connect=10.0)
 
 NAMED_CURSORS = {"first": FIRST, "last": LAST}
 """Cursors that an operator writes by name."""
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_AGE = re.compile(r"(?P<count>[0-9]{1,6})(?P<unit>[smhdw])", re.ASCII)
 
 _Command = Callable[..., Any]
 
 
-def age(_context: click.Context, _option: Any, value: str | None) -> timedelta | None:
-    """Read an age such as 30d, as a callback of an option."""
-    if value is None:
-        return None
-    match = _AGE.fullmatch(value)
+def _age(text: str) -> timedelta:
+    match = re.fullmatch(r"([0-9]{1,6})([smhdw])", text)
     if match is None:
         raise click.BadParameter("an age is written as 45s, 90m, 12h, 30d or 8w.")
-    return timedelta(**{_UNITS[match["unit"]]: int(match["count"])})
+    return timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
-def moment(_context: click.Context, option: Any, value: str | None) -> datetime | None:
-    """Read a moment, as a callback of an option."""
+def age_option(name: str, *, help: str, **options: Any) -> Callable[[_Command], _Command]:  # noqa: A002 - click's name
+    """Return an option that takes an age such as 30d."""
+    return click.option(name, type=_age, metavar="AGE", help=help, **options)
+
+
+def moment(text: str) -> datetime:
+    """Read a moment, as the type of an option."""
     try:
-        return None if value is None else datetime.fromisoformat(value)
+        return datetime.fromisoformat(text)
     except ValueError:
-        raise ConfigurationError(
-            f"{option.opts[0]} takes a moment with its time zone, such as 2026-01-31T12:00:00Z."
+        raise click.BadParameter(
+            "a moment is written with its time zone, such as 2026-01-31T12:00:00Z."
         ) from None
 
 
@@ -73,70 +73,35 @@ def option_group(*options: Callable[[_Command], _Command]) -> Callable[[_Command
     return add
 
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
-
-agreed = click.option("--yes", is_flag=True, help="Do not ask before anything is changed.")
-
-store_option = click.option(
-    "--store", "database", required=True, metavar="DATABASE_URL", help="Where the cursors are."
-)
-
+as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+yes_option = click.option("--yes", is_flag=True, help="Change things without asking first.")
 consumer_option = click.option("--consumer", required=True, help="The consumer's name.")
-
-consumer_options = option_group(store_option, consumer_option)
-
-older_than_option = click.option(
-    "--older-than",
-    callback=age,
-    metavar="AGE",
-    help="Only events older than this, such as 30d or 12h.",
+follow_option = click.option("--follow", is_flag=True, help="Wait at the head for more events.")
+partition_option = click.option(
+    "--partition", type=click.IntRange(0), help="The only partition to use."
+)
+port_option = click.option(
+    "--port",
+    default=8080,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="The port to listen on; 0 takes a free one.",
 )
 
 
-class _HeaderOption(click.Option):
-    """Read headers from an environment variable: one a line, as values have spaces."""
+class _Header(click.ParamType):  # type: ignore[type-arg] # click 8.2 has no generic type
+    """A header of requests, as a pair; an environment variable holds one a line."""
 
-    def value_from_envvar(self, ctx: click.Context) -> Any:
-        text = self.resolve_envvar_value(ctx)
-        return None if text is None else tuple(filter(None, map(str.strip, text.splitlines())))
+    name = "header"
 
+    def split_envvar_value(self, rv: str) -> list[str]:
+        return [line for line in map(str.strip, rv.splitlines()) if line]
 
-def header_options(command: _Command) -> _Command:
-    """Add the options that say which headers to send; the command gets `headers`, as pairs."""
-
-    @click.option(
-        "-H",
-        "--header",
-        "headers",
-        cls=_HeaderOption,
-        multiple=True,
-        metavar="'NAME: VALUE'",
-        envvar="ZEROEVENTHUB_HEADER",
-        show_envvar=True,
-        help="Send a header, such as Authorization. In the variable: one header a line.",
-    )
-    @click.option(
-        "--token-file",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        envvar="ZEROEVENTHUB_TOKEN_FILE",
-        show_envvar=True,
-        help="Send the token in this file, as Authorization: Bearer.",
-    )
-    @wraps(command)
-    def with_headers(*, headers: tuple[str, ...], token_file: Path | None, **options: Any) -> Any:
-        pairs = [_pair(header) for header in headers]
-        if token_file is not None:
-            pairs.append(("Authorization", f"Bearer {_token(token_file)}"))
-        return command(headers=pairs, **options)
-
-    return with_headers
-
-
-def _pair(header: str) -> tuple[str, str]:
-    name, colon, value = header.partition(":")
-    if not colon:
-        raise ConfigurationError("A header is written as 'Name: value'.")
-    return name.strip(), value.strip()
+    def convert(self, value: Any, *_: object) -> tuple[str, str]:
+        name, colon, content = value.partition(":")
+        if not colon:
+            raise ConfigurationError("A header is written as 'Name: value'.")
+        return name.strip(), content.strip()
 
 
 def _token(file: Path) -> str:
@@ -149,42 +114,73 @@ def _token(file: Path) -> str:
     return token
 
 
-def feed_options(command: _Command) -> _Command:
-    """Add the options that every command which reads a feed has; it gets a `client` of the feed."""
+def http_options(command: _Command) -> _Command:
+    """Add the options of requests; the command gets `http`, a client, and `partitions`."""
 
-    @header_options
+    @click.option(
+        "-H",
+        "--header",
+        "headers",
+        type=_Header(),
+        multiple=True,
+        metavar="'NAME: VALUE'",
+        envvar="ZEROEVENTHUB_HEADER",
+        show_envvar=True,
+        help="Send a header, such as Authorization; the variable holds one header a line.",
+    )
+    @click.option(
+        "--token-file",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        envvar="ZEROEVENTHUB_TOKEN_FILE",
+        show_envvar=True,
+        help="Send the token in this file as Authorization: Bearer.",
+    )
     @click.option(
         "--partitions",
         type=click.IntRange(1),
-        help="How many partitions the feed has, if it only speaks ZeroEventHub v1.",
+        help="The number of partitions of a feed that only speaks ZeroEventHub v1.",
     )
+    @wraps(command)
+    def with_http(
+        *, headers: tuple[tuple[str, str], ...], token_file: Path | None, **options: Any
+    ) -> Any:
+        sent = [*headers]
+        if token_file is not None:
+            sent.append(("Authorization", f"Bearer {_token(token_file)}"))
+        with httpx.Client(headers=sent, timeout=_TIMEOUT) as http:
+            return command(http=http, **options)
+
+    return with_http
+
+
+def feed_options(command: _Command) -> _Command:
+    """Add the argument URL and the options of requests; the command gets `client`."""
+
+    @http_options
     @click.argument("url")
     @wraps(command)
-    def with_client(
-        *, url: str, headers: list[tuple[str, str]], partitions: int | None, **options: Any
-    ) -> Any:
-        with httpx.Client(headers=headers, timeout=PATIENCE) as http:
-            return command(client=Client(url, http, partitions=partitions), **options)
+    def with_client(*, url: str, http: httpx.Client, partitions: int | None, **options: Any) -> Any:
+        return command(client=Client(url, http, partitions=partitions), **options)
 
     return with_client
 
 
 def type_options(command: _Command) -> _Command:
-    """Add the options that choose events by their type; the command gets `types`, or None."""
+    """Add the options that select events by type; the command gets `types`, or None."""
 
     @click.option(
         "--event-type",
         "only",
         multiple=True,
         metavar="NAME",
-        help="Read only events of this type; can be given several times.",
+        help="Read only events of this type; repeatable.",
     )
     @click.option(
         "--skip-event-type",
         "skipped",
         multiple=True,
         metavar="NAME",
-        help="Pass over events of this type; can be given several times.",
+        help="Skip events of this type; repeatable.",
     )
     @wraps(command)
     def with_types(*, only: tuple[str, ...], skipped: tuple[str, ...], **options: Any) -> Any:

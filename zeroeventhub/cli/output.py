@@ -1,4 +1,4 @@
-"""What commands print: answers for people and machines, questions, and progress."""
+"""What commands print: results, questions and progress."""
 
 import json
 import sys
@@ -22,15 +22,7 @@ from rich.progress import (
 
 from zeroeventhub.cli.options import as_json as as_json_option
 
-__all__ = [
-    "Answer",
-    "Meters",
-    "answering",
-    "confirm",
-    "duration",
-    "report",
-    "table",
-]
+__all__ = ["Answer", "Meters", "answering", "confirm", "duration", "report", "table"]
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
@@ -38,33 +30,31 @@ _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 def report(
     document: Any, lines: Iterable[str], *, as_json: bool, indent: int | None = None
 ) -> None:
-    """Print what a command has found or done, for machines or for people.
+    """Print what a command found or did.
 
     Args:
-        document: for machines: what JSON has, dataclasses, times and text in UTF-8.
-        lines: for people.
-        as_json: whether it is for machines.
-        indent: how far JSON is indented; None for one line.
+        document: what `--json` prints: JSON values, dataclasses, times, and text in UTF-8.
+        lines: what is printed without it.
+        as_json: whether `--json` was given.
+        indent: by how many spaces JSON is indented; None for one line.
     """
     if as_json:
-        click.echo(json.dumps(document, default=_plain, indent=indent))
-        return
+        lines = [json.dumps(document, default=_plain, indent=indent)]
     for line in lines:
         click.echo(line)
 
 
 Answer = tuple[Any, Iterable[str]]
-"""What a command answers: a document for machines, and lines for people."""
+"""What a command returns: a document for `--json`, and lines of text."""
 
 
 def answering(command: Callable[..., Answer]) -> Callable[..., None]:
-    """Add --json to a command, and print what it returns, for machines or for people."""
+    """Add `--json` to a command, and print what it returns."""
 
     @as_json_option
     @wraps(command)
     def printing(*, as_json: bool, **options: Any) -> None:
-        document, lines = command(**options)
-        report(document, lines, as_json=as_json)
+        report(*command(**options), as_json=as_json)
 
     return printing
 
@@ -82,22 +72,19 @@ def _plain(value: Any) -> Any:
 
 
 def confirm(consequence: str, *, yes: bool) -> None:
-    """End the command unless its user agrees; what is asked is not part of the output."""
+    """End the command unless the operator agrees; the question goes to stderr."""
     if not yes:
         click.confirm(f"{consequence} Go on?", abort=True, err=True)
 
 
 def table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Set rows in columns."""
+    """Align rows in columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    ]
+    return ["  ".join(map(str.rjust, row, widths)) for row in rows]
 
 
 def duration(seconds: float | None) -> str:
-    """Write a time in the largest unit that it has one of."""
+    """Write a time in the largest unit of which it has at least one."""
     if seconds is None:
         return "unknown"
     for size, unit in _UNITS:
@@ -107,6 +94,7 @@ def duration(seconds: float | None) -> str:
 
 
 PLAIN_INTERVAL = 5.0
+"""Seconds between two lines of progress, where stderr is no terminal."""
 
 
 class Meters:
@@ -118,8 +106,7 @@ class Meters:
 
     def __init__(self, totals: dict[str, int | None]) -> None:
         self._counts = dict.fromkeys(totals, 0)
-        self._started = time.monotonic()
-        self._last_line = self._started
+        self._started = self._last_line = time.monotonic()
         self._bars: Progress | None = None
         if sys.stderr.isatty():
             known = all(total is not None for total in totals.values())
@@ -148,10 +135,10 @@ class Meters:
             self._bars.stop()
 
     def show(self, name: str, count: int) -> None:
-        """Move a counter."""
+        """Set a counter."""
         self._counts[name] = count
-        elapsed = time.monotonic() - self._started
         if self._bars is not None:
+            elapsed = time.monotonic() - self._started
             rate = f"{count:,} events, {count / max(elapsed, 0.001):,.0f}/s"
             self._bars.update(self._tasks[name], completed=count, rate=rate)
         elif time.monotonic() - self._last_line >= PLAIN_INTERVAL:

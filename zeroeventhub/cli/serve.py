@@ -11,22 +11,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from zeroeventhub.cli.options import port_option
 from zeroeventhub.cli.table_options import open_feed, publish_options
 from zeroeventhub.errors import ConfigurationError, FeedFailure, Unavailable, require
-from zeroeventhub.protocol import FIRST, FeedInfo
+from zeroeventhub.protocol import FIRST
 from zeroeventhub.publisher.bound_feed import BoundFeed
 from zeroeventhub.server import Observer, feed_routes
 
-__all__ = [
-    "run_web",
-    "serve",
-]
+__all__ = ["run_web", "serve"]
 
 GRACE = 10
-"""Seconds that requests under way may take after SIGTERM."""
+"""Seconds that open requests may take after SIGTERM."""
 
 STALLED = 30
-"""Seconds after which a connection is dropped whose reader takes nothing or is gone."""
+"""Seconds after which the kernel drops a connection whose reader takes nothing."""
 
 
 def run_web(
@@ -40,11 +38,11 @@ def run_web(
     Args:
         application: what to serve.
         host: the address to listen on.
-        port: the port; 0 for a free one.
-        announce: called with the application's URL, without a slash at its end, when it listens.
+        port: the port; 0 takes a free one.
+        announce: is called with the application's URL, without a slash at its end, once it listens.
 
     Raises:
-        ConfigurationError: the address is not to be had.
+        ConfigurationError: the address is not available.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -58,8 +56,7 @@ def run_web(
         # Connections inherit it. Without it the end of every page waits 40 ms for an ACK:
         # asyncio only recognises sockets as TCP that were made with the protocol's number.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):
-            # Linux: what a reader does not take, its connection does not outlive.
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED * 1000)
         shown = f"[{host}]" if ":" in host else host
         announce(f"http://{shown}:{listening.getsockname()[1]}")
@@ -71,14 +68,16 @@ def run_web(
 
 @click.command()
 @publish_options
-@click.option("--http-feed", is_flag=True, help="Answer clients of HTTP Feeds as well.")
-@click.option("--server-sent-events", is_flag=True, help="Stream server-sent events as well.")
-@click.option("--arrow", is_flag=True, help="Send pages as Arrow to who prefers them.")
-@click.option("--compressed", is_flag=True, help="Pack pages for readers that accept zstd or gzip.")
-@click.option("--metrics", metavar="PATH", help="Where metrics for Prometheus are shown.")
-@click.option("--path", default="/events", show_default=True, help="Where the feed is mounted.")
-@click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535))
+@click.option("--http-feed", is_flag=True, help="Also answer clients of HTTP Feeds.")
+@click.option("--server-sent-events", is_flag=True, help="Also stream server-sent events.")
+@click.option("--arrow", is_flag=True, help="Send pages as Arrow to clients that prefer Arrow.")
+@click.option(
+    "--compressed", is_flag=True, help="Compress pages for clients that accept zstd or gzip."
+)
+@click.option("--metrics", metavar="PATH", help="Serve metrics for Prometheus at this path.")
+@click.option("--path", default="/events", show_default=True, help="Serve the feed at this path.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@port_option
 def serve(
     *,
     http_feed: bool,
@@ -93,17 +92,15 @@ def serve(
 ) -> None:
     """Publish a table as a feed.
 
-    Without --data and --columns an event's data is all columns of its row.
+    Without --data and --columns, all columns of a row are the data of its event.
     """
     for option, given in (("--path", path), ("--metrics", metrics or "")):
         if set(given) & set("{}"):
-            raise ConfigurationError(
-                f"{option} is a path as it is; it has no parameters in braces."
-            )
+            raise ConfigurationError(f"{option} may not have parameters in braces.")
     feed = open_feed(**table)
     _try(feed)
     shown, observer = ([], None) if metrics is None else _metrics(metrics, feed)
-    # Everybody may read what is served here, so every cache may keep it.
+    # No reader needs credentials for what is served here, so every cache may keep it.
     routes = feed_routes(
         path,
         feed,
@@ -114,25 +111,29 @@ def serve(
         compressed=compressed,
         observer=observer,
     )
-    application = Starlette(routes=[*shown, *routes])
-    mounted = path.strip("/")
     info = feed.info()
-    run_web(application, host, port, lambda url: _announce(info, f"{url}/{mounted}".rstrip("/")))
+
+    def announce(url: str) -> None:
+        url = f"{url}/{path.strip('/')}".rstrip("/")
+        query = f"token={info.token}&partition={info.partitions[0].id}&cursor={FIRST}"
+        click.echo(f"Feed: {url}\nTry:  curl '{url}/events?{query}&pagesizehint=3'")
+
+    run_web(Starlette(routes=[*shown, *routes]), host, port, announce)
 
 
 def _try(feed: BoundFeed) -> None:
-    """Read one event, so that what is wrong is said now and not to the first consumer."""
+    """Read one event, so that the operator sees an error before the first consumer does."""
     try:
         feed.read(0, FIRST, 1)
     except FeedFailure as error:
         reason = getattr(error.__cause__, "orig", None)
         raise ConfigurationError(f"{error} {reason or ''}".strip()) from error
     except Unavailable:
-        return  # a writer is at work; the feed will wait for it
+        return  # The feed waits for a writer that is at work.
 
 
 def _metrics(path: str, feed: BoundFeed) -> tuple[list[Route], Observer]:
-    """Return the route that shows metrics of a feed, and what measures them."""
+    """Return the route that shows metrics of a feed, and the observer that measures them."""
     require("prometheus_client", extra="prometheus", user="--metrics")
     from prometheus_client import (  # noqa: PLC0415 - of another extra
         CONTENT_TYPE_LATEST,
@@ -146,13 +147,8 @@ def _metrics(path: str, feed: BoundFeed) -> tuple[list[Route], Observer]:
     telemetry = PrometheusPublisher(registry)
     telemetry.observe_horizon(feed)
 
-    def show(_: Request) -> Response:  # no coroutine: the horizon is looked up in a thread
+    # Not a coroutine, so that Starlette reads the horizon in a thread.
+    def show(_: Request) -> Response:
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     return [Route("/" + path.strip("/"), show)], telemetry
-
-
-def _announce(info: FeedInfo, url: str) -> None:
-    query = f"token={info.token}&partition={info.partitions[0].id}&cursor={FIRST}"
-    click.echo(f"Feed: {url}")
-    click.echo(f"Try:  curl '{url}/events?{query}&pagesizehint=3'")

@@ -1,4 +1,4 @@
-"""Options that name a table and say how it is published, and the feed that they make."""
+"""The options that name a table and describe its feed, and the feed that they make."""
 
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, NoSuchTableError
 
-from zeroeventhub.cli.options import age, option_group
+from zeroeventhub.cli.options import age_option, option_group
 from zeroeventhub.databases import database_of, driver_of
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher import TableFeed
@@ -40,11 +40,11 @@ __all__ = [
 def open_database(url: str, *, must_exist: bool = False) -> Engine:
     """Make the engine of a database, with the drivers that come with the command line.
 
-    Its connections are closed when the command ends, however it ends.
+    The engine is disposed of when the command ends.
 
     Args:
-        url: as SQLAlchemy has it.
-        must_exist: refuse an SQLite file that does not exist, which would be created otherwise.
+        url: the database's URL for SQLAlchemy.
+        must_exist: whether to refuse an SQLite file that does not exist, instead of creating it.
     """
     try:
         parsed = make_url(url)
@@ -78,7 +78,7 @@ def reflect(engine: Engine, name: str) -> Table:
 
 
 def _attributes(_context: click.Context, _option: Any, texts: tuple[str, ...]) -> dict[str, str]:
-    """Read columns by the names of their attributes, as a callback of an option."""
+    """Read the columns of attributes, as a callback of an option."""
     pairs = [text.partition("=") for text in texts]
     if not all(name and column for name, _, column in pairs):
         raise ConfigurationError("An attribute is written as NAME=COL, such as subject=customer.")
@@ -86,7 +86,7 @@ def _attributes(_context: click.Context, _option: Any, texts: tuple[str, ...]) -
 
 
 table_options = option_group(
-    click.option("--database", required=True, metavar="URL", help="Where the table is."),
+    click.option("--database", required=True, metavar="URL", help="The database of the table."),
     click.option(
         "--table", required=True, metavar="NAME", help="The table; schema.table if needed."
     ),
@@ -96,87 +96,75 @@ table_options = option_group(
         help="The column that orders events; by default the primary key.",
     ),
     click.option(
-        "--partition", metavar="COL", help="The column with an event's partition, from 0."
+        "--partition", metavar="COL", help="The column of an event's partition, counted from 0."
     ),
-    click.option("--time", metavar="COL", help="The column of the event's time."),
-    click.option("--ordering", type=click.Choice(ORDERINGS), help="How events are ordered."),
-    click.option("--append-only", is_flag=True, help="No row is ever deleted (SQLite)."),
+    click.option("--time", metavar="COL", help="The column of an event's time."),
+    click.option(
+        "--ordering", type=click.Choice(ORDERINGS), help="The strategy that orders the events."
+    ),
+    click.option("--append-only", is_flag=True, help="Rows are never deleted (SQLite)."),
     click.option(
         "--partitions",
         type=click.IntRange(1),
         metavar="N",
-        help="How many partitions; by default as many as the table has, also later.",
+        help="The number of partitions; by default the feed counts those in the table.",
     ),
 )
 """The options that name a table of events and its order."""
 
 publish_options = option_group(
     table_options,
-    click.option("--data", metavar="COL", help="The column that holds an event's data as JSON."),
+    click.option("--data", metavar="COL", help="The column of an event's data, as JSON."),
     click.option("--columns", metavar="a,b,c", help="The columns that make an event's data."),
-    click.option("--type", metavar="COL", help="The column of the event's type."),
-    click.option("--key", metavar="COL", help="The column of the event's key."),
-    click.option("--id", metavar="COL", help="The column of the event's id."),
+    click.option("--type", metavar="COL", help="The column of an event's type."),
+    click.option("--key", metavar="COL", help="The column of an event's key."),
+    click.option("--id", metavar="COL", help="The column of an event's id."),
     click.option(
         "--attribute",
         "attributes",
         multiple=True,
         callback=_attributes,
         metavar="NAME=COL",
-        help="A column for an attribute of the envelope, such as subject=customer; can be "
-        "given several times.",
+        help="The column of an attribute of the envelope, such as subject=customer; repeatable.",
     ),
     click.option("--cloudevents", is_flag=True, help="Wrap events in a CloudEvents envelope."),
     click.option(
         "--mutable",
         is_flag=True,
-        help="Rows are changed or deleted, so cursors cannot be checked.",
+        help="Rows may be changed or deleted, so the feed does not check cursors.",
     ),
     click.option(
-        "--archive", metavar="PLACE", help="Where old events are kept: a folder, or a URL."
+        "--archive", metavar="PLACE", help="The archive of old events: a folder, or a URL."
     ),
     click.option(
         "--erasable",
         is_flag=True,
-        help="Events may be erased from the archive, so no page is one that never changes.",
+        help="Events may be erased from the archive, so caches may not keep pages for ever.",
     ),
     click.option(
         "--shared",
-        metavar="WAY",
-        help='How readers reach files of the archive: "signed", or what stands before a name.',
+        metavar="HOW",
+        help='How readers reach files of the archive: "signed", or a prefix of their URLs.',
     ),
-    click.option(
-        "--cache", metavar="FOLDER", help="Where to keep what was fetched of the archive."
-    ),
+    click.option("--cache", metavar="FOLDER", help="The folder that caches parts of the archive."),
     click.option(
         "--compacted",
         is_flag=True,
-        help="The last event of each key is kept, by `zeroeventhub compact`.",
+        help="The table keeps only the last event of each key, by `zeroeventhub compact`.",
     ),
     click.option(
         "--tombstone",
         metavar="SQL",
-        help="What is true for an event which says that its key is no more; it runs in the "
-        "database as it is, so it has to be your own.",
+        help="The condition of events that delete their key; the database runs it as it is, so "
+        "only write one of your own.",
     ),
-    click.option(
-        "--keep-tombstones",
-        callback=age,
-        metavar="AGE",
-        help="How long such events stay; by default 7d.",
-    ),
+    age_option("--keep-tombstones", help="The age at which such events go; by default 7d."),
 )
-"""The options that name a table and say what its events are."""
+"""The options that name a table and describe its feed."""
 
 
 def open_table(database: str, table: str, **options: Any) -> tuple[Engine, TableFeed]:
-    """Open a database and make the feed of one of its tables, for what its ordering says.
-
-    Args:
-        database: its URL.
-        table: the table's name.
-        options: the other options that name a table of events and its order.
-    """
+    """Open a database and make the feed of one of its tables, from `table_options`."""
     engine = open_database(database, must_exist=True)
     return engine, TableFeed(reflect(engine, table), **options)
 
@@ -185,12 +173,12 @@ def open_feed(*, must_have_mark: bool = False, **given: Any) -> BoundFeed:
     """Open a database and return the feed of one of its tables, bound to it.
 
     Args:
-        must_have_mark: whether the feed must know what was trimmed, and not only where the table
-            has a mark; one that is compacted or has an archive always must.
+        must_have_mark: whether the table must have a low-water mark; the table of a feed that is
+            compacted or has an archive always must.
         given: what `publish_options` gives a command.
 
     Raises:
-        ConfigurationError: options contradict each other, or what they name does not exist.
+        ConfigurationError: options contradict each other, or name what does not exist.
     """
     if given["data"] and given["columns"]:
         raise ConfigurationError("An event's data is --data or --columns, not both.")
@@ -213,33 +201,33 @@ def open_feed(*, must_have_mark: bool = False, **given: Any) -> BoundFeed:
 
 
 def _archive(given: dict[str, Any]) -> Any:
-    """Take the options of an archive; return it, or None."""
+    """Take the options of an archive; return the archive, or None."""
     place = given.pop("archive")
-    cache, erasable, shared = (given.pop(name) for name in ("cache", "erasable", "shared"))
-    if cache and not place:
+    options = {name: given.pop(name) for name in ("cache", "erasable", "shared")}
+    if place:
+        from zeroeventhub.archive import Archive  # noqa: PLC0415 - of another extra
+
+        return Archive(place, **options)
+    if options["cache"]:
         raise ConfigurationError("--cache is of no use without --archive, of which it keeps parts.")
-    if not place and (erasable or shared):
+    if options["erasable"] or options["shared"]:
         raise ConfigurationError(
             "--erasable and --shared are about an archive: give --archive too."
         )
-    if not place:
-        return None
-    from zeroeventhub.archive import Archive  # noqa: PLC0415 - of another extra
-
-    return Archive(place, cache=cache, erasable=erasable, shared=shared)
+    return None
 
 
 def _compaction(given: dict[str, Any]) -> Compaction | None:
-    """Take the options of a compacted feed; return how it is compacted, or None."""
+    """Take the options of a compacted feed; return its compaction, or None."""
     compacted, tombstone = given.pop("compacted"), given.pop("tombstone")
     keep = {} if (age := given.pop("keep_tombstones")) is None else {"keep_tombstones": age}
-    if not compacted and (tombstone or keep):
+    if compacted:
+        return Compaction(tombstone=tombstone and literal_column(f"({tombstone})"), **keep)
+    if tombstone or keep:
         raise ConfigurationError(
             "--tombstone and --keep-tombstones are about a compacted feed: give --compacted too."
         )
-    if not compacted:
-        return None
-    return Compaction(tombstone=tombstone and literal_column(f"({tombstone})"), **keep)
+    return None
 
 
 def _data(events: Table, data: str | None, columns: str | None) -> Any:

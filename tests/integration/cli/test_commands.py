@@ -26,7 +26,7 @@ LAG = ["lag", NOWHERE, "--store", "{shop}"]
         (SYNC, 1, "cannot be reached"),
         ([*TAIL, "-H", "nonsense"], 2, "'Name: value'"),
         ([*TAIL, "--from", "first", "--since", "2026-01-31T12:00:00Z"], 2, "not both"),
-        ([*TAIL, "--since", "noon"], 2, "--since takes a moment"),
+        ([*TAIL, "--since", "noon"], 2, "'--since': a moment is written"),
         ([*TAIL, "--event-type", "a;b"], 2, "semicolons"),
         (CONFORMANCE, 2, "cannot be reached"),
         ([*CONFORMANCE, "--only", "nonsense"], 2, "'nonsense'"),
