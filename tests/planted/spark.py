@@ -32,8 +32,8 @@ PLANTED = (
     Planted(
         "a feed that cannot stop is read on behind a batch that is full",
         "spark/source.py",
-        "self._is_over = read < (events or WALKED)",
-        "self._is_over = read <= (events or WALKED)",
+        "self._is_over = read < (events or SCANNED)",
+        "self._is_over = read <= (events or SCANNED)",
         ("tests/unit/spark/test_plan.py", "tests/unit/spark/test_source.py"),
     ),
     Planted(

@@ -1,4 +1,4 @@
-"""Read a feed with Spark: all of its history side by side, and then as a stream.
+"""Read a feed with Spark: its history in parallel, and then as a stream.
 
     register(spark)
     events = spark.read.format("zeroeventhub").load("https://shop.example/orders")
@@ -22,11 +22,11 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for: a stream's checkpoint is read without it."""
+    """Import a public name at first use, because reading a checkpoint does not need PySpark."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     for package in ("pyspark", "pyarrow"):
         require(package, extra="spark", user=f"{__name__}.{name}")
-    from zeroeventhub.spark import source  # noqa: PLC0415 - only now, for it needs both
+    from zeroeventhub.spark import source  # noqa: PLC0415 - it needs both
 
     return getattr(source, name)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache, cached_property
 from inspect import signature
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import Annotated, Any, NotRequired, TypeAlias, TypedDict
 
 import msgspec
@@ -44,37 +44,17 @@ from zeroeventhub.wire.cloud_event import moment
 __all__ = [
     "AnyPage",
     "Attributes",
-    "AvailableNow",
     "Columns",
     "JsonColumns",
     "RangePage",
     "arrow_schema",
     "default_schema",
     "events_of",
-    "read_limit",
 ]
-
-try:
-    from pyspark.sql.streaming.datasource import (
-        ReadAllAvailable,
-        ReadMaxRows,
-    )
-    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as AvailableNow
-except ImportError:
-
-    class AvailableNow:  # type: ignore[no-redef]
-        """Stand for the interface, which an older Spark does not have."""
-
-    ReadAllAvailable = ReadMaxRows = None  # type: ignore[assignment, misc]
-
-
-def read_limit(events: int | None) -> Any:
-    """Return Spark's limit for a number of events; None for no limit."""
-    return ReadAllAvailable() if events is None else ReadMaxRows(events)
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the columns that Spark takes for a schema; moments are in UTC."""
+    """Return the Arrow schema that Spark expects for a schema; moments are in UTC."""
     if "timezone" in signature(to_arrow_schema).parameters:
         return to_arrow_schema(schema, timezone="UTC")
     return to_arrow_schema(schema)
@@ -88,10 +68,10 @@ class RangePage:
     """Hold a page of a range.
 
     Attributes:
-        partition: the partition that it was read from.
+        partition: the partition that the page was read from.
         page: its events, as columns or, with their headers, one by one.
-        count: how many of them are of the range, from the first one on.
-        is_filtered: whether it has only events of the types that were asked for.
+        count: how many of its events, from the first one on, belong to the range.
+        is_filtered: whether the feed left out other types than those asked for.
     """
 
     partition: int
@@ -101,7 +81,7 @@ class RangePage:
 
 
 def events_of(page: AnyPage) -> int:
-    """Count the events of a page."""
+    """Return the number of events of a page."""
     if isinstance(page, Page):
         return len(page.events)
     return sum(batch.num_rows for batch in page.batches)
@@ -133,14 +113,14 @@ _SCALARS: dict[type[DataType], Any] = {
 
 
 def json_type(kind: DataType, texts: Any) -> Any:
-    """Return what the decoder takes for a type of Spark.
+    """Return the decoder's type for a type of Spark.
 
     Args:
-        kind: the type.
-        texts: what is taken for a STRING: str, or Raw for any JSON as it comes.
+        kind: Spark's type.
+        texts: the decoder's type of a STRING: str, or Raw for any JSON unchanged.
 
     Raises:
-        ConfigurationError: JSON has no form of it.
+        ConfigurationError: JSON cannot be read as this type.
     """
     match kind:
         case ArrayType(elementType=element, containsNull=optional):
@@ -163,20 +143,19 @@ def json_type(kind: DataType, texts: Any) -> Any:
 
 def _member(kind: DataType, texts: Any, *, optional: bool) -> Any:
     found = json_type(kind, texts)
-    # What is left as it comes may be null anyway.
+    # Raw JSON may be null anyway.
     return found | None if optional and found is not msgspec.Raw else found
 
 
 ATTRIBUTES = frozenset({"id", "type", "time", "key"})
-"""What a CloudEvent may say of itself, as `zeroeventhub.wire.cloud_event` reads it of one event."""
+"""The attributes of a CloudEvent that are columns; `wire.cloud_event` reads them of one event."""
 
 _TIME = pa.timestamp("us", "UTC")
 
 
-# No JSON refers to itself: looking for circles in thousands of events would take longer than to
-# decode them.
+# JSON has no circles, and to look for them in thousands of events takes longer than to decode them.
 class _Envelope(msgspec.Struct, gc=False):
-    """Hold the members of a CloudEvent that are columns."""
+    """The members of a CloudEvent that are read for columns."""
 
     specversion: Any = msgspec.UNSET
     id: Any = None
@@ -185,12 +164,16 @@ class _Envelope(msgspec.Struct, gc=False):
     subject: Any = None
     partitionkey: Any = msgspec.UNSET
 
+    @property
+    def key(self) -> Any:
+        return self.subject if self.partitionkey is msgspec.UNSET else self.partitionkey
+
 
 _decode = msgspec.json.Decoder(_Envelope).decode
 
 
 def texts_of(data: pa.StringArray) -> Iterator[memoryview]:
-    """Yield the bytes of each text, where they lie."""
+    """Yield the bytes of each text, without a copy."""
     if not len(data):
         return
     _, offsets, values = data.buffers()
@@ -211,32 +194,21 @@ class Attributes:
         self._data = data
 
     def column(self, name: str) -> pa.Array:
-        """Return an attribute of every event, null where it has none.
-
-        Args:
-            name: one of ATTRIBUTES.
-        """
+        """Return one of ATTRIBUTES of every event, null if the event lacks it."""
         found = pa.array(self._texts(name), pa.string())
         return _moments(found) if name == "time" else found
 
     def chosen(self, types: TypeFilter) -> list[bool]:
-        """Tell of every event whether a filter lets it through."""
+        """Return for every event whether a filter accepts it."""
         names = self.column("type").to_pylist()
         return [types.skip if name is None else types.lets_through(name) for name in names]
 
     @cached_property
     def _envelopes(self) -> list[_Envelope]:
-        """The events, as far as they are objects."""
         return [*map(_envelope, texts_of(self._data))]
 
     def _texts(self, name: str) -> list[str | None]:
-        if name == "key":
-            values = [
-                one.subject if one.partitionkey is msgspec.UNSET else one.partitionkey
-                for one in self._envelopes
-            ]
-        else:
-            values = [getattr(one, name) for one in self._envelopes]
+        values = (getattr(one, name) for one in self._envelopes)
         return [
             value if isinstance(value, str) and one.specversion is not msgspec.UNSET else None
             for value, one in zip(values, self._envelopes, strict=True)
@@ -244,7 +216,7 @@ class Attributes:
 
 
 def _envelope(text: memoryview) -> _Envelope:
-    """Decode one event; one that is no object says nothing of itself."""
+    """Decode one event; one that is no object has no attributes."""
     try:
         return _decode(text)
     except (msgspec.DecodeError, RecursionError):
@@ -255,8 +227,7 @@ def _envelope(text: memoryview) -> _Envelope:
 def _python_moments() -> tuple[pa.Scalar, pa.Scalar]:
     """Return the first and the last moment of Python.
 
-    They are made when first asked for: pyarrow imports pandas for the first value that it is given,
-    and the driver, which plans a read, has no values.
+    Made at first use, because pyarrow imports pandas for it, which the driver does not need.
     """
     first, last = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
     return pa.scalar(first, _TIME), pa.scalar(last, _TIME)
@@ -269,7 +240,7 @@ def _moments(texts: pa.StringArray) -> pa.Array:
         if not pc.any(pc.or_(pc.less(found, first), pc.greater(found, last))).as_py():
             return found
     except pa.ArrowInvalid:
-        pass  # Arrow knows fewer forms, and one of them is not of all events.
+        pass  # Arrow reads fewer forms of a time than Python does.
     return pa.array([None if text is None else moment(text) for text in texts.to_pylist()], _TIME)
 
 
@@ -286,16 +257,16 @@ _UNFIT = (
 class JsonColumns:
     """Turn the JSON of events into columns.
 
-    An event that is no object, lacks a member that may not be null, or has one of another type does
-    not fit. A STRING takes any value: what is no string is its JSON, as it was published.
+    An event does not fit if it is no object, lacks a member that may not be null, or has a member
+    of another type. A STRING takes any value, as its JSON if it is no string.
 
     Args:
-        fields: the columns, by the names of members.
-        corrupt: the name of the column for the JSON of events that do not fit; their other columns
-            are null. Without it they are an error.
+        fields: the columns, named as the members.
+        corrupt: the name of the column for the JSON of events that do not fit, whose other columns
+            are null; None if they are an error.
 
     Raises:
-        ConfigurationError: a column is of a type that JSON has no form of.
+        ConfigurationError: JSON cannot be read as the type of a column.
     """
 
     def __init__(self, fields: Sequence[StructField], corrupt: str | None) -> None:
@@ -309,14 +280,10 @@ class JsonColumns:
         self._decode_raw = msgspec.json.Decoder(json_type(self._row, msgspec.Raw)).decode
 
     def columns(self, data: pa.StringArray, schema: pa.Schema) -> dict[str, pa.Array]:
-        """Return the columns of events.
-
-        Args:
-            data: the JSON of each.
-            schema: the columns' types.
+        """Return the columns of events, given their JSON and the columns' types.
 
         Raises:
-            ProtocolError: an event does not fit.
+            ProtocolError: an event does not fit, and there is no column for it.
         """
         try:
             found = self._arrays(self._rows(data), schema)
@@ -363,21 +330,19 @@ class JsonColumns:
         try:
             return [*map(self._decode, texts_of(data))]
         except msgspec.ValidationError:
-            # A column of texts has a value that is no string.
+            # A STRING has a value that is no string.
             return [_with_texts(self._decode_raw(text), self._row) for text in texts_of(data)]
 
 
 def _with_texts(value: Any, kind: DataType, *, optional: bool = True) -> Any:
-    """Replace JSON that was left as it came by a text, however deep it stands.
-
-    Raises:
-        ValueError: it is null, which the type does not allow.
-    """
+    """Replace raw JSON by texts, at any depth; refuse a null that the type does not allow."""
     if isinstance(value, msgspec.Raw):
-        text = _text(bytes(value))
-        if text is None and not optional:
-            raise ValueError("A text is null.")
-        return text
+        raw = bytes(value)
+        if raw == b"null":
+            if not optional:
+                raise ValueError("A text is null.")
+            return None
+        return msgspec.json.decode(raw, type=str) if raw.startswith(b'"') else raw.decode()
     if value is None:
         return None
     match kind:
@@ -392,13 +357,6 @@ def _with_texts(value: Any, kind: DataType, *, optional: bool = True) -> Any:
                 if one.name in value
             }
     return value
-
-
-def _text(raw: bytes) -> str | None:
-    if raw == b"null":
-        return None
-    decoded: str = msgspec.json.decode(raw, type=str) if raw.startswith(b'"') else raw.decode()
-    return decoded
 
 
 _TEXT = StringType()
@@ -425,11 +383,11 @@ def default_schema(*, with_headers: bool) -> StructType:
 class Columns:
     """Make the columns of a schema out of pages.
 
-    Columns that the feed does not know are members of the events' JSON objects.
+    Columns that the source does not know are members of the events' JSON objects.
 
     Args:
         schema: the columns.
-        options: what is asked of the feed.
+        options: which types of events to read, and the column of those that do not fit.
 
     Attributes:
         known: the columns that are not members of the events' JSON.
@@ -440,7 +398,6 @@ class Columns:
     """
 
     def __init__(self, schema: StructType, options: Options) -> None:
-        self._schema = arrow_schema(schema)
         self._types = options.types
         corrupt = options.corrupt_record if options.corrupt_record in schema.names else None
         if corrupt and schema[corrupt].dataType != _TEXT:
@@ -448,25 +405,30 @@ class Columns:
                 f"The column {corrupt} for events that do not fit is a STRING."
             )
         fields = [one for one in schema if one.name != corrupt]
-        known = [one.name for one in fields if _is_of(_OF_FEED, one)]
-        rest = [one for one in fields if one.name not in known]
-        if all(_is_of(_OF_EVENT, one) for one in rest) and corrupt is None:
-            known += [one.name for one in rest]
-            rest = []
-        _expect_nullable(schema, known)
-        self.known = frozenset(known)
-        self.with_headers = "headers" in known
-        self._of_events = self.known & ATTRIBUTES
+        known = [one for one in fields if _OF_FEED.get(one.name) == one.dataType]
+        rest = [one for one in fields if one not in known]
+        if corrupt is None and all(_OF_EVENT.get(one.name) == one.dataType for one in rest):
+            known, rest = fields, []
+        for one in known:
+            if one.name in ATTRIBUTES and not one.nullable:
+                raise ConfigurationError(
+                    f"The column {one.name} cannot be NOT NULL: only CloudEvents say it of "
+                    "themselves."
+                )
+        self.known = frozenset(one.name for one in known)
+        self.with_headers = "headers" in self.known
         self._json = JsonColumns(rest, corrupt) if rest or corrupt else None
+        # Last, because the error above for a type that JSON lacks is clearer than Spark's.
+        self._schema = arrow_schema(schema)
 
     def batches(self, page: RangePage) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a page.
 
         Raises:
-            ProtocolError: an event does not fit the schema, and no column is there for it.
+            ProtocolError: an event does not fit the schema, and there is no column for it.
         """
         left = page.count
-        for data, headers in _events(page):
+        for data, headers in _events(page.page):
             taken = data.slice(0, left)
             left -= len(taken)
             batch = self._batch(page, taken, headers[: len(taken)])
@@ -476,52 +438,31 @@ class Columns:
     def _batch(
         self, page: RangePage, data: pa.StringArray, headers: list[dict[str, str]]
     ) -> pa.RecordBatch:
-        filters = self._types if not page.is_filtered else None
-        attributes = None
-        if self._of_events or filters is not None:
-            attributes = Attributes(data)
-        if attributes is not None and filters is not None:
-            chosen = pa.array(attributes.chosen(filters), pa.bool_())
-            data = data.filter(chosen)
-            headers = [
-                one for one, is_in in zip(headers, chosen.to_pylist(), strict=False) if is_in
-            ]
+        attributes = Attributes(data)
+        if self._types is not None and not page.is_filtered:
+            chosen = attributes.chosen(self._types)
+            data = data.filter(pa.array(chosen, pa.bool_()))
+            headers = [*compress(headers, chosen)]
             attributes = Attributes(data)
         found = {"data": data}
-        if "partition" in self._schema.names:
+        if "partition" in self.known:
             found["partition"] = pa.repeat(pa.scalar(page.partition, pa.int32()), len(data))
-        if "cursor" in self._schema.names:
+        if "cursor" in self.known:
             found["cursor"] = pa.repeat(pa.scalar(page.page.cursor, pa.string()), len(data))
         if self.with_headers:
             pairs = [list(one.items()) for one in headers]
             found["headers"] = pa.array(pairs, self._schema.field("headers").type)
-        if attributes is not None:
-            found |= {name: attributes.column(name) for name in self._of_events}
+        found |= {name: attributes.column(name) for name in self.known & ATTRIBUTES}
         if self._json is not None:
             found |= self._json.columns(data, self._schema)
         return pa.record_batch([found[name] for name in self._schema.names], schema=self._schema)
 
 
-def _events(page: RangePage) -> Iterator[tuple[pa.StringArray, list[dict[str, str]]]]:
-    """Yield the texts of a page's events, and their headers where it has any."""
-    if isinstance(page.page, Page):
-        events = page.page.events
-        yield (
-            pa.array([one.raw for one in events], pa.string()),
-            [dict(one.headers) for one in events],
-        )
+def _events(page: AnyPage) -> Iterator[tuple[pa.StringArray, list[dict[str, str]]]]:
+    """Yield the texts of a page's events, and their headers if it has any."""
+    if isinstance(page, ArrowPage):
+        for batch in page.batches:
+            yield batch.column(0), []
         return
-    for batch in page.page.batches:
-        yield batch.column(0), []
-
-
-def _is_of(known: dict[str, DataType], field: StructField) -> bool:
-    return known.get(field.name) == field.dataType
-
-
-def _expect_nullable(schema: StructType, known: list[str]) -> None:
-    for name in known:
-        if name in {"id", "type", "time", "key"} and not schema[name].nullable:
-            raise ConfigurationError(
-                f"The column {name} cannot be NOT NULL: only CloudEvents say it of themselves."
-            )
+    texts = pa.array([one.raw for one in page.events], pa.string())
+    yield texts, [dict(one.headers) for one in page.events]

@@ -1,9 +1,8 @@
-"""How the source reaches a feed, and what it logs of that."""
+"""How the source reaches a feed, and its log."""
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
@@ -21,16 +20,12 @@ from zeroeventhub.errors import (
 from zeroeventhub.settings import Limits
 from zeroeventhub.spark.options import Options, origin_of
 
-__all__ = [
-    "Connection",
-    "log",
-    "speak",
-]
+__all__ = ["Connection", "log", "log_to_stderr"]
 
 log = logging.getLogger("zeroeventhub.spark")
 
 
-def speak() -> None:
+def log_to_stderr() -> None:
     """Log to standard error, which Spark keeps, unless a handler is installed."""
     if not log.hasHandlers():
         handler = logging.StreamHandler()
@@ -53,43 +48,29 @@ _LIMITS = Limits(page_bytes=64 * 1024 * 1024)
 
 
 class Connection:
-    """Send requests to a feed, and repeat those that fail for a while.
-
-    Args:
-        options: which one, and how.
-    """
+    """Send requests to a feed, and retry those that fail for a while."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._files: dict[bool, httpx.Client] = {}
         self._open()
 
-    @classmethod
-    @contextmanager
-    def to(cls, options: Options) -> Iterator["Connection"]:
-        """Open a connection for as long as it is needed."""
-        connection = cls(options)
-        try:
-            yield connection
-        finally:
-            connection.close()
-
-    def ask(self, question: Callable[[Client], _Answer]) -> _Answer:
-        """Ask until there is an answer.
+    def request(self, call: Callable[[Client], _Answer]) -> _Answer:
+        """Send a request until it is answered.
 
         Args:
-            question: asks a client for it, and may be put several times.
+            call: sends the request with a client; it may be called several times.
 
         Raises:
-            TransientError: the last attempt ended in it.
+            TransientError: the last attempt failed.
             ZeroEventHubError: the feed refused.
         """
-        patience = self.patience()
+        budget = self.retry_budget()
         while True:
             try:
-                return question(self._client)
+                return call(self._client)
             except TransientError as error:
-                self.wait_out(patience, error)
+                self.back_off(budget, error)
             except Unauthorized as error:
                 # The token in the file may be a newer one by now.
                 if self._options.credentials.headers() == self._headers:
@@ -97,17 +78,13 @@ class Connection:
                 self.close()
                 self._open()
 
-    def patience(self) -> RetryBudget:
-        """Count failures in a row, up to the attempts that the options allow."""
+    def retry_budget(self) -> RetryBudget:
+        """Return a count of consecutive failures, limited by the option `attempts`."""
         return RetryBudget(self._options.attempts, stopped=lambda: False)
 
-    def wait_out(self, patience: RetryBudget, error: Exception) -> None:
-        """Pause before another attempt.
-
-        Raises:
-            Exception: the error itself, if it was the last attempt.
-        """
-        for step in patience.wait_out(error):
+    def back_off(self, budget: RetryBudget, error: Exception) -> None:
+        """Pause before another attempt; raise the error after the last one."""
+        for step in budget.wait_out(error):
             if isinstance(step, Pause):
                 log.warning("%s Asking again in %.1f s.", error, step.seconds)
                 time.sleep(step.seconds)
@@ -115,8 +92,8 @@ class Connection:
     def client_for(self, url: str) -> httpx.Client:
         """Return the client that fetches a file which the feed names.
 
-        It sends none of the feed's headers, and shows the feed's certificate to the feed's origin
-        alone.
+        It sends none of the feed's headers, and shows the client's certificate only to the feed's
+        own origin.
 
         Raises:
             ConfigurationError: the options do not allow files from there.
@@ -154,7 +131,7 @@ class Connection:
 
 
 def _is_signed(url: str) -> bool:
-    """Tell whether a URL lets its bearer read an object of a store, by HTTPS."""
+    """Return whether a URL lets its bearer read an object of a store, by HTTPS."""
     parts = urlsplit(url)
     names = {name.lower() for name, _ in parse_qsl(parts.query)}
     return parts.scheme == "https" and not _SIGNATURES.isdisjoint(names)

@@ -1,32 +1,28 @@
-"""Offsets of streams: where each partition stands, and how that is kept."""
+"""Offsets of streams: a cursor for each partition, and how Spark stores them."""
 
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import FIRST, LAST, FeedInfo, is_cursor
 
-__all__ = [
-    "Offsets",
-    "Range",
-    "chains",
-    "committed_offsets",
-]
+__all__ = ["Offsets", "Range", "chains", "committed_offsets", "parents_first"]
 
 
 @dataclass(frozen=True)
 class Range:
-    """Name settled events of a partition: those after one cursor, up to another.
+    """Name the settled events of a partition between two cursors.
 
     Attributes:
         partition: the partition's id.
-        start: the cursor before the first of them.
-        stop: the cursor after the last of them.
-        count: how many they are, where the feed cannot stop by itself (SPEC 9.4); else None.
+        start: the cursor before the first event.
+        stop: the cursor after the last event.
+        count: the number of events if the feed cannot stop at a cursor (SPEC 9.4); else None.
     """
 
     partition: int
@@ -37,15 +33,15 @@ class Range:
 
 @dataclass(frozen=True)
 class Offsets:
-    """Hold a cursor for each partition that has been begun.
+    """Hold a cursor for each partition that a stream has begun.
 
     Attributes:
-        cursors: by partition, the place up to which it is read.
+        cursors: by partition, the cursor up to which it is read.
         token: the version of the feed's layout when this was planned; None for a feed of v1.
         starts_after: by partition, the one that is read to its end before (SPEC 8.3).
         cursor_from: by partition, those whose cursors are valid in it, nearest first (SPEC 8.4).
-        counts: by partition, how many events have been read since the query began, where the feed
-            cannot stop by itself.
+        counts: by partition, how many events have been read since the query began, if the feed
+            cannot stop at a cursor.
     """
 
     cursors: Mapping[int, str]
@@ -58,13 +54,7 @@ class Offsets:
     def within(
         cls, info: FeedInfo, cursors: Mapping[int, str], counts: Mapping[int, int] | None = None
     ) -> "Offsets":
-        """Say how the partitions of some cursors follow one another.
-
-        Args:
-            info: the layout that they are of.
-            cursors: by partition.
-            counts: by partition, of events that have been read.
-        """
+        """Return offsets that say how their partitions follow one another in a layout."""
         begun = [partition for partition in info.partitions if partition.id in cursors]
         return cls(
             cursors,
@@ -76,10 +66,10 @@ class Offsets:
 
     @classmethod
     def of(cls, document: Any) -> "Offsets":
-        """Read offsets, or cursors by partition alone.
+        """Read the JSON form of offsets, or cursors by partition.
 
         Raises:
-            ConfigurationError: it is neither.
+            ConfigurationError: the document is neither.
         """
         try:
             plain = document.get("cursors", document)
@@ -99,27 +89,27 @@ class Offsets:
                 "partition."
             ) from None
         for partition, cursor in offsets.cursors.items():
-            if not _is_place(cursor):
+            if not _is_cursor(cursor):
                 raise ConfigurationError(f"The offset of partition {partition} is not a cursor.")
         return offsets
 
     def document(self) -> dict[str, Any]:
-        """Return the JSON form: equal places give equal texts."""
+        """Return the JSON form; equal offsets give equal texts."""
         document: dict[str, Any] = {"cursors": _by_name(self.cursors)}
         if self.counts:
             document["counts"] = _by_name(self.counts)
         if self.cursor_from:
-            ancestors = {heir: list(map(str, line)) for heir, line in self.cursor_from.items()}
-            document["cursorFrom"] = _by_name(ancestors)
+            lines = self.cursor_from.items()
+            document["cursorFrom"] = _by_name({heir: [*map(str, line)] for heir, line in lines})
         if self.starts_after:
-            parents = {child: str(parent) for child, parent in self.starts_after.items()}
-            document["startsAfter"] = _by_name(parents)
+            parents = self.starts_after.items()
+            document["startsAfter"] = _by_name({child: str(parent) for child, parent in parents})
         if self.token is not None:
             document["token"] = self.token
         return document
 
-    def place(self, partition: int, ancestors: tuple[int, ...]) -> str | None:
-        """Return where to read a partition from; None where it has not been begun (SPEC 8.4).
+    def cursor(self, partition: int, ancestors: tuple[int, ...]) -> str | None:
+        """Return where to read a partition from; None if it has not been begun (SPEC 8.4).
 
         Args:
             partition: the partition.
@@ -130,25 +120,20 @@ class Offsets:
 
 
 def chains(start: Offsets, end: Offsets) -> list[list[Range]]:
-    """Return the ranges between two offsets, each after the ranges that are read before it.
+    """Return the ranges between two offsets, in chains that can be read in parallel.
 
-    It asks the feed for nothing, so that the same offsets always give the same ranges.
-
-    Args:
-        start: where a batch starts.
-        end: where it ends.
-
-    Returns:
-        Ranges in chains. Those of one chain are read one after the other, those of several side by
-        side.
+    The ranges of one chain are read one after the other. The feed is not asked, so that the same
+    offsets always give the same ranges.
     """
     found: dict[int, list[Range]] = {}
-    for partition in _parents_first(end):
+    parents = {one: end.starts_after.get(one) for one in sorted(end.cursors)}
+    for partition in parents_first(parents):
         stop = end.cursors[partition]
-        begin = start.place(partition, end.cursor_from.get(partition, ())) or FIRST
-        parent = end.starts_after.get(partition, partition)
-        # A parent of which nothing is read holds up no partition.
-        chain = found.setdefault(partition, found.get(parent) or [])
+        begin = start.cursor(partition, end.cursor_from.get(partition, ())) or FIRST
+        # A partition does not wait for a parent of which nothing is read.
+        chain = found.setdefault(
+            partition, found.get(end.starts_after.get(partition, partition)) or []
+        )
         count = None
         if partition in end.counts:
             count = end.counts[partition] - start.counts.get(partition, 0)
@@ -158,19 +143,18 @@ def chains(start: Offsets, end: Offsets) -> list[list[Range]]:
     return list(unique.values())
 
 
-def _is_place(cursor: Any) -> bool:
-    """Tell whether a value has the form of a cursor, or is the name of one."""
-    return isinstance(cursor, str) and (cursor in {FIRST, LAST} or is_cursor(cursor))
+def parents_first(starts_after: Mapping[int, int | None]) -> list[int]:
+    """Sort partitions so that each comes after its parent, if that is one of them."""
+    parents = {
+        one: [parent] if parent is not None and parent in starts_after else []
+        for one, parent in starts_after.items()
+    }
+    return [*TopologicalSorter(parents).static_order()]
 
 
-def _parents_first(offsets: Offsets) -> list[int]:
-    """Sort partitions so that each comes after the one that it starts after."""
-
-    def depth(partition: int) -> int:
-        parent = offsets.starts_after.get(partition)
-        return 0 if parent is None else 1 + depth(parent)
-
-    return sorted(offsets.cursors, key=lambda partition: (depth(partition), partition))
+def _is_cursor(value: Any) -> bool:
+    """Return whether a value has the form of a cursor, or is the name of one."""
+    return isinstance(value, str) and (value in {FIRST, LAST} or is_cursor(value))
 
 
 def _by_name(values: Mapping[int, Any]) -> dict[str, Any]:
@@ -178,22 +162,22 @@ def _by_name(values: Mapping[int, Any]) -> dict[str, Any]:
 
 
 _ELSEWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-"""How the address of a folder begins that is not on this machine; a drive is one letter."""
+"""How the address of a folder on another machine begins; a drive is one letter."""
 
 _NOTHING = "-"
-"""What Spark writes in the place of a source's offsets before there are any."""
+"""What Spark writes for a source that has no offsets yet."""
 
 
 def committed_offsets(folder: str, source: str | None = None) -> Offsets:
-    """Return up to where the committed batches of a stream have read a feed.
+    """Return where the committed batches of a stream end.
 
     Args:
         folder: the stream's checkpoint.
-        source: which of the stream's sources is the feed: its number from 0 on, or the name that
-            the query gives it; None if it has one source.
+        source: the feed among the stream's sources: its number from 0 on, or its name in the
+            query; None if the stream has one source.
 
     Raises:
-        ConfigurationError: there is no such checkpoint or source, or a batch is under way.
+        ConfigurationError: there is no such checkpoint or source, or a batch is not committed.
     """
     if _ELSEWHERE.match(folder):
         raise ConfigurationError(
@@ -205,7 +189,7 @@ def committed_offsets(folder: str, source: str | None = None) -> Offsets:
 
 
 def _last_batch(folder: Path) -> int:
-    """Return the number of the last batch, which has to be committed."""
+    """Return the number of the last batch; refuse one that is not committed."""
     planned, committed = _numbers(folder / "offsets"), _numbers(folder / "commits")
     if not planned:
         raise ConfigurationError(
@@ -233,7 +217,7 @@ def _numbers(folder: Path) -> set[int]:
 
 
 def _sources(file: Path) -> dict[str, str]:
-    """Return what a batch's file says of each source: by number, or by name where it has one."""
+    """Return the text of each source's offsets in a batch's file, by number or name."""
     version, _, *offsets = _lines(file)
     if version == "v1":
         return {str(number): text for number, text in enumerate(offsets)}
@@ -246,7 +230,7 @@ def _sources(file: Path) -> dict[str, str]:
 
 
 def _lines(file: Path) -> list[str]:
-    """Return the lines of a file of Spark's: a version, something of the batch's own, and more."""
+    """Return the lines of a file of Spark's: a version, data of the batch, and more."""
     try:
         lines = file.read_text("utf-8").removesuffix("\n").split("\n")
     except (OSError, ValueError):
@@ -257,7 +241,7 @@ def _lines(file: Path) -> list[str]:
 
 
 def _offsets(sources: dict[str, str], source: str | None) -> Offsets:
-    """Return the offsets of a source; of the only one, if `source` is None."""
+    """Return the offsets of a source, or of the only one."""
     if source is None and len(sources) == 1:
         (source,) = sources
     if source is None or source not in sources:

@@ -1,26 +1,22 @@
-"""What the next tasks read: where a batch ends, its cut into ranges, and what of lost data."""
+"""Plan what tasks read: where a batch ends, how it is divided, and what happens if data is lost."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sized
-from functools import partial
+from functools import partial, wraps
 from itertools import pairwise
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from zeroeventhub.consumer.assignment import ready
 from zeroeventhub.errors import ConfigurationError, Diverged, Gone, TokenChanged, Trimmed
-from zeroeventhub.protocol import FIRST, MOST_SPLITS, FeedInfo, Partition
+from zeroeventhub.protocol import FIRST, MOST_SPLITS, Partition
+from zeroeventhub.spark.boundaries import Boundaries, Scan
 from zeroeventhub.spark.connection import Connection, log
 from zeroeventhub.spark.offsets import Offsets, Range, chains
 from zeroeventhub.spark.options import EARLIEST, LATEST, Options
-from zeroeventhub.spark.places import Places, Reach
 
-__all__ = [
-    "WALKED",
-    "Loss",
-    "Plan",
-]
+__all__ = ["SCANNED", "DataLossPolicy", "Plan"]
 
-_Found = TypeVar("_Found")
+_Answer = TypeVar("_Answer")
 _Lost = TypeVar("_Lost", Trimmed, Diverged)
 
 _ADVICE = (
@@ -28,36 +24,31 @@ _ADVICE = (
 )
 
 
-class Loss:
-    """Stop where events are gone that were not read, or report it and go on.
+class DataLossPolicy:
+    """Fail if unread events are gone, or log it and continue.
 
     Args:
-        fails: whether to stop.
+        fails: whether to fail.
     """
 
     def __init__(self, *, fails: bool) -> None:
         self._fails = fails
 
-    def survive(
-        self, partition: int, cursor: str, question: Callable[[str], _Found]
-    ) -> _Found | None:
-        """Ask something of a feed that starts at a cursor.
-
-        Args:
-            partition: the partition.
-            cursor: the cursor.
-            question: asks it of a cursor; of the earliest one where the other was trimmed.
+    def request(
+        self, partition: int, cursor: str, call: Callable[[str], _Answer]
+    ) -> _Answer | None:
+        """Send a request that starts at a cursor, or at the earliest one if the cursor is trimmed.
 
         Returns:
-            The answer; None if the cursor is of another history, in which there is no such place.
+            The answer; None if the cursor is of another history, in which it means nothing.
 
         Raises:
-            Trimmed: events after the cursor are gone, and `fails` is set; or the place where the
-                read was to end is gone.
+            Trimmed: events after the cursor are gone, and `fails` is set; or the cursor at which
+                the read was to end is gone.
             Diverged: the feed has another history by now, and `fails` is set.
         """
         try:
-            return question(cursor)
+            return call(cursor)
         except Trimmed as error:
             if self._fails:
                 raise _with_advice(partition, error) from None
@@ -80,17 +71,13 @@ class Loss:
             )
             return None
         try:
-            return question(earliest)
+            return call(earliest)
         except Trimmed as error:
-            # Where the read was to end is gone as well.
+            # The cursor at which the read was to end is gone as well.
             raise _with_advice(partition, error) from None
 
-    def pass_over(self, partition: int) -> None:
-        """Pass over what was planned to be read from a partition that is gone.
-
-        Raises:
-            Gone: `fails` is set.
-        """
+    def skip(self, partition: int) -> None:
+        """Skip the rest of a plan for a partition that is gone; raise Gone if `fails` is set."""
         error = Gone(
             f"Partition {partition} of the feed is gone, and the rest of what was planned to be "
             "read from it cannot be found in other partitions."
@@ -107,75 +94,30 @@ def _with_advice(partition: int, error: _Lost) -> _Lost:
     return type(error)(message)
 
 
-def advance(
-    places: Places, loss: Loss, start: Offsets, limit: int | None, target: Offsets | None
-) -> dict[int, Reach]:
-    """Find the end of a micro-batch in every partition that has been begun, or is begun now.
+SCANNED = 100_000
+"""Events of a micro-batch, unless an option says less, if the driver has to read pages."""
 
-    Where a partition has fewer events than its share, the rest of its share goes to the other
-    partitions. A partition that starts after another is read once that one is closed and read to
-    its end (SPEC 8.3).
-
-    Args:
-        places: of the feed.
-        loss: what becomes of a place that is gone.
-        start: where the micro-batch begins.
-        limit: how many events it may have, though one of each partition is always allowed; None
-            for no limit.
-        target: offsets beyond which nothing is read; None for none.
-    """
-    ends: dict[int, Reach] = {}
-    for one in places.partitions:
-        if (cursor := start.place(one.id, one.cursor_from)) is not None:
-            ends[one.id] = Reach(cursor, 0, at_head=False)
-    left = math.inf if limit is None else limit
-    rest, is_first = _within(places.partitions, target), True
-    while rest and (is_first or left > 0):
-        share = None if limit is None else max(1, int(left) // len(rest))
-        for one in rest:
-            # A busy partition leaves some events to the partitions after it in this list.
-            if _waits(one, rest, ends) or not (is_first or left > 0):
-                continue
-            before = ends.get(one.id) or Reach(places.first(one.id), 0, at_head=False)
-            stop = None if target is None else target.place(one.id, one.cursor_from)
-            found = loss.survive(
-                one.id,
-                before.cursor,
-                partial(places.reach, one.id, events=share, stop=stop),
-            )
-            if found is None:
-                found = Reach(places.head(one.id), 0, at_head=True)
-            left -= found.events
-            ends[one.id] = Reach(found.cursor, before.events + found.events, found.at_head)
-        rest = [one for one in rest if not _is_read(one.id, ends)]
-        is_first = False
-    return ends
-
-
-def _within(partitions: Iterable[Partition], target: Offsets | None) -> list[Partition]:
-    """Leave out partitions that are younger than the target."""
-    return [
-        one
-        for one in partitions
-        if target is None or target.place(one.id, one.cursor_from) not in {None, FIRST}
-    ]
-
-
-def _waits(one: Partition, rest: Iterable[Partition], ends: Mapping[int, Reach]) -> bool:
-    """Tell whether a partition has to wait for one that is not read to its end."""
-    parent = one.starts_after
-    is_there = any(parent == other.id for other in rest)
-    return is_there and parent is not None and not _is_read(parent, ends)
-
-
-def _is_read(partition: int, ends: Mapping[int, Reach]) -> bool:
-    return partition in ends and ends[partition].at_head
-
-
+_Given = ParamSpec("_Given")
 _Planned = TypeVar("_Planned")
 
-WALKED = 100_000
-"""Events of a micro-batch, unless an option says less, where the driver has to read pages."""
+
+def _with_layout(
+    make: Callable[Concatenate["Plan", Boundaries, _Given], _Planned],
+) -> Callable[Concatenate["Plan", _Given], _Planned]:
+    """Call a method with the feed's layout, and again if the layout changes meanwhile."""
+
+    @wraps(make)
+    def planned(self: "Plan", /, *args: _Given.args, **options: _Given.kwargs) -> _Planned:
+        budget = self._connection.retry_budget()
+        while True:
+            info = self._connection.request(lambda client: client.discover())
+            try:
+                feed = Boundaries(self._connection, self._options, info)
+                return make(self, feed, *args, **options)
+            except TokenChanged as error:
+                self._connection.back_off(budget, error)
+
+    return planned
 
 
 class Plan:
@@ -183,150 +125,168 @@ class Plan:
 
     Args:
         connection: to the feed.
-        options: what is asked of it.
+        options: which feed to read, and how.
     """
 
     def __init__(self, connection: Connection, options: Options) -> None:
         self._connection = connection
         self._options = options
-        self._loss = Loss(fails=options.fails_on_loss)
+        self._loss = DataLossPolicy(fails=options.fails_on_loss)
 
-    def batch(self) -> list[list[Range]]:
+    @_with_layout
+    def batch(self, feed: Boundaries) -> list[list[Range]]:
         """Plan a batch, whose end is fixed now.
 
         Returns:
-            The tasks: each is one range or more, to be read one after the other.
+            The tasks: each has one range or more, to be read one after the other.
         """
-        return self._planned(self._batch)
+        starts = feed.starts(self._options.starting or EARLIEST)
+        if not feed.can_stop:
+            return self._scanned(feed, starts)
+        if feed.can_split and self._options.ending == LATEST:
+            # One request returns the head and the cursors that divide the range before it.
+            count = self._pieces_each(starts)
+            return [
+                [piece]
+                for partition, start in starts.items()
+                for piece in self._pieces(feed, partition, count, start, None)
+            ]
+        ends = feed.ends(self._options.ending)
+        ranges = [Range(one, starts[one], ends[one]) for one in starts if one in ends]
+        return self._divided(feed, [[one] for one in ranges if one.start != one.stop])
 
-    def begin(self) -> Offsets:
+    @_with_layout
+    def begin(self, feed: Boundaries) -> Offsets:
         """Return where a stream starts."""
+        starts = feed.starts(self._options.starting or LATEST)
+        if self._options.starting == EARLIEST:
+            # A partition that starts after another is begun when that one is read.
+            starts = {one.id: starts[one.id] for one in ready(feed.partitions, ())}
+        return Offsets.within(feed.info, starts, {} if feed.can_stop else dict.fromkeys(starts, 0))
 
-        def begin(places: Places, info: FeedInfo) -> Offsets:
-            starts = places.starts(self._options.starting or LATEST)
-            if self._options.starting == EARLIEST:
-                # A partition that starts after another is begun when that one is read.
-                starts = {one.id: starts[one.id] for one in ready(places.partitions, ())}
-            counts = {} if places.can_stop else dict.fromkeys(starts, 0)
-            return Offsets.within(info, starts, counts)
+    @_with_layout
+    def head(self, feed: Boundaries) -> Offsets | None:
+        """Return where every partition ends now; None if the feed cannot stop there."""
+        return Offsets.within(feed.info, feed.ends(LATEST)) if feed.can_stop else None
 
-        return self._planned(begin)
-
-    def head(self) -> Offsets | None:
-        """Return where every partition ends now; None for a feed that cannot stop there."""
-
-        def head(places: Places, info: FeedInfo) -> Offsets | None:
-            return Offsets.within(info, places.ends(LATEST)) if places.can_stop else None
-
-        return self._planned(head)
-
-    def advance(self, start: Offsets, limit: int | None, target: Offsets | None) -> Offsets:
+    @_with_layout
+    def advance(
+        self, feed: Boundaries, start: Offsets, limit: int | None, target: Offsets | None
+    ) -> Offsets:
         """Return where a micro-batch ends.
 
         Args:
-            start: where it begins.
-            limit: how many events it may have, though one of each partition is always allowed;
-                None for no limit.
+            feed: the feed's layout.
+            start: where the micro-batch begins.
+            limit: the most events of the micro-batch, though one of each partition is always
+                allowed; None for no limit.
             target: offsets beyond which nothing is read; None for none.
         """
-        return self._planned(lambda places, info: self._advance(places, info, start, limit, target))
+        if limit is None and not feed.can_stop:
+            limit = SCANNED
+        ends = self._scan(feed, start, limit, target)
+        cursors = {one: scan.cursor for one, scan in ends.items()}
+        counts = {one: start.counts.get(one, 0) + scan.events for one, scan in ends.items()}
+        return Offsets.within(feed.info, cursors, {} if feed.can_stop else counts)
 
     def tasks(self, start: Offsets, end: Offsets) -> list[list[Range]]:
         """Return the tasks of a micro-batch between two offsets."""
         planned = chains(start, end)
         if len(planned) >= self._options.min_partitions:
             return planned
-        return self._planned(lambda places, _: self._cut(places, planned))
+        return _with_layout(Plan._divided)(self, planned)
 
-    def _planned(self, make: Callable[[Places, FeedInfo], _Planned]) -> _Planned:
-        """Plan for the layout that the feed has, and again if that changes in the meantime."""
-        patience = self._connection.patience()
-        while True:
-            info = self._connection.ask(lambda client: client.discover())
-            try:
-                return make(Places(self._connection, self._options, info), info)
-            except TokenChanged as error:
-                self._connection.wait_out(patience, error)
+    def _scan(
+        self, feed: Boundaries, start: Offsets, limit: int | None, target: Offsets | None
+    ) -> dict[int, Scan]:
+        """Find the end of a micro-batch in every partition that has been or is now begun.
 
-    def _batch(self, places: Places, _: FeedInfo) -> list[list[Range]]:
-        options = self._options
-        starts = places.starts(options.starting or EARLIEST)
-        if not places.can_stop:
-            return self._walked(places, starts)
-        if places.can_split and options.ending == LATEST:
-            # One answer has the head and the pieces before it.
-            ranges = [
-                one
-                for partition, start in starts.items()
-                for one in self._pieces(places, partition, self._share(starts), start, None)
-            ]
-            return [[one] for one in ranges]
-        ends = places.ends(options.ending)
-        ranges = [
-            Range(partition, start, ends[partition])
-            for partition, start in starts.items()
-            if partition in ends
+        If a partition has fewer events than its share, the other partitions share the rest. A
+        partition that starts after another is read once that one is read to its end (SPEC 8.3).
+        """
+        ends: dict[int, Scan] = {}
+        for one in feed.partitions:
+            if (cursor := start.cursor(one.id, one.cursor_from)) is not None:
+                ends[one.id] = Scan(cursor, 0, at_head=False)
+        # Partitions that are younger than the target are left out.
+        rest = [
+            one
+            for one in feed.partitions
+            if target is None or target.cursor(one.id, one.cursor_from) not in {None, FIRST}
         ]
-        return self._cut(places, [[one] for one in ranges if one.start != one.stop])
+        left = math.inf if limit is None else limit
+        is_first = True
+        while rest and (is_first or left > 0):
+            share = None if limit is None else max(1, int(left) // len(rest))
+            for one in rest:
+                # A busy partition leaves some events to the partitions after it in this list.
+                if _waits(one, rest, ends) or not (is_first or left > 0):
+                    continue
+                before = ends.get(one.id) or Scan(feed.first(one.id), 0, at_head=False)
+                stop = None if target is None else target.cursor(one.id, one.cursor_from)
+                found = self._loss.request(
+                    one.id, before.cursor, partial(feed.scan, one.id, events=share, stop=stop)
+                )
+                if found is None:
+                    found = Scan(feed.head(one.id), 0, at_head=True)
+                left -= found.events
+                ends[one.id] = Scan(found.cursor, before.events + found.events, found.at_head)
+            rest = [one for one in rest if not _is_read(one.id, ends)]
+            is_first = False
+        return ends
 
-    def _walked(self, places: Places, starts: dict[int, str]) -> list[list[Range]]:
-        """Plan ranges of a feed that does not stop by itself: by the number of their events."""
+    def _scanned(self, feed: Boundaries, starts: dict[int, str]) -> list[list[Range]]:
+        """Plan ranges of a feed that cannot stop at a cursor: by their number of events."""
         if self._options.ending != LATEST:
             raise ConfigurationError(
                 "This feed cannot be read up to an offset, because it does not have the extension "
                 "stop: leave the end away, and the batch ends where the feed does."
             )
-        found = {
-            one: places.reach(one, start, events=None, stop=None) for one, start in starts.items()
+        scans = {
+            one: feed.scan(one, start, events=None, stop=None) for one, start in starts.items()
         }
         return [
-            [Range(one, starts[one], reach.cursor, reach.events)]
-            for one, reach in found.items()
-            if reach.events
+            [Range(one, starts[one], scan.cursor, scan.events)]
+            for one, scan in scans.items()
+            if scan.events
         ]
 
-    def _share(self, planned: Sized) -> int:
-        """Return into how many pieces each range is cut, so that there are tasks enough."""
+    def _pieces_each(self, planned: Sized) -> int:
+        """Return into how many pieces each range is divided, so that there are enough tasks."""
         return min(-(-self._options.min_partitions // max(len(planned), 1)), MOST_SPLITS)
 
     def _pieces(
-        self, places: Places, partition: int, count: int, start: str, stop: str | None
+        self, feed: Boundaries, partition: int, count: int, start: str, stop: str | None
     ) -> list[Range]:
-        cursors = self._loss.survive(
-            partition, start, lambda cursor: places.pieces(partition, count, cursor, stop)
+        cursors = self._loss.request(
+            partition, start, lambda cursor: feed.pieces(partition, count, cursor, stop)
         )
-        found = [] if cursors is None else pairwise(cursors)
-        return [Range(partition, *pair) for pair in found if pair[0] != pair[1]]
+        pairs = pairwise(cursors or ())
+        return [Range(partition, *pair) for pair in pairs if pair[0] != pair[1]]
 
-    def _cut(self, places: Places, planned: list[list[Range]]) -> list[list[Range]]:
-        """Cut into pieces the ranges that no other range has to wait for."""
-        share = self._share(planned)
-        if not places.can_split or share == 1:
+    def _divided(self, feed: Boundaries, planned: list[list[Range]]) -> list[list[Range]]:
+        """Divide the ranges that no other range has to wait for."""
+        count = self._pieces_each(planned)
+        if not feed.can_split or count == 1:
             return planned
-        listed = {one.id for one in places.partitions}
+        listed = {one.id for one in feed.partitions}
         tasks = []
         for chain in planned:
             one = chain[0]
             if len(chain) == 1 and one.partition in listed:
-                pieces = self._pieces(places, one.partition, share, one.start, one.stop)
+                pieces = self._pieces(feed, one.partition, count, one.start, one.stop)
                 tasks += [[piece] for piece in pieces]
             else:
                 tasks.append(chain)
         return tasks
 
-    def _advance(
-        self,
-        places: Places,
-        info: FeedInfo,
-        start: Offsets,
-        limit: int | None,
-        target: Offsets | None,
-    ) -> Offsets:
-        if limit is None and not places.can_stop:
-            limit = WALKED
-        ends = advance(places, self._loss, start, limit, target)
-        cursors = {one: reach.cursor for one, reach in ends.items()}
-        if places.can_stop:
-            return Offsets.within(info, cursors)
-        counts = {one: start.counts.get(one, 0) + reach.events for one, reach in ends.items()}
-        return Offsets.within(info, cursors, counts)
+
+def _waits(one: Partition, rest: Iterable[Partition], ends: Mapping[int, Scan]) -> bool:
+    """Return whether a partition has to wait for one that is not read to its end."""
+    parent = one.starts_after
+    is_there = any(parent == other.id for other in rest)
+    return is_there and parent is not None and not _is_read(parent, ends)
+
+
+def _is_read(partition: int, ends: Mapping[int, Scan]) -> bool:
+    return partition in ends and ends[partition].at_head

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 
 import pyarrow as pa
@@ -12,16 +13,13 @@ from zeroeventhub.consumer.steps import moves_cursor
 from zeroeventhub.errors import ProtocolError, TokenChanged, Trimmed, Unavailable
 from zeroeventhub.protocol import EVENT_TYPES, SEGMENTS, FeedInfo
 from zeroeventhub.spark.columns import AnyPage, Columns, RangePage, events_of
-from zeroeventhub.spark.connection import Connection, log, speak
+from zeroeventhub.spark.connection import Connection, log, log_to_stderr
 from zeroeventhub.spark.offsets import Range
 from zeroeventhub.spark.options import Options
-from zeroeventhub.spark.plan import Loss
+from zeroeventhub.spark.plan import DataLossPolicy
 from zeroeventhub.spark.segment_reader import SegmentReader
 
-__all__ = [
-    "read_task",
-    "tasks_of",
-]
+__all__ = ["read_task", "tasks_of"]
 
 
 class RangeReader:
@@ -29,25 +27,25 @@ class RangeReader:
 
     Args:
         connection: to the feed.
-        options: what is asked of it.
-        with_headers: whether headers of events are wanted.
+        options: how to read it.
+        with_headers: whether to read the headers of events.
     """
 
     def __init__(self, connection: Connection, options: Options, *, with_headers: bool) -> None:
         self._connection = connection
         self._options = options
         self._with_headers = with_headers
-        self._loss = Loss(fails=options.fails_on_loss)
+        self._loss = DataLossPolicy(fails=options.fails_on_loss)
         self._segments = SegmentReader(connection)
         self._info: FeedInfo | None = None
 
     def pages(self, one: Range) -> Iterator[RangePage]:
-        """Yield the pages of a range; the next one is fetched while one is used.
+        """Yield the pages of a range; the next page is fetched while one is used.
 
         Raises:
-            Gone: events of the range are no longer there.
-            TransientError: the feed did not answer, as often as it was asked.
-            ZeroEventHubError: the feed refused.
+            Gone: the feed no longer has events of the range.
+            TransientError: the last attempt of a request failed.
+            ZeroEventHubError: the feed refused a request.
         """
         # A thread fetches ahead: httpx waits, and decoding releases the GIL. It holds two pages.
         with ThreadPoolExecutor(1) as ahead:
@@ -59,46 +57,46 @@ class RangeReader:
                     yield page
 
     def _read(self, one: Range) -> Iterator[RangePage]:
-        """Yield the pages of a range, also when its partition has been split in the meantime."""
-        patience = self._connection.patience()
+        """Yield the pages of a range, also if its partition was split after the plan."""
+        budget = self._connection.retry_budget()
         rest = [one]
         while rest:
-            # The range may be in other partitions by now; the rest of the chain comes after them.
+            # The range may be in other partitions by now.
             found, rest = self._found(rest[0]), rest[1:]
             if not found:
                 continue
             current, rest = found[0], [*found[1:], *rest]
             try:
                 for page, left in self._read_partition(current):
-                    patience.failed = 0
+                    budget.failed = 0
                     current = left
                     yield page
             except TokenChanged as error:
-                self._connection.wait_out(patience, error)
+                self._connection.back_off(budget, error)
                 self._info = None
                 rest = [current, *rest]
 
     def _found(self, one: Range) -> list[Range]:
-        """Return where a range is to be found in the layout that the feed has now (SPEC 8.4)."""
+        """Return where a range is in the feed's layout of now (SPEC 8.4)."""
         partitions = self._layout().partitions
         if any(partition.id == one.partition for partition in partitions):
             return [one]
         heirs = [heir.id for heir in partitions if one.partition in heir.cursor_from]
         if not heirs or one.count is not None:
-            self._loss.pass_over(one.partition)
+            self._loss.skip(one.partition)
             return []
         return [replace(one, partition=heir) for heir in heirs]
 
     def _layout(self) -> FeedInfo:
         if self._info is None:
-            self._info = self._connection.ask(lambda client: client.discover())
+            self._info = self._connection.request(lambda client: client.discover())
         return self._info
 
     def _read_partition(self, one: Range) -> Iterator[tuple[RangePage, Range]]:
         """Yield each page with the rest of the range after it."""
         if self._has_segments(one):
             one = yield from self._segments.read(one)
-        patience = self._connection.patience()
+        budget = self._connection.retry_budget()
         while one.count is None or one.count > 0:
             page = self._fetch(one)
             if page is None:
@@ -107,9 +105,13 @@ class RangeReader:
             moved = moves_cursor(events, one.partition, one.start, page.cursor)
             if not moved and not page.stop_reached:
                 # These events are settled, but a replica that answers may lack them yet.
-                self._connection.wait_out(patience, _not_there(one))
+                lacking = Unavailable(
+                    f"The feed does not have all of partition {one.partition} that it had when "
+                    "this was planned."
+                )
+                self._connection.back_off(budget, lacking)
                 continue
-            patience.failed = 0
+            budget.failed = 0
             is_filtered = self._filters and one.count is None
             taken = events if one.count is None else min(events, one.count)
             left = None if one.count is None else one.count - taken
@@ -125,7 +127,7 @@ class RangeReader:
                 return
 
     def _has_segments(self, one: Range) -> bool:
-        """Tell whether events of a range may be read out of files."""
+        """Return whether events of a range may be read from files."""
         return (
             self._options.reads_segments
             and SEGMENTS in self._layout().extensions
@@ -142,11 +144,8 @@ class RangeReader:
     def _fetch(self, one: Range) -> AnyPage | None:
         # A range by count was planned with events of all types.
         types = self._options.types if self._filters and one.count is None else None
-        limit = (
-            self._options.page_size
-            if one.count is None
-            else min(self._options.page_size, one.count)
-        )
+        size = self._options.page_size
+        limit = size if one.count is None else min(size, one.count)
         stop = one.stop if one.count is None else None
 
         def fetch(client: Client, cursor: str) -> AnyPage:
@@ -157,31 +156,20 @@ class RangeReader:
             return client.fetch_arrow(one.partition, cursor, limit=limit, types=types, stop=stop)
 
         try:
-            return self._loss.survive(
+            return self._loss.request(
                 one.partition,
                 one.start,
-                lambda cursor: self._connection.ask(lambda client: fetch(client, cursor)),
+                lambda cursor: self._connection.request(lambda client: fetch(client, cursor)),
             )
         except Trimmed:
             if self._options.fails_on_loss:
                 raise
-            # The whole range is gone, with the place where it ends.
+            # The whole range is gone, with its end.
             return None
 
 
-def _not_there(one: Range) -> Unavailable:
-    return Unavailable(
-        f"The feed does not have all of partition {one.partition} that it had when this was "
-        "planned."
-    )
-
-
 class Task(InputPartition):
-    """Hold the ranges of a task.
-
-    Args:
-        ranges: in the order in which they are read.
-    """
+    """Hold the ranges of a task, in the order in which they are read."""
 
     def __init__(self, ranges: tuple[Range, ...]) -> None:
         super().__init__(ranges)
@@ -189,7 +177,7 @@ class Task(InputPartition):
 
 
 def tasks_of(planned: list[list[Range]]) -> list[InputPartition]:
-    """Return what Spark takes for tasks; an empty plan is one task without ranges."""
+    """Return tasks for Spark; an empty plan is one task without ranges."""
     return [Task(tuple(ranges)) for ranges in planned] or [Task(())]
 
 
@@ -199,12 +187,12 @@ def read_task(
     """Yield the rows of a task.
 
     Raises:
-        ZeroEventHubError: the feed refused, failed, or sent what does not fit.
+        ZeroEventHubError: the feed refused, failed, or sent an event that does not fit.
     """
-    speak()
+    log_to_stderr()
     ranges = partition.ranges if isinstance(partition, Task) else ()
     rows, size = 0, 0
-    with Connection.to(options) as connection:
+    with closing(Connection(options)) as connection:
         reader = RangeReader(connection, options, with_headers=columns.with_headers)
         for one in ranges:
             for page in reader.pages(one):

@@ -1,4 +1,4 @@
-"""Read files of an archive, a range at a time, within bounds."""
+"""Read files of an archive, a range of bytes at a time, within bounds."""
 
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -24,23 +24,21 @@ from zeroeventhub.errors import (
     Unreachable,
 )
 from zeroeventhub.protocol import SegmentPart, Segments
-from zeroeventhub.spark.columns import RangePage, events_of
+from zeroeventhub.spark.columns import RangePage
 from zeroeventhub.spark.connection import Connection
 from zeroeventhub.spark.offsets import Range
 from zeroeventhub.wire.arrow import ArrowPage, batch_of
 
-__all__ = [
-    "SegmentReader",
-]
+__all__ = ["SegmentReader"]
 
 Read = Callable[[int, int], bytes]
-"""Read some bytes: from where, and how many."""
+"""Return bytes of a file: from where, and how many."""
 
 _PATIENCE = 30.0
-"""Seconds that a range may take to come, however short it is."""
+"""Seconds that a range may take to arrive, however short it is."""
 
 _SLOWEST = 64 * 1024
-"""Bytes a second that a longer range has to come at."""
+"""Bytes a second at which a longer range has to arrive."""
 
 _MOVED_ON = {
     httpx.codes.UNAUTHORIZED,
@@ -48,16 +46,11 @@ _MOVED_ON = {
     httpx.codes.NOT_FOUND,
     httpx.codes.GONE,
 }
-"""What a store answers to an address that has expired, or whose file was replaced."""
+"""The answers of a store to a URL that has expired, or whose file was replaced."""
 
 
-class RangedFile(RawIOBase):
-    """Read a file by ranges, as pyarrow reads Parquet.
-
-    Args:
-        read: reads some bytes.
-        size: of the file.
-    """
+class _RangedFile(RawIOBase):
+    """A file of a known size that pyarrow reads by ranges, as Parquet needs."""
 
     def __init__(self, read: Read, size: int) -> None:
         self._read = read
@@ -65,19 +58,15 @@ class RangedFile(RawIOBase):
         self._at = 0
 
     def readable(self) -> bool:
-        """Tell that it can be read."""
         return True
 
     def seekable(self) -> bool:
-        """Tell that it can be read from anywhere."""
         return True
 
     def tell(self) -> int:
-        """Return the place that is read from next."""
         return self._at
 
     def seek(self, offset: int, whence: int = SEEK_SET) -> int:
-        """Choose the place that is read from next."""
         start = {SEEK_SET: 0, SEEK_CUR: self._at, SEEK_END: self._size}
         if whence not in start:
             raise UnsupportedOperation("A file is read from its start, its end, or here.")
@@ -85,7 +74,6 @@ class RangedFile(RawIOBase):
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        """Read as many bytes as there is room for, and there are."""
         length = min(len(buffer), self._size - self._at)
         if length:
             buffer[:length] = self._read(self._at, length)
@@ -93,31 +81,17 @@ class RangedFile(RawIOBase):
         return length
 
 
-def opened(url: str, http: httpx.Client) -> Read:
-    """Return what reads the file of a URL.
-
-    Args:
-        url: of a file in a folder that is shared, or of an object that HTTP gives in ranges.
-        http: sends requests, without the feed's credentials.
-    """
-    parts = urlsplit(url)
-    if parts.scheme == "file":
-        return _of_folder(url2pathname(parts.path))
-    return _over_http(url, http)
-
-
 def _of_folder(path: str) -> Read:
     def read(start: int, length: int) -> bytes:
         try:
             with open(path, "rb") as file:  # noqa: PTH123 - the path is what it was given as
                 file.seek(start)
-                content = file.read(length)
+                return _whole(file.read(length), length)
         except FileNotFoundError:
             raise Unreachable(
                 "A file that the feed names is not here: its folder has to be shared with all who "
                 "read, or the option readSegments be false."
             ) from None
-        return _whole(content, length)
 
     return read
 
@@ -134,7 +108,7 @@ def _over_http(url: str, http: httpx.Client) -> Read:
                 _expect_range(answer)
                 return _whole(_taken(answer, length), length)
         except httpx.RequestError as error:
-            # Not its text: it may hold the URL, with which anybody may read the file.
+            # Not the error's text: it may hold the URL, which grants access to the file.
             raise Unreachable(
                 f"A file that the feed names cannot be reached: {type(error).__name__}."
             ) from None
@@ -145,7 +119,7 @@ def _over_http(url: str, http: httpx.Client) -> Read:
 
 
 def _expect_range(answer: httpx.Response) -> None:
-    """Refuse an answer that is not a range of a file's bytes as they are."""
+    """Refuse an answer that is not a range of the file's bytes, unencoded."""
     status = answer.status_code
     if status in _MOVED_ON or status >= httpx.codes.INTERNAL_SERVER_ERROR:
         raise Unreachable(f"A file that the feed names was not given: status {status}.")
@@ -159,7 +133,7 @@ def _expect_range(answer: httpx.Response) -> None:
 
 
 def _taken(answer: httpx.Response, length: int) -> bytes:
-    """Take the bytes of a range, and no more: what is longer or comes too slowly is given up."""
+    """Read the bytes of a range; give up an answer that is longer or too slow."""
     content = bytearray()
     deadline = time.monotonic() + max(_PATIENCE, length / _SLOWEST)
     for piece in answer.iter_raw():
@@ -182,10 +156,10 @@ _READ = ["position", "data"]
 _REFUSED = (pa.ArrowException, OSError)
 
 _LARGEST_GROUP = 256 * 1024 * 1024
-"""Bytes of a row group, unpacked, that are read: a publisher's own have some mebibytes."""
+"""Bytes of a row group, unpacked, that are read; publishers write some mebibytes."""
 
 _PIECE = 4 * 1024 * 1024
-"""Bytes of rows that are handed on at once."""
+"""Bytes of rows that are yielded at once."""
 
 _ROWS = 10_000
 """How many rows are unpacked at a time."""
@@ -194,11 +168,11 @@ _ROWS = 10_000
 def read_part(
     part: SegmentPart, partition: int, after: int, http: httpx.Client
 ) -> Iterator[tuple[int, pa.StringArray]]:
-    """Yield the events of a part, some rows at a time.
+    """Yield the events of a part of a file, some rows at a time.
 
     Args:
         part: says where they are.
-        partition: whose events are wanted.
+        partition: whose events to read.
         after: the position up to which they have been read.
         http: sends requests to the server that has the file.
 
@@ -207,10 +181,14 @@ def read_part(
 
     Raises:
         ProtocolError: the file is not of the form that a segment has.
-        Unreachable: it cannot be read just now, or no longer by its URL.
+        Unreachable: the file cannot be read now, or no longer by its URL.
     """
     after = max(after, part.after)
-    source = RangedFile(opened(part.url, http), part.size)
+    url = urlsplit(part.url)
+    read = (
+        _of_folder(url2pathname(url.path)) if url.scheme == "file" else _over_http(part.url, http)
+    )
+    source = _RangedFile(read, part.size)
     try:
         with parquet.ParquetFile(source, pre_buffer=True, page_checksum_verification=True) as file:
             _expect_columns(file.schema_arrow)
@@ -222,7 +200,7 @@ def read_part(
                     if len(rows):
                         data = rows.column("data").drop_null().combine_chunks()
                         yield rows.column("position")[-1].as_py(), data
-                # pyarrow passes over a page whose header it does not know, such as a damaged one.
+                # pyarrow skips a page whose header it does not know, such as a damaged one.
                 if missing:
                     raise ProtocolError("A file that the feed names has fewer rows than it says.")
     except _REFUSED as error:
@@ -230,7 +208,7 @@ def read_part(
 
 
 def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Put batches together, up to some mebibytes."""
+    """Join batches up to some mebibytes."""
     held: list[pa.RecordBatch] = []
     for batch in batches:
         held.append(batch)
@@ -248,16 +226,12 @@ def _expect_columns(schema: pa.Schema) -> None:
 
 
 def _groups(metadata: parquet.FileMetaData, partition: int, after: int, upto: int) -> Sequence[int]:
-    """Return the numbers of the row groups that have such events.
-
-    Raises:
-        ProtocolError: one of them is too large to be read.
-    """
+    """Return the numbers of the row groups that have such events; refuse one that is too large."""
     found = [
         number
         for number in range(metadata.num_row_groups)
-        if _holds(_bounds(metadata, number, "partition"), partition, partition)
-        and _holds(_bounds(metadata, number, "position"), after + 1, upto)
+        if _holds(metadata, number, "partition", partition, partition)
+        and _holds(metadata, number, "position", after + 1, upto)
     ]
     data = metadata.schema.names.index("data")
     for number in found:
@@ -269,22 +243,17 @@ def _groups(metadata: parquet.FileMetaData, partition: int, after: int, upto: in
     return found
 
 
-def _holds(bounds: tuple[int, int], low: int, high: int) -> bool:
-    return bounds[0] <= high and low <= bounds[1]
-
-
-def _bounds(metadata: parquet.FileMetaData, number: int, name: str) -> tuple[int, int]:
-    """Return the lowest and the highest value of a column in a row group."""
-    group = metadata.row_group(number)
-    column = group.column(metadata.schema.names.index(name))
+def _holds(metadata: parquet.FileMetaData, number: int, name: str, low: int, high: int) -> bool:
+    """Return whether a column of a row group may have values from `low` to `high`."""
+    column = metadata.row_group(number).column(metadata.schema.names.index(name))
     found = column.statistics if column.is_stats_set else None
     if found is None or not found.has_min_max:
         raise ProtocolError(f"A file that the feed names does not say where its {name} is.")
-    return found.min, found.max
+    return bool(found.min <= high and low <= found.max)
 
 
 def _between(rows: pa.Table, after: int, upto: int) -> pa.Table:
-    """Return the rows above one position and not above another."""
+    """Return the rows after one position, up to another."""
     at = rows.column("position")
     if len(at) and at[0].as_py() > after and at[-1].as_py() <= upto:
         return rows
@@ -292,7 +261,7 @@ def _between(rows: pa.Table, after: int, upto: int) -> pa.Table:
 
 
 class SegmentReader:
-    """Read ranges as far as they lie in files.
+    """Read ranges as far as they are in files.
 
     Args:
         connection: to the feed.
@@ -302,40 +271,40 @@ class SegmentReader:
         self._connection = connection
 
     def read(self, one: Range) -> Generator[tuple[RangePage, Range], None, Range]:
-        """Yield each page with the rest of the range after it; return what is not in files.
+        """Yield each page with the rest of the range after it; return the rest without files.
 
         Raises:
-            TransientError: the feed, or the server that has the files, did not answer, however
-                often it was asked.
+            TransientError: the last attempt failed at the feed, or at the server of the files.
             ZeroEventHubError: the feed refused, or a file is not of its form.
         """
-        patience, done = self._connection.patience(), 0
+        budget, done = self._connection.retry_budget(), 0
         while (found := self._segments(one, is_begun=done > 0)).parts:
             try:
                 for part in found.parts:
                     http = self._connection.client_for(part.url)
                     for last, data in read_part(part, one.partition, done, http):
-                        patience.failed, done = 0, last
+                        budget.failed, done = 0, last
                         yield _page(one, part, data), one
                     one, done = replace(one, start=part.cursor), 0
-                    yield _page(one, part), one
+                    # Without events, this page says that those of the part have all been read.
+                    yield _page(one, part, pa.array([], pa.string())), one
             except TransientError as error:
                 # The URL may have expired, or its file been replaced: ask the feed for it again.
-                self._connection.wait_out(patience, error)
+                self._connection.back_off(budget, error)
         return one
 
     def _segments(self, one: Range, *, is_begun: bool) -> Segments:
         try:
-            found = self._connection.ask(
+            found = self._connection.request(
                 lambda client: client.segments(one.partition, one.start, stop=one.stop)
             )
         except Gone:
-            # The caller asks for its pages next, and decides what a loss means.
+            # The caller requests pages next, and handles the loss.
             return Segments((), one.start)
         except TokenChanged as error:
             if not is_begun:
                 raise
-            # What was read of a file is known by a position, which a cursor elsewhere is not.
+            # How far a file was read is a position, which cursors of other partitions are not.
             raise Unavailable(
                 "The feed's partitions have changed while a file was read: read again."
             ) from error
@@ -344,8 +313,6 @@ class SegmentReader:
         return found
 
 
-def _page(one: Range, part: SegmentPart, data: pa.StringArray | None = None) -> RangePage:
-    """Return a page; without events, it says that those of a part have all been read."""
-    batches = [batch_of(data)] if data is not None and len(data) else []
-    page = ArrowPage(batches, part.cursor)
-    return RangePage(one.partition, page, events_of(page), is_filtered=False)
+def _page(one: Range, part: SegmentPart, data: pa.StringArray) -> RangePage:
+    page = ArrowPage([batch_of(data)] if len(data) else [], part.cursor)
+    return RangePage(one.partition, page, len(data), is_filtered=False)

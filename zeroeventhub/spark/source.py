@@ -1,8 +1,9 @@
-"""The source that Spark knows, for batches and streams."""
+"""The source that Spark loads, for batches and streams."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -19,33 +20,41 @@ from pyspark.sql.types import StructType
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import TypeFilter
-from zeroeventhub.spark.columns import AvailableNow, Columns, default_schema, read_limit
-from zeroeventhub.spark.connection import Connection, log, speak
+from zeroeventhub.spark.columns import Columns, default_schema
+from zeroeventhub.spark.connection import Connection, log, log_to_stderr
 from zeroeventhub.spark.offsets import Offsets
 from zeroeventhub.spark.options import LATEST, Options, read_options
-from zeroeventhub.spark.plan import WALKED, Plan
+from zeroeventhub.spark.plan import SCANNED, Plan
 from zeroeventhub.spark.range_reader import read_task, tasks_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "FeedSource",
-    "register",
-]
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadMaxRows,
+    )
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as AvailableNow
+except ImportError:
+
+    class AvailableNow:  # type: ignore[no-redef]
+        """Stand for the interface, which PySpark before 4.2 does not have."""
+
+
+__all__ = ["FeedSource", "register"]
 
 _MOST_TYPES = 100
 """Names of types that a feed takes in a request (SPEC 9.3)."""
 
 
 def narrowed(options: Options, filters: Sequence[Any], columns: AbstractSet[str]) -> Options:
-    """Narrow what is asked of a feed to what some filters let through, or somewhat more.
+    """Narrow what is read to events that some filters allow, or somewhat more.
 
     Args:
-        options: what is asked.
-        filters: of `pyspark.sql.datasource`, of which all have to hold.
-        columns: those that the feed knows; all other columns are members of the events' JSON, under
-            names of any kind.
+        options: what is read without filters.
+        filters: of `pyspark.sql.datasource`; a row has to pass all of them.
+        columns: those that are not members of the events' JSON, whose names may be any.
     """
     for one in filters:
         attribute = getattr(one, "attribute", ())
@@ -53,11 +62,16 @@ def narrowed(options: Options, filters: Sequence[Any], columns: AbstractSet[str]
             continue
         match type(one).__name__, attribute:
             case "EqualTo" | "In", ("partition",):
-                options = _of_partitions(options, _values(one))
+                among = _values(one)
+                if options.among is not None:
+                    among &= options.among
+                options = replace(options, among=among)
             case "EqualTo" | "In", ("type",):
                 options = _of_types(options, _values(one))
             case "GreaterThan" | "GreaterThanOrEqual", ("time",):
-                options = _since(options, one.value)
+                if isinstance(one.value, datetime) and one.value.tzinfo is not None:
+                    since = max(one.value, options.since or one.value)
+                    options = replace(options, since=since)
     return options
 
 
@@ -65,13 +79,7 @@ def _values(one: Any) -> frozenset[Any]:
     return frozenset(one.value if isinstance(one.value, tuple | list) else [one.value])
 
 
-def _of_partitions(options: Options, partitions: frozenset[Any]) -> Options:
-    among = partitions if options.among is None else options.among & partitions
-    return replace(options, among=among)
-
-
 def _of_types(options: Options, names: frozenset[Any]) -> Options:
-    """Ask for some types; the feed takes no more than a hundred."""
     if options.types is not None or len(names) > _MOST_TYPES:
         return options
     try:
@@ -80,71 +88,61 @@ def _of_types(options: Options, names: frozenset[Any]) -> Options:
         return options
 
 
-def _since(options: Options, moment: Any) -> Options:
-    if not isinstance(moment, datetime) or moment.tzinfo is None:
-        return options
-    return replace(options, since=max(moment, options.since or moment))
-
-
-class BatchReader(DataSourceReader):
-    """Read a batch.
+class _TaskReader:
+    """Read the tasks of a batch or a micro-batch.
 
     Args:
-        schema: its columns.
-        options: what is asked of the feed.
+        schema: the columns; one that cannot be made is refused here and not by a task.
+        options: which feed to read, and how.
     """
 
     def __init__(self, schema: StructType, options: Options) -> None:
         self._schema = schema
         self._options = options
-        # What cannot be made is refused when it is planned, not by a task.
         self._known = Columns(schema, options).known
-
-    def partitions(self) -> list[InputPartition]:
-        """Plan the tasks; the end is fixed here."""
-        with Connection.to(self._options) as connection:
-            return tasks_of(Plan(connection, self._options).batch())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
         return read_task(partition, Columns(self._schema, self._options), self._options)
 
 
+class BatchReader(_TaskReader, DataSourceReader):
+    """Read a batch."""
+
+    def partitions(self) -> list[InputPartition]:
+        """Plan the tasks; the end of the batch is fixed here."""
+        with closing(Connection(self._options)) as connection:
+            return tasks_of(Plan(connection, self._options).batch())
+
+
 class PushingReader(BatchReader):
-    """Read a batch, with filters of the query that the feed applies.
+    """Read a batch, and let the feed apply filters of the query.
 
     Spark refuses such a reader unless spark.sql.python.filterPushdown.enabled is true.
     """
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802 - Spark's name
-        """Narrow what is asked of the feed; Spark applies every filter again by itself."""
+        """Narrow what is read; Spark applies every filter again by itself."""
         self._options = narrowed(self._options, filters, self._known)
         return filters
 
 
 _QUIET = 0.1
-"""Seconds between two looks at a feed that has nothing new; Spark itself asks without a pause."""
+"""Seconds between two polls of a feed without new events; Spark itself polls without a pause."""
 
 
-class StreamReader(DataSourceStreamReader, AvailableNow):
-    """Read a stream.
-
-    Args:
-        schema: its columns.
-        options: what is asked of the feed.
-    """
+class StreamReader(_TaskReader, DataSourceStreamReader, AvailableNow):
+    """Read a stream."""
 
     def __init__(self, schema: StructType, options: Options) -> None:
-        self._schema = schema
-        self._options = options
-        Columns(schema, options)
+        super().__init__(schema, options)
         self._connection: Connection | None = None
         self._stops_at_head = False
         self._is_over = False
         self._is_at_head = False
         self._target: Offsets | None = None
         self._position: Offsets | None = None
-        self._looked_at = 0.0
+        self._polled_at = 0.0
 
     def __reduce__(self) -> Any:
         """Pickle the schema and the options for the tasks, without the connection."""
@@ -156,11 +154,12 @@ class StreamReader(DataSourceStreamReader, AvailableNow):
         return self._position.document()
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
-        """Return how much a micro-batch may have."""
-        return read_limit(self._options.max_offsets)
+        """Return the limit of a micro-batch."""
+        events = self._options.max_offsets
+        return ReadAllAvailable() if events is None else ReadMaxRows(events)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Read what is there when the query begins, and end."""
+        """Read the events that exist when the query begins, and end."""
         self._stops_at_head = True
 
     def latestOffset(  # noqa: N802 - Spark's name
@@ -169,29 +168,30 @@ class StreamReader(DataSourceStreamReader, AvailableNow):
         """Return where the next micro-batch ends; `start` itself if there is nothing to read.
 
         Args:
-            start: where it begins; Spark before 4.2 does not say.
-            limit: how much it may have; Spark before 4.2 does not say that either.
+            start: where it begins; None from PySpark before 4.2.
+            limit: its limit; None from PySpark before 4.2.
         """
         begin = self._position if start is None else Offsets.of(start)
         if begin is None:
-            return self._moved_to(self._unlimited())
+            return self._moved_to(self._head())
         events = self._options.max_offsets if limit is None else getattr(limit, "max_rows", None)
         if self._stops_at_head and self._target is None:
             self._target = self._plan().head()
         end = begin if self._is_over else self._plan().advance(begin, events, self._target)
         if self._stops_at_head and end.counts:
-            # Of a feed that cannot stop, what is there is all that could be read in one go.
+            # A feed that cannot stop is read until a micro-batch is not full.
             read = sum(count - begin.counts.get(one, 0) for one, count in end.counts.items())
-            self._is_over = read < (events or WALKED)
+            self._is_over = read < (events or SCANNED)
         stands = end == begin
         self._is_at_head = events is None or stands
         if stands:
-            self._wait()
+            time.sleep(max(0.0, self._polled_at + _QUIET - time.monotonic()))
+            self._polled_at = time.monotonic()
             return begin.document() if start is None else start
         return self._moved_to(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Return where the feed ends now, for the query's progress; None where it cannot say."""
+        """Return where the feed ends now, for the query's progress; None if that is unknown."""
         head = self._position if self._is_at_head else self._plan().head()
         return None if head is None else head.document()
 
@@ -203,10 +203,6 @@ class StreamReader(DataSourceStreamReader, AvailableNow):
         log.info("Planned %d tasks for partitions %s.", len(planned), partitions)
         return tasks_of(planned)
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a task."""
-        return read_task(partition, Columns(self._schema, self._options), self._options)
-
     def stop(self) -> None:
         """Close the connection."""
         if self._connection is not None:
@@ -214,16 +210,12 @@ class StreamReader(DataSourceStreamReader, AvailableNow):
 
     def _plan(self) -> Plan:
         if self._connection is None:
-            speak()
+            log_to_stderr()
             self._connection = Connection(self._options)
         return Plan(self._connection, self._options)
 
-    def _unlimited(self) -> Offsets:
-        """Return the end of a micro-batch whose start Spark, before 4.2, does not say.
-
-        Raises:
-            ConfigurationError: the feed has to be read through from the start.
-        """
+    def _head(self) -> Offsets:
+        """Return the head, where a micro-batch ends whose start PySpark before 4.2 does not say."""
         if (head := self._plan().head()) is None:
             raise ConfigurationError(
                 "This feed cannot be streamed by a PySpark older than 4.2, which does not say "
@@ -235,14 +227,9 @@ class StreamReader(DataSourceStreamReader, AvailableNow):
         self._position = end
         return end.document()
 
-    def _wait(self) -> None:
-        """Sleep until `_QUIET` seconds have passed since the last look at the feed."""
-        time.sleep(max(0.0, self._looked_at + _QUIET - time.monotonic()))
-        self._looked_at = time.monotonic()
-
 
 class FeedSource(DataSource):
-    """Read a feed; see `Options` for what can be asked of it.
+    """Read a feed; `zeroeventhub.spark.options.Options` describes its options.
 
     Example:
         spark.dataSource.register(FeedSource)
@@ -256,15 +243,15 @@ class FeedSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of a read without a schema."""
-        return default_schema(with_headers=self._options().with_headers)
+        return default_schema(with_headers=read_options(self.options).with_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch.
 
         Raises:
-            ConfigurationError: an option or a column cannot be meant.
+            ConfigurationError: an option or a column cannot work.
         """
-        options = self._options()
+        options = read_options(self.options)
         if options.max_offsets is not None:
             raise ConfigurationError("maxOffsetsPerTrigger is for streams, and this is a batch.")
         return (PushingReader if options.pushes_filters else BatchReader)(schema, options)
@@ -273,24 +260,21 @@ class FeedSource(DataSource):
         """Return the reader of a stream.
 
         Raises:
-            ConfigurationError: an option or a column cannot be meant.
+            ConfigurationError: an option or a column cannot work.
         """
-        options = self._options()
+        options = read_options(self.options)
         if options.ending != LATEST:
             raise ConfigurationError(
                 "A stream does not end at an offset: leave it away, or read a batch."
             )
         return StreamReader(schema, options)
 
-    def _options(self) -> Options:
-        return read_options(self.options)
-
 
 def register(spark: "SparkSession") -> None:
-    """Let a session read feeds by `format("zeroeventhub")`."""
+    """Register the format "zeroeventhub" in a session of Spark."""
     try:
         spark.dataSource.register(FeedSource)
     except AnalysisException as error:
-        # An older Spark refuses what it has found by itself.
+        # An older Spark refuses a format that it has found by itself.
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise

@@ -1,4 +1,4 @@
-"""Plans: how far a micro-batch goes, and places in history that are gone."""
+"""Plans: how far a micro-batch goes, and cursors whose history is gone."""
 
 import json
 import logging

@@ -1,0 +1,205 @@
+"""Find cursors in a feed: its start, its head, the end of a number of events, and splits."""
+
+from dataclasses import dataclass
+
+from zeroeventhub.client import Client
+from zeroeventhub.consumer.assignment import choose
+from zeroeventhub.consumer.steps import EmptyPages, reaches_head
+from zeroeventhub.errors import ConfigurationError, CutPage
+from zeroeventhub.protocol import (
+    CURSOR_OF_COUNT,
+    CURSOR_OF_TIME,
+    FIRST,
+    LAST,
+    MOST_COUNTED,
+    SPLITS,
+    STOP,
+    FeedInfo,
+    Page,
+)
+from zeroeventhub.spark.connection import Connection
+from zeroeventhub.spark.offsets import Offsets, parents_first
+from zeroeventhub.spark.options import EARLIEST, LATEST, Boundary, Moments, Options
+
+__all__ = ["Boundaries", "Scan"]
+
+
+@dataclass(frozen=True)
+class Scan:
+    """Say how far a read goes.
+
+    Attributes:
+        cursor: where it ends.
+        events: how many events it has.
+        at_head: whether no event follows.
+    """
+
+    cursor: str
+    events: int
+    at_head: bool
+
+
+class Boundaries:
+    """Find cursors in a feed with a known layout.
+
+    Args:
+        connection: to the feed.
+        options: which partitions are read, and how.
+        info: the layout.
+
+    Attributes:
+        info: the layout.
+        partitions: those to read, each after the one that it starts after.
+        can_stop: whether the feed reads up to a cursor and no further.
+        can_split: whether the feed divides partitions into ranges.
+    """
+
+    def __init__(self, connection: Connection, options: Options, info: FeedInfo) -> None:
+        self._connection = connection
+        self._options = options
+        self.info = info
+        self.can_stop = STOP in info.extensions
+        self.can_split = SPLITS in info.extensions
+        chosen = {one.id: one for one in choose(info, options.partitions)}
+        order = parents_first({one.id: one.starts_after for one in chosen.values()})
+        self.partitions = [
+            chosen[one] for one in order if options.among is None or one in options.among
+        ]
+
+    def starts(self, boundary: Boundary) -> dict[int, str]:
+        """Return where each partition is read from.
+
+        Raises:
+            ConfigurationError: offsets leave a partition out.
+        """
+        since = self._options.since
+        if boundary == EARLIEST and since and CURSOR_OF_TIME in self.info.extensions:
+            boundary = Moments(since, {})
+        if not isinstance(boundary, Offsets):
+            return {one.id: self._find(one.id, boundary) for one in self.partitions}
+        cursors = {}
+        for one in self.partitions:
+            cursor = boundary.cursor(one.id, one.cursor_from)
+            if cursor is None and one.starts_after is None:
+                raise ConfigurationError(
+                    f"The offsets name no cursor for partition {one.id} of the feed: _first is "
+                    "its beginning, and the option partitions leaves a partition out."
+                )
+            cursors[one.id] = self._resolved(one.id, cursor)
+        return cursors
+
+    def ends(self, boundary: Boundary) -> dict[int, str]:
+        """Return where partitions are read to; offsets may leave some of them out."""
+        if not isinstance(boundary, Offsets):
+            return {one.id: self._find(one.id, boundary) for one in self.partitions}
+        given = {one.id: boundary.cursor(one.id, one.cursor_from) for one in self.partitions}
+        return {
+            one: self._resolved(one, at) for one, at in given.items() if at not in {None, FIRST}
+        }
+
+    def _find(self, partition: int, boundary: str | Moments) -> str:
+        if isinstance(boundary, Moments):
+            moment = boundary.of(partition)
+            return self._connection.request(lambda client: client.cursor_at(moment, partition))
+        return self.head(partition) if boundary == LATEST else self.first(partition)
+
+    def _resolved(self, partition: int, cursor: str | None) -> str:
+        """Replace the name of a cursor by the cursor."""
+        if cursor == LAST:
+            return self.head(partition)
+        return self.first(partition) if cursor in {None, FIRST} else str(cursor)
+
+    def first(self, partition: int) -> str:
+        """Return the cursor before the first event, or its name if the feed cannot find it.
+
+        A real cursor does not move when history is trimmed, so that the reader notices the loss.
+        """
+        return self.pieces(partition, 1)[0] if self.can_split else FIRST
+
+    def head(self, partition: int) -> str:
+        """Return the cursor after the last event that is settled now."""
+        return self._connection.request(
+            lambda client: client.fetch(partition, LAST, limit=1)
+        ).cursor
+
+    def pieces(
+        self, partition: int, count: int, start: str = FIRST, stop: str | None = None
+    ) -> list[str]:
+        """Return the cursors that divide a range of a partition."""
+        return self._connection.request(
+            lambda client: client.splits(partition, count, start=start, stop=stop)
+        )
+
+    def scan(self, partition: int, start: str, *, events: int | None, stop: str | None) -> Scan:
+        """Return how far a read of some events goes.
+
+        Args:
+            partition: the partition.
+            start: where the read begins.
+            events: the most events to read; None for no limit.
+            stop: where the read ends at the latest; None for the head.
+        """
+        if not self.can_stop:
+            return self._scan_pages(partition, start, events, None)
+        if events is None:
+            return self._scan_all(partition, start, stop)
+        if CURSOR_OF_COUNT not in self.info.extensions:
+            return self._scan_pages(partition, start, events, stop)
+        wanted = min(events, MOST_COUNTED)
+        found = self._connection.request(
+            lambda client: client.cursor_of_count(partition, start, wanted, stop=stop)
+        )
+        # Without events the cursor does not move, so that nothing is planned.
+        cursor = found.cursor if found.events else start
+        return Scan(cursor, found.events, found.events < wanted)
+
+    def _scan_all(self, partition: int, start: str, stop: str | None) -> Scan:
+        """Find out whether there is an event, and where all events end."""
+        page = self._page(partition, start, 1, stop)
+        if not page.events and (page.stop_reached or reaches_head(page, start)):
+            return Scan(start, 0, at_head=True)
+        if stop is None:
+            # Another process may answer, whose head lies before the event, or before the start.
+            stop = self.head(partition)
+            page = self._page(partition, start, 1, stop)
+        return Scan(stop if page.events else start, len(page.events), at_head=True)
+
+    def _scan_pages(self, partition: int, start: str, events: int | None, stop: str | None) -> Scan:
+        """Read pages, and keep only where they end."""
+        cursor, end, found, at_head = start, start, 0, False
+        empty_pages = EmptyPages()
+        while not at_head and (events is None or found < events):
+            size = self._options.page_size
+            wanted = size if events is None else min(size, events - found)
+            page = self._page(partition, cursor, wanted, stop)
+            empty_pages.moves(page, partition, cursor)
+            at_head = page.stop_reached or reaches_head(page, cursor)
+            if 0 < len(page.events) < wanted and not self.can_stop:
+                end = self._cut(partition, cursor, page)
+            elif page.events:
+                end = page.cursor
+            found, cursor = found + len(page.events), page.cursor
+        return Scan(end, found, at_head)
+
+    def _cut(self, partition: int, start: str, page: Page) -> str:
+        """Return where a page ends if its number of events is requested.
+
+        At the head a page may end after its last event, at another cursor each time.
+        """
+        count = len(page.events)
+        again = self._page(partition, start, count, None)
+        return again.cursor if len(again.events) == count else page.cursor
+
+    def _page(self, partition: int, cursor: str, limit: int, stop: str | None) -> Page:
+        """Fetch one page; an empty one if the feed answers nothing at its head."""
+
+        def fetch(client: Client) -> Page:
+            try:
+                return client.fetch(partition, cursor, limit=limit, stop=stop)
+            except CutPage:
+                # Some feeds send nothing at their head, not even a cursor (SPEC 19).
+                if self.can_stop or client.fetch(partition, LAST, limit=1).cursor != cursor:
+                    raise
+                return Page([], cursor)
+
+        return self._connection.request(fetch)
