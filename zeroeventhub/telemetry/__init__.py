@@ -18,7 +18,7 @@ __all__ = [
     "lag_collector",
 ]
 
-# Imported when first asked for: each needs what only its extra installs.
+# Imported at first use, because each needs a package that only its extra installs.
 _MODULES = {
     "OpenTelemetry": ("open_telemetry", "opentelemetry"),
     "OpenTelemetryPublisher": ("publishers", "opentelemetry"),
@@ -34,7 +34,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name of an extra when it is first asked for."""
+    """Import a public name of an extra at first use."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, package = _MODULES[name]

@@ -1,4 +1,4 @@
-"""Measure what consumers do, and look up how far they lag."""
+"""Measure what consumers do, and look up their lag."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -13,20 +13,13 @@ from zeroeventhub.consumer.observer import Observer
 from zeroeventhub.consumer.store.store import CursorStore
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import Event, Lag
-from zeroeventhub.telemetry.metrics import (
-    Instruments,
-    Lookup,
-    Observations,
-)
+from zeroeventhub.telemetry.metrics import Instruments, Lookup, Observations
 
-__all__ = [
-    "ConsumerMetrics",
-    "LagGauges",
-]
+__all__ = ["ConsumerMetrics", "LagGauges"]
 
 
 class LagGauges:
-    """Look up how far a consumer lags and how many dead letters it has, by partition.
+    """Look up a consumer's lag and its number of dead letters, by partition.
 
     Args:
         client: reads the feed.
@@ -80,12 +73,14 @@ class ConsumerMetrics(Observer):
 
     def __init__(self, instruments: Instruments) -> None:
         self._instruments = instruments
-        self._record = instruments.record
         self._halted: dict[str, set[int]] = {}  # partitions that have ever halted
 
+    def _record(self, name: str, value: float, consumer: str, partition: int, *labels: str) -> None:
+        self._instruments.record(f"consumer.{name}", value, consumer, str(partition), *labels)
+
     def fetched(self, consumer: str, partition: int, events: int, seconds: float) -> None:  # noqa: ARG002 - events count when they are committed
-        """Measure how long a page took to come."""
-        self._record("consumer.fetch.duration", seconds, consumer, str(partition))
+        """Measure how long the feed took to answer with a page."""
+        self._record("fetch.duration", seconds, consumer, partition)
 
     @contextmanager
     def applying(self, consumer: str, partition: int, events: Sequence[Event]) -> Iterator[None]:  # noqa: ARG002 - for subclasses
@@ -94,57 +89,50 @@ class ConsumerMetrics(Observer):
         try:
             yield
         finally:
-            self._record(
-                "consumer.apply.duration", time.monotonic() - began, consumer, str(partition)
-            )
+            self._record("apply.duration", time.monotonic() - began, consumer, partition)
 
     def committed(self, consumer: str, partition: int, events: int) -> None:
         """Count a page and its events."""
-        self._record("consumer.pages", 1, consumer, str(partition))
-        self._record("consumer.events", events, consumer, str(partition))
+        self._record("pages", 1, consumer, partition)
+        self._record("events", events, consumer, partition)
         self._go_on(consumer, {partition})
 
     def failed(self, consumer: str, partition: int, error: Exception, attempt: int) -> None:  # noqa: ARG002 - each try counts
         """Count a try that raised."""
-        self._record("consumer.failures", 1, consumer, str(partition), _kind(error))
+        self._record("failures", 1, consumer, partition, type(error).__name__)
 
     def set_aside(self, consumer: str, partition: int, events: int, held: int) -> None:
         """Count dead letters."""
         for state, count in (("failed", events), ("held", held)):
             if count:
-                self._record("consumer.dead_letters", count, consumer, str(partition), state)
+                self._record("dead_letters", count, consumer, partition, state)
 
     def waited(
         self, consumer: str, partition: int | None, error: Exception, seconds: float
     ) -> None:
         """Count a pause, and how long it is."""
-        labels = (consumer, "" if partition is None else str(partition), _kind(error))
-        self._record("consumer.retries", 1, *labels)
-        self._record("consumer.backoff", seconds, *labels)
+        labels = (consumer, "" if partition is None else str(partition), type(error).__name__)
+        self._instruments.record("consumer.retries", 1, *labels)
+        self._instruments.record("consumer.backoff", seconds, *labels)
 
     def fenced(self, consumer: str, partition: int) -> None:
         """Count a commit that was refused."""
-        self._record("consumer.fenced", 1, consumer, str(partition))
+        self._record("fenced", 1, consumer, partition)
 
     def halted(self, consumer: str, partition: int, error: Exception) -> None:  # noqa: ARG002 - the log has it
-        """Show that a partition stands still."""
+        """Show that a partition is halted."""
         self._halted.setdefault(consumer, set()).add(partition)
-        self._record("consumer.partition_halted", 1, consumer, str(partition))
+        self._record("partition_halted", 1, consumer, partition)
 
     def held(self, consumer: str, partitions: frozenset[int]) -> None:
-        """Show how many leases are held; a partition without one is not halted here any more."""
-        self._record("consumer.partitions_held", len(partitions), consumer)
+        """Show how many leases this process holds; without its lease a partition is not halted."""
+        self._instruments.record("consumer.partitions_held", len(partitions), consumer)
         self._go_on(consumer, self._halted.get(consumer, set()) - partitions)
 
     def duplicate(self, consumer: str, partition: int, events: int) -> None:
-        """Count events that were dropped."""
-        self._record("consumer.duplicates", events, consumer, str(partition))
+        """Count events that the inbox dropped."""
+        self._record("duplicates", events, consumer, partition)
 
     def _go_on(self, consumer: str, partitions: set[int]) -> None:
         for partition in partitions & self._halted.get(consumer, set()):
-            self._record("consumer.partition_halted", 0, consumer, str(partition))
-
-
-def _kind(error: Exception) -> str:
-    """Name an error by its kind: its text may be anything, and would make a series of its own."""
-    return type(error).__name__
+            self._record("partition_halted", 0, consumer, partition)

@@ -1,4 +1,4 @@
-"""The table of metrics, and lookups of what is measured when metrics are collected."""
+"""The table of metrics, and lookups of values when metrics are collected."""
 
 import logging
 import time
@@ -25,11 +25,11 @@ __all__ = [
 ]
 
 SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Where the buckets of a histogram of seconds end; a feed may wait for 30 before it answers."""
+"""Where the buckets of a histogram of seconds end; a feed may wait 30 seconds at its head."""
 
 
 class Kind(Enum):
-    """Say how measurements add up: to a sum that grows, to the last one, or to a distribution."""
+    """How measurements add up: to a sum, to the last value, or to a distribution."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -43,8 +43,8 @@ class Metric:
     Attributes:
         name: what is measured, in words with dots between.
         kind: how measurements add up.
-        unit: as UCUM has it.
-        labels: what tells its series apart.
+        unit: in UCUM.
+        labels: the names of its labels.
         description: one sentence.
     """
 
@@ -94,7 +94,7 @@ CONSUMER_METRICS: Final = _table(
         1 for a partition that stands still, 0 once it moves again.
     """
 )
-"""What the hooks of a consumer's observer measure."""
+"""Recorded by the hooks of a consumer's observer."""
 
 LAG_METRICS: Final = _table(
     """
@@ -106,7 +106,7 @@ LAG_METRICS: Final = _table(
         Dead letters that are neither settled nor discarded.
     """
 )
-"""What is looked up of a consumer when metrics are collected."""
+"""Looked up for a consumer when metrics are collected."""
 
 PUBLISHER_METRICS: Final = _table(
     """
@@ -122,7 +122,7 @@ PUBLISHER_METRICS: Final = _table(
         Requests that wait at the head now.
     """
 )
-"""What the hooks of a publisher's observer measure."""
+"""Recorded by the hooks of a publisher's observer."""
 
 HORIZON_METRICS: Final = _table(
     """
@@ -140,7 +140,7 @@ HORIZON_METRICS: Final = _table(
         Consumers that say how far they have come, for which trimming waits.
     """
 )
-"""What is looked up of a feed when metrics are collected."""
+"""Looked up for a feed when metrics are collected."""
 
 Observations = Iterable[tuple[float, Sequence[str | int]]]
 """Values of a metric, each with a value for each of its labels."""
@@ -156,11 +156,11 @@ class Instruments(Protocol):
         """Keep a measurement of a metric, with a value for each of its labels."""
 
     def observe(self, metrics: Sequence[Metric], collect: Collect) -> None:
-        """Look gauges up whenever metrics are collected."""
+        """Look up gauges whenever metrics are collected."""
 
 
 FRESH = 1.0
-"""Seconds for which a value is kept: several gauges of one collection take one query."""
+"""Seconds for which a value is kept, so that the gauges of one collection share one query."""
 
 _log = logging.getLogger("zeroeventhub.telemetry")
 
@@ -168,12 +168,12 @@ _Found = TypeVar("_Found")
 
 
 class Lookup(Generic[_Found]):
-    """Look a value up at each collection of metrics; where that fails, log why.
+    """Look up a value at each collection of metrics; if that fails, log why.
 
     Args:
-        subject: what is looked up, as the log names it.
+        subject: the value's name in the log.
         look_up: finds the value.
-        default: what is returned where that fails.
+        default: is returned if that fails.
         extra: the attributes of the log's record.
     """
 
@@ -189,7 +189,7 @@ class Lookup(Generic[_Found]):
         self._read_at: float | None = None
 
     def read(self) -> _Found:
-        """Return the value of now, or of a moment ago."""
+        """Return the value, at most FRESH seconds old."""
         with self._lock:
             if self._read_at is None or time.monotonic() - self._read_at >= FRESH:
                 self._value = self._try()

@@ -8,9 +8,7 @@ from typing import Any
 
 from opentelemetry import metrics, trace
 from opentelemetry.context import Context
-from opentelemetry.trace.propagation.tracecontext import (
-    TraceContextTextMapPropagator,
-)
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.store.store import CursorStore
@@ -26,11 +24,7 @@ from zeroeventhub.telemetry.metrics import (
 )
 from zeroeventhub.wire.cloud_event import traceparent
 
-__all__ = [
-    "OpenTelemetry",
-    "OpenTelemetryInstruments",
-    "describe_current_span",
-]
+__all__ = ["OpenTelemetry", "OpenTelemetryInstruments", "describe_current_span"]
 
 RELEASE = version("zeroeventhub")
 
@@ -45,7 +39,7 @@ _NAMES = {
     "status": "http.response.status_code",
     "pid": "zeroeventhub.blocker.pid",
 }
-"""What labels are called in OpenTelemetry's semantic conventions, where they have them."""
+"""The names of labels in OpenTelemetry's semantic conventions, or our own."""
 
 
 class OpenTelemetryInstruments:
@@ -65,7 +59,7 @@ class OpenTelemetryInstruments:
         self._recorders[name](value, labels)
 
     def observe(self, metrics: Sequence[Metric], collect: Collect) -> None:
-        """Look gauges up whenever metrics are collected."""
+        """Look up gauges whenever metrics are collected."""
         for metric in metrics:
             self._meter.create_observable_gauge(
                 _name(metric),
@@ -135,10 +129,10 @@ class OpenTelemetry(ConsumerMetrics):
 
     @contextmanager
     def applying(self, consumer: str, partition: int, events: Sequence[Event]) -> Iterator[None]:
-        """Make a span around the transaction of a page, which belongs to the traces of its events.
+        """Make a span around the transaction of a page.
 
-        Where all events are of one trace, the span is a child of the first one's; otherwise it has
-        links to those of all.
+        If all events are of one trace, the first event's span is the parent; otherwise the span has
+        links to the spans of all events.
         """
         parent, links = _origins(events)
         span = self._tracer.start_as_current_span(
@@ -163,9 +157,9 @@ class OpenTelemetry(ConsumerMetrics):
                 raise
 
     def observe_lag(self, client: Client, store: CursorStore, name: str) -> None:
-        """Show a consumer's lag and its dead letters, whenever metrics are collected.
+        """Show a consumer's lag and its dead letters whenever metrics are collected.
 
-        Where one of them cannot be had, nothing is shown and the log says why.
+        If a value cannot be read, its series are absent and the log says why.
 
         Args:
             client: reads the feed.
@@ -183,7 +177,7 @@ def describe_current_span(attributes: Mapping[str, str | float]) -> None:
 
 
 def _origins(events: Sequence[Event]) -> tuple[Context | None, list[trace.Link]]:
-    """Return the context that a page's span belongs to, None for the current one, and its links."""
+    """Return the parent of a page's span, None for the current context, and its links."""
     found = [_context(event) for event in events]
     spans = {(context.trace_id, context.span_id): context for context in found if context}
     distinct = list(spans.values())

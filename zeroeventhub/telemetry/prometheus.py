@@ -19,11 +19,7 @@ from zeroeventhub.telemetry.metrics import (
     Metric,
 )
 
-__all__ = [
-    "Prometheus",
-    "PrometheusInstruments",
-    "lag_collector",
-]
+__all__ = ["Prometheus", "PrometheusInstruments", "lag_collector"]
 
 _UNITS = {"s": "_seconds", "By": "_bytes"}
 
@@ -34,22 +30,20 @@ class PrometheusInstruments:
     Args:
         metrics: the metrics that are recorded.
         registry: where they are registered; None for the client library's own registry.
-        instead: what to do where they are registered already.
+        advice: what the operator should do if the metrics are registered already.
 
     Raises:
         ConfigurationError: the registry has these metrics already.
     """
 
     def __init__(
-        self, metrics: Sequence[Metric], registry: CollectorRegistry | None, *, instead: str
+        self, metrics: Sequence[Metric], registry: CollectorRegistry | None, *, advice: str
     ) -> None:
         self._registry = REGISTRY if registry is None else registry
         try:
             self._of = {metric.name: _instrument(metric, self._registry) for metric in metrics}
         except ValueError as error:
-            raise ConfigurationError(
-                f"The registry has these metrics already: {instead}"
-            ) from error
+            raise ConfigurationError(f"The registry has these metrics already: {advice}") from error
 
     def record(self, name: str, value: float, *labels: str | int) -> None:
         """Keep a measurement of a metric, with a value for each of its labels."""
@@ -62,7 +56,7 @@ class PrometheusInstruments:
                 histogram.observe(value)
 
     def observe(self, metrics: Sequence[Metric], collect: Collect) -> None:
-        """Look gauges up at each scrape."""
+        """Look up gauges at each scrape."""
         self._registry.register(_Gauges(metrics, collect))
 
 
@@ -78,7 +72,7 @@ def _instrument(metric: Metric, registry: CollectorRegistry) -> Counter | Gauge 
 
 
 def _name(metric: Metric) -> str:
-    """Name a metric as Prometheus has it, with its unit."""
+    """Return a metric's name in Prometheus, with its unit."""
     return f"zeroeventhub_{metric.name.replace('.', '_')}{_UNITS.get(metric.unit, '')}"
 
 
@@ -90,14 +84,14 @@ class _Gauges(Collector):
         self._collect = collect
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the gauges with their measurements."""
+        """Yield the gauges with their values."""
         for metric, family in zip(self._metrics, self.describe(), strict=True):
             for value, labels in self._collect(metric.name):
                 family.add_metric([str(label) for label in labels], value)
             yield family
 
     def describe(self) -> list[GaugeMetricFamily]:
-        """Return the gauges without measurements, so that registering them looks nothing up."""
+        """Return the gauges without values, so that registering them looks nothing up."""
         return [
             GaugeMetricFamily(_name(metric), metric.description, labels=metric.labels)
             for metric in self._metrics
@@ -123,7 +117,7 @@ class Prometheus(ConsumerMetrics):
             PrometheusInstruments(
                 CONSUMER_METRICS,
                 registry,
-                instead="make one Prometheus(), and give it to all consumers of the process.",
+                advice="make one Prometheus(), and give it to all consumers of the process.",
             )
         )
 
@@ -131,8 +125,8 @@ class Prometheus(ConsumerMetrics):
 def lag_collector(client: Client, store: CursorStore, name: str) -> Collector:
     """Return a collector that looks up a consumer's lag and its dead letters at each scrape.
 
-    Register it with a registry. Where one of them cannot be had, its series are absent and
-    the log says why.
+    Register it with a registry. If a value cannot be read, its series are absent and the log says
+    why.
 
     Args:
         client: reads the feed.

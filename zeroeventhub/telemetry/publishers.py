@@ -1,7 +1,7 @@
 """Measure what feeds do, for OpenTelemetry and for Prometheus."""
 
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.server.app import Answered, Observer
@@ -17,19 +17,10 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from prometheus_client import CollectorRegistry
 
+    from zeroeventhub.publisher.bound_feed import BoundFeed
     from zeroeventhub.publisher.horizon import HorizonReport
 
-__all__ = [
-    "OpenTelemetryPublisher",
-    "PrometheusPublisher",
-]
-
-
-class Watched(Protocol):
-    """Be a feed that knows its horizon, as a TableFeed does that is bound to a sync engine."""
-
-    def horizon(self) -> "HorizonReport":
-        """Return how far the feed may be read, since when that is so, and who holds it back."""
+__all__ = ["OpenTelemetryPublisher", "PrometheusPublisher"]
 
 
 class _PublisherMetrics(Observer):
@@ -47,21 +38,20 @@ class _PublisherMetrics(Observer):
     def answered(self, answered: Answered) -> None:
         """Count a request and what was answered."""
         where = (answered.feed, answered.route)
+        seconds = max(0.0, answered.seconds - answered.waited)
         self._record("publisher.requests", 1, *where, answered.status)
         self._record("publisher.events", answered.events, *where)
         self._record("publisher.sent", answered.size, *where)
-        self._record(
-            "publisher.answer.duration", max(0.0, answered.seconds - answered.waited), *where
-        )
+        self._record("publisher.answer.duration", seconds, *where)
 
     def waiting(self, feed: str, requests: int) -> None:
         """Show how many requests wait."""
         self._record("publisher.waiters", requests, feed)
 
-    def observe_horizon(self, feed: Watched, name: str = "feed") -> None:
-        """Show how old a feed's horizon is, whenever metrics are collected, and who holds it back.
+    def observe_horizon(self, feed: "BoundFeed", name: str = "feed") -> None:
+        """Show the age of a feed's horizon and its oldest writer whenever metrics are collected.
 
-        Where the horizon cannot be had, nothing is shown and the log says why.
+        If the horizon cannot be read, the series are absent and the log says why.
 
         Args:
             feed: a TableFeed that is bound to a sync engine; it need not be the one that is
@@ -96,11 +86,10 @@ class _PublisherMetrics(Observer):
                 case "publisher.registered":
                     yield report.registered, (name,)
             for blocker in report.blockers[:1]:
-                labels = (name, "" if blocker.pid is None else blocker.pid)
-                if metric == "publisher.blocker.age":
-                    yield blocker.age.total_seconds(), labels
-                elif metric == "publisher.blocker.query_age" and blocker.query_age is not None:
-                    yield blocker.query_age.total_seconds(), labels
+                is_age = metric == "publisher.blocker.age"
+                age = blocker.age if is_age else blocker.query_age
+                if age is not None and metric.startswith("publisher.blocker."):
+                    yield age.total_seconds(), (name, "" if blocker.pid is None else blocker.pid)
 
 
 class PrometheusPublisher(_PublisherMetrics):
@@ -123,7 +112,7 @@ class PrometheusPublisher(_PublisherMetrics):
             PrometheusInstruments(
                 PUBLISHER_METRICS,
                 registry,
-                instead="make one PrometheusPublisher(), and give it to all feeds of the process.",
+                advice="make one PrometheusPublisher(), and give it to all feeds of the process.",
             )
         )
 
@@ -145,7 +134,7 @@ class OpenTelemetryPublisher(_PublisherMetrics):
         self._describe = open_telemetry.describe_current_span
 
     def answered(self, answered: Answered) -> None:
-        """Count a request, and describe the answer in the current span, if one is recorded."""
+        """Count a request, and set attributes of the current span, if one is recorded."""
         super().answered(answered)
         self._describe(
             {
