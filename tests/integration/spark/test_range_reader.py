@@ -45,17 +45,20 @@ def test_layout_changes_before_and_in_a_task(requests):
     assert next(left) < 0
 
 
-@pytest.mark.parametrize("size", [1000, 3])
-def test_feed_that_cannot_stop_is_read_by_count(size):
-    """A feed that only describes itself and gives pages is read up to where it was planned."""
+@pytest.mark.parametrize(("size", "heeds_limits"), [(1000, True), (3, True), (3, False)])
+def test_feed_that_cannot_stop_is_read_by_count(size, heeds_limits):
+    """A feed without extensions is read up to where it was planned, even if it ignores sizes."""
     feed = numbered()
+    feed.heeds_limits = heeds_limits
+    for number in range(60, 63):
+        feed.append(number % 17)
     with mounted(feed) as url:
         reader, tasks = planned(url, pageSize=size, minPartitions=4)
         # The head of a partition moves on with events of others.
         for _ in range(30):
             feed.append(0)
         for _ in range(2):
-            assert sorted(numbers(rows_of(reader, tasks))) == list(range(1, 61))
+            assert sorted(numbers(rows_of(reader, tasks))) == list(range(1, 64))
         with pytest.raises(errors.ConfigurationError, match="extension stop"):
             planned(url, endingOffsets=json.dumps({"0": "7", "1": "7"}))
 

@@ -16,7 +16,15 @@ from harness.statements import add
 from harness.web import serving
 from pyspark.sql import datasource
 from pyspark.sql.functions import spark_partition_id
-from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, StructType, VariantType
+from pyspark.sql.types import (
+    ArrayType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructType,
+    VarcharType,
+    VariantType,
+)
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -149,6 +157,7 @@ def test_schema_makes_columns_of_members(shop, publish):
         (StructType().add("_corrupt_record", "integer"), "is a STRING"),
         (StructType().add("n", MapType(IntegerType(), StringType())), "STRING"),
         (StructType().add("n", ArrayType(VariantType())), "STRING"),
+        (StructType().add("n", VarcharType(10)), "STRING"),
     ],
 )
 def test_schema_that_no_event_fits_is_refused(schema, sentence):
