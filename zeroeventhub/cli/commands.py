@@ -74,7 +74,9 @@ class _Failure(click.ClickException):
         self.exit_code = exit_code  # type: ignore[misc] # click reads it from the instance
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
+)
 @click.version_option(version("zeroeventhub"), prog_name="zeroeventhub")
 @click.option("-v", "--verbose", is_flag=True, help="Write retries and other events to stderr.")
 def commands(*, verbose: bool) -> None:

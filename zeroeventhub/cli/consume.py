@@ -181,7 +181,6 @@ PATIENCE = 1.0
     "--tries",
     type=click.IntRange(1),
     default=3,
-    show_default=True,
     help="How often to try to insert an event that the database refuses.",
 )
 @click.option(
@@ -193,7 +192,6 @@ PATIENCE = 1.0
     "--lease",
     type=click.FloatRange(0, min_open=True),
     default=LEASE,
-    show_default=True,
     help="Seconds after which other processes take over the partitions of a killed process.",
 )
 @click.option(

@@ -265,7 +265,6 @@ def _set_cursors(
     "--to",
     "cursor",
     default="first",
-    show_default=True,
     metavar="first|last|CURSOR",
     help="Start again here; a cursor needs --partition.",
 )
@@ -290,7 +289,7 @@ def reset(
 ) -> Answer:
     """Let a consumer start again, with an empty inbox and without dead letters.
 
-    --empty deletes the consumer's tables in the same transaction, so that it builds them anew.
+    --empty deletes what the consumer wrote in the same transaction, so that it is built anew.
     """
     if cursor not in NAMED_CURSORS and len(chosen) != 1:
         raise ConfigurationError("A cursor belongs to one partition: say --partition as well.")

@@ -256,7 +256,6 @@ PATIENCE = 120.0
     "--flights",
     type=click.IntRange(1, FLIGHTS),
     default=FLIGHTS,
-    show_default=True,
     help="The number of flights of 2013 to publish.",
 )
 @click.option("--seed", type=int, help="Repeat the moments of the kills of an earlier run.")

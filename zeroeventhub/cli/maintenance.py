@@ -172,14 +172,12 @@ def _rule(source: Source, dialect: Dialect, partition: str, partitions: int) -> 
 @age_option(
     "--silence",
     default="7d",
-    show_default=True,
     help="Wait no longer for a registered consumer that has been silent for this time.",
 )
 @click.option(
     "--rows",
     type=click.IntRange(1, 100_000),
     default=ROWS,
-    show_default=True,
     help="The largest number of events that a transaction deletes.",
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be deleted, and exit.")
@@ -249,14 +247,12 @@ def compact(*, older_than: timedelta | None, yes: bool, **table: Any) -> Answer:
     "--segment-events",
     type=click.IntRange(1),
     default=SEGMENT_EVENTS,
-    show_default=True,
     help="The largest number of events in a segment.",
 )
 @click.option(
     "--least",
     type=click.IntRange(1),
     default=1,
-    show_default=True,
     help="The smallest number of events to write a segment for.",
 )
 @answering

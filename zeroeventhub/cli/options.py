@@ -83,7 +83,6 @@ partition_option = click.option(
 port_option = click.option(
     "--port",
     default=8080,
-    show_default=True,
     type=click.IntRange(0, 65535),
     help="The port to listen on; 0 takes a free one.",
 )

@@ -75,8 +75,8 @@ def run_web(
     "--compressed", is_flag=True, help="Compress pages for clients that accept zstd or gzip."
 )
 @click.option("--metrics", metavar="PATH", help="Serve metrics for Prometheus at this path.")
-@click.option("--path", default="/events", show_default=True, help="Serve the feed at this path.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--path", default="/events", help="Serve the feed at this path.")
+@click.option("--host", default="127.0.0.1", help="The address to listen on.")
 @port_option
 def serve(
     *,

@@ -399,7 +399,8 @@ class Columns:
 
     def __init__(self, schema: StructType, options: Options) -> None:
         self._types = options.types
-        corrupt = options.corrupt_record if options.corrupt_record in schema.names else None
+        name = options.column_name_of_corrupt_record
+        corrupt = name if name in schema.names else None
         if corrupt and schema[corrupt].dataType != _TEXT:
             raise ConfigurationError(
                 f"The column {corrupt} for events that do not fit is a STRING."

@@ -187,20 +187,20 @@ class Options:
         ending: where a batch ends; `latest` is the horizon when it is planned.
         partitions: the feed's partitions to read; None for all.
         min_partitions: the least number of tasks, as far as the feed can be split.
-        max_offsets: the most events of a micro-batch; None for no limit.
+        max_offsets_per_trigger: the most events of a micro-batch; None for no limit.
         page_size: how many events to request at once, from 1 to 10,000.
-        reads_segments: whether to read old events from files, if the feed shares them.
+        read_segments: whether to read old events from files, if the feed shares them.
         segment_origins: where such files may be, besides the feed's origin and signed URLs of
             object stores: origins such as `https://cdn.example`, or `file://`.
         attempts: how often a request is sent before a temporary error is final.
         types: the types of events to read; None for all.
-        fails_on_loss: whether to fail if unread events are gone.
-        with_headers: whether there is a column of headers (ZeroEventHub v1).
+        fail_on_data_loss: whether to fail if unread events are gone.
+        include_headers: whether there is a column of headers (ZeroEventHub v1).
         v1_partitions: the number of partitions of a feed of ZeroEventHub v1.
-        pushes_filters: whether Spark passes the filters that the feed can apply.
+        filter_pushdown: whether Spark passes the filters that the feed can apply.
         among: the partitions that a query's filters allow, existing or not; None for all.
         since: the query's filters allow no events before this moment; None for no limit.
-        corrupt_record: the name of the column for events that do not fit the schema.
+        column_name_of_corrupt_record: the name of the column for events that do not fit the schema.
         credentials: reads what the feed wants to be shown.
     """
 
@@ -209,19 +209,19 @@ class Options:
     ending: Boundary = LATEST
     partitions: tuple[int, ...] | None = None
     min_partitions: int = 1
-    max_offsets: int | None = None
+    max_offsets_per_trigger: int | None = None
     page_size: int = LARGEST_PAGE
-    reads_segments: bool = True
+    read_segments: bool = True
     segment_origins: frozenset[str] = frozenset()
     attempts: int = 10
     types: TypeFilter | None = None
-    fails_on_loss: bool = True
-    with_headers: bool = False
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
     v1_partitions: int | None = None
-    pushes_filters: bool = False
+    filter_pushdown: bool = False
     among: frozenset[int] | None = None
     since: datetime | None = None
-    corrupt_record: str = "_corrupt_record"
+    column_name_of_corrupt_record: str = "_corrupt_record"
     credentials: Credentials = field(default_factory=Credentials)
 
 
@@ -309,24 +309,16 @@ _FORMS: dict[str, tuple[Callable[[str], Any], str]] = {
 }
 """How each option is read, and the form of its value."""
 
-_FIELDS = {
-    "partitions": "partitions",
-    "minPartitions": "min_partitions",
-    "maxOffsetsPerTrigger": "max_offsets",
-    "pageSize": "page_size",
-    "readSegments": "reads_segments",
-    "segmentOrigins": "segment_origins",
-    "attempts": "attempts",
-    "failOnDataLoss": "fails_on_loss",
-    "includeHeaders": "with_headers",
-    "v1Partitions": "v1_partitions",
-    "filterPushdown": "pushes_filters",
-    "columnNameOfCorruptRecord": "corrupt_record",
-}
-"""The fields of `Options` that hold an option as it was read."""
-
 _LOWER = {name.lower(): name for name in _FORMS}
 _SECRET_WORDS = ("token", "password", "secret", "authorization", "header", "apikey", "credential")
+
+
+_FIELDS = Options.__dataclass_fields__.keys() - {"url"}
+
+
+def _field(name: str) -> str:
+    """Return the name of an option in snake case, as most fields of `Options` are named."""
+    return re.sub("[A-Z]", lambda capital: f"_{capital[0].lower()}", name)
 
 
 def read_options(given: Mapping[str, str]) -> Options:
@@ -356,7 +348,7 @@ def read_options(given: Mapping[str, str]) -> Options:
         ending=ending,
         types=types[0] if types else None,
         credentials=Credentials({name: found[name] for name in _PLACES if name in found}),
-        **{_FIELDS[name]: value for name, value in values.items() if name in _FIELDS},
+        **{field: value for name, value in values.items() if (field := _field(name)) in _FIELDS},
     )
 
 

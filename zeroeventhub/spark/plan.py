@@ -131,7 +131,7 @@ class Plan:
     def __init__(self, connection: Connection, options: Options) -> None:
         self._connection = connection
         self._options = options
-        self._loss = DataLossPolicy(fails=options.fails_on_loss)
+        self._loss = DataLossPolicy(fails=options.fail_on_data_loss)
 
     @_with_layout
     def batch(self, feed: Boundaries) -> list[list[Range]]:

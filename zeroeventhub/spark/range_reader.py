@@ -36,7 +36,7 @@ class RangeReader:
         self._connection = connection
         self._options = options
         self._with_headers = with_headers
-        self._loss = DataLossPolicy(fails=options.fails_on_loss)
+        self._loss = DataLossPolicy(fails=options.fail_on_data_loss)
         self._segments = SegmentReader(connection)
         self._info: FeedInfo | None = None
 
@@ -142,7 +142,7 @@ class RangeReader:
     def _has_segments(self, one: Range) -> bool:
         """Return whether events of a range may be read from files."""
         return (
-            self._options.reads_segments
+            self._options.read_segments
             and SEGMENTS in self._layout().extensions
             and one.count is None
             # Files have all types of events, and no headers.
@@ -175,7 +175,7 @@ class RangeReader:
                 lambda cursor: self._connection.request(lambda client: fetch(client, cursor)),
             )
         except Trimmed:
-            if self._options.fails_on_loss:
+            if self._options.fail_on_data_loss:
                 raise
             # The whole range is gone, with its end.
             return None

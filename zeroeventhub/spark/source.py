@@ -155,7 +155,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, AvailableNow):
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
         """Return the limit of a micro-batch."""
-        events = self._options.max_offsets
+        events = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if events is None else ReadMaxRows(events)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
@@ -174,7 +174,11 @@ class StreamReader(_TaskReader, DataSourceStreamReader, AvailableNow):
         begin = self._position if start is None else Offsets.of(start)
         if begin is None:
             return self._moved_to(self._head())
-        events = self._options.max_offsets if limit is None else getattr(limit, "max_rows", None)
+        events = (
+            self._options.max_offsets_per_trigger
+            if limit is None
+            else getattr(limit, "max_rows", None)
+        )
         if self._stops_at_head and self._target is None:
             self._target = self._plan().head()
         end = begin if self._is_over else self._plan().advance(begin, events, self._target)
@@ -243,7 +247,7 @@ class FeedSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of a read without a schema."""
-        return default_schema(with_headers=read_options(self.options).with_headers)
+        return default_schema(with_headers=read_options(self.options).include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch.
@@ -252,9 +256,9 @@ class FeedSource(DataSource):
             ConfigurationError: an option or a column cannot work.
         """
         options = read_options(self.options)
-        if options.max_offsets is not None:
+        if options.max_offsets_per_trigger is not None:
             raise ConfigurationError("maxOffsetsPerTrigger is for streams, and this is a batch.")
-        return (PushingReader if options.pushes_filters else BatchReader)(schema, options)
+        return (PushingReader if options.filter_pushdown else BatchReader)(schema, options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the reader of a stream.

@@ -21,7 +21,7 @@ def test_url_is_enough():
     """Without options all of the feed is read; the case of their names does not matter."""
     assert read() == read_options({"url": URL}) == Options(url=URL)
     one = read(minPartitions="4", STARTINGOFFSETS="Earliest", failondataloss="FALSE")
-    assert (one.min_partitions, one.starting, one.fails_on_loss) == (4, EARLIEST, False)
+    assert (one.min_partitions, one.starting, one.fail_on_data_loss) == (4, EARLIEST, False)
 
 
 @pytest.mark.parametrize(
