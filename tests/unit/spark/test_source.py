@@ -49,7 +49,7 @@ class Streamed(RuleBasedStateMachine):
     def start(self, partitions, extensions, limit, heeds_limits):
         """Start a query on a feed that is empty yet, whose pages may be longer than is asked."""
         self.feed = ReadFeed(partitions, frozenset(extensions))
-        self.feed.heeds_limits = heeds_limits or STOP not in extensions
+        self.feed.heeds_limits = heeds_limits
         self.served = ExitStack()
         self.url = self.served.enter_context(mounted(self.feed))
         self.limit = limit
