@@ -185,7 +185,23 @@ def committed_offsets(folder: str, source: str | None = None) -> Offsets:
             "one that is, and name that."
         )
     batch = _last_batch(Path(folder))
-    return _offsets(_sources(Path(folder, "offsets", str(batch))), source)
+    sources = _sources(Path(folder, "offsets", str(batch)))
+    if source is None and len(sources) == 1:
+        (source,) = sources
+    if source is None or source not in sources:
+        raise ConfigurationError(
+            f"The stream has {len(sources)} sources, {', '.join(sources)}: say which of them is "
+            "the feed."
+        )
+    if sources[source] == _NOTHING:
+        raise ConfigurationError(f"The stream has not read anything from source {source} yet.")
+    try:
+        document = json.loads(sources[source])
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict) or "cursors" not in document:
+        raise ConfigurationError(f"Source {source} of the stream is not a feed.")
+    return Offsets.of(document)
 
 
 def _last_batch(folder: Path) -> int:
@@ -238,23 +254,3 @@ def _lines(file: Path) -> list[str]:
     if len(lines) < 2:  # noqa: PLR2004 - the two that every file has
         raise ConfigurationError(f"{file} is not a whole file of Spark's, or cannot be read.")
     return lines
-
-
-def _offsets(sources: dict[str, str], source: str | None) -> Offsets:
-    """Return the offsets of a source, or of the only one."""
-    if source is None and len(sources) == 1:
-        (source,) = sources
-    if source is None or source not in sources:
-        raise ConfigurationError(
-            f"The stream has {len(sources)} sources, {', '.join(sources)}: say which of them is "
-            "the feed."
-        )
-    if sources[source] == _NOTHING:
-        raise ConfigurationError(f"The stream has not read anything from source {source} yet.")
-    try:
-        document = json.loads(sources[source])
-    except (ValueError, RecursionError):
-        document = None
-    if not isinstance(document, dict) or "cursors" not in document:
-        raise ConfigurationError(f"Source {source} of the stream is not a feed.")
-    return Offsets.of(document)

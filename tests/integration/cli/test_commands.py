@@ -1,4 +1,4 @@
-"""What a command cannot do is said in one sentence, with an exit code."""
+"""A command that fails prints one sentence and has an exit code."""
 
 import pytest
 
@@ -38,5 +38,5 @@ LAG = ["lag", NOWHERE, "--store", "{shop}"]
     ],
 )
 def test_mistake_is_one_sentence_and_a_code(expect_refusal, arguments, code, words):
-    """What cannot be done is said in a sentence, without a traceback or a stray file."""
+    """A mistake is answered with a sentence, without a traceback or a stray file."""
     expect_refusal(arguments, code, words)

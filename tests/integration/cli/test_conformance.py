@@ -35,7 +35,7 @@ def test_conforming_feed_ends_with_0(good_url):
 
 
 def test_failed_check_shows_what_was_sent_and_what_came(bad_url, tmp_path):
-    """A failed check says what it found and was asked for, for people, --json and --junit."""
+    """A failed check shows the request and the answer, as text, --json and --junit."""
     shown = invoke("conformance", bad_url, *QUICK, "--junit", tmp_path / "results.xml")
     assert shown.exit_code == 1
     failed = shown.stdout.partition("fail  ")[2].splitlines()
@@ -54,7 +54,7 @@ def test_failed_check_shows_what_was_sent_and_what_came(bad_url, tmp_path):
 
 
 def test_header_is_sent_and_not_shown(good_url):
-    """What is given by -H and what stands in the URL's own query are not printed."""
+    """Headers, and the credentials and the query of the URL, are not printed."""
     url = good_url.replace("http://", "http://user:canary@") + "?key=canary"
     shown = invoke("conformance", url, *QUICK, "--json", "-H", "Authorization: canary")
     assert shown.exit_code == 0, shown.stderr

@@ -46,7 +46,7 @@ def test_tail_prints_events_and_nothing_else(feed):
 
 
 def test_tail_ends_at_the_head_though_more_comes_all_the_time(shop):
-    """Where each request finds another event, tail prints what was there, and ends."""
+    """Tail ends even if each of its requests finds another event."""
     routes = feed_routes("/orders", TableFeed(orders, data="data"), shop)
     application, coming = Starlette(routes=routes), iter(range(100, 150))
 
@@ -77,7 +77,7 @@ def test_tail_starts_and_stops_where_it_is_asked_to(feed):
 
 
 def test_tail_prints_the_types_that_it_is_asked_for(feed):
-    """Tail prints events of some types, or all others; case does not matter."""
+    """Tail prints events of some types, or of all but some; case does not matter."""
     assert sorted(numbers(invoke("tail", feed, "--event-type", "PAID"))) == TENS
     others = invoke("tail", feed, "--skip-event-type", "paid", "--skip-event-type", "nothing")
     assert sorted(numbers(others)) == [n for n in range(100) if n not in TENS]
@@ -87,7 +87,7 @@ def test_tail_prints_the_types_that_it_is_asked_for(feed):
 
 
 def test_tail_starts_at_a_moment(feed):
-    """Tail prints what is of a moment or later, in every partition or in one."""
+    """Tail prints the events of a moment or later, in every partition or in one."""
     shown = invoke("tail", feed, "--since", "2026-01-31T12:01:30Z")
     assert sorted(numbers(shown)) == list(range(90, 100)), shown.stderr
     one = invoke("tail", feed, "--since", "2026-01-31T13:01:30+01:00", "--partition", 1)
@@ -103,7 +103,7 @@ def sync(feed, url, *options):
 
 
 def landed(engine):
-    """Read what has landed, in order."""
+    """Read the events that have landed, in order."""
     table = Table("landed", MetaData(), autoload_with=engine).c
     query = select(*(table[name] for name in ("partition", "arrival", "id", "type", "key", "data")))
     with engine.connect() as connection:
@@ -125,7 +125,7 @@ def test_sync_lands_every_event_once(feed, database_url, engine, shop):
 
 
 def test_sync_does_not_begin_in_the_middle(feed, any_engine, any_database_url):
-    """A consumer that has read before is not taken to another table without its history."""
+    """Sync refuses another table for a consumer that has read before."""
     into = ("sync", feed, "--into", any_database_url, "--consumer", "copy", "--table")
     assert invoke(*into, "landed").exit_code == 0
     refused = invoke(*into, "elsewhere")
@@ -134,7 +134,7 @@ def test_sync_does_not_begin_in_the_middle(feed, any_engine, any_database_url):
 
 
 def test_sync_lands_the_types_that_it_is_asked_for(feed, sqlite, sqlite_url):
-    """Sync lands events of some types, and passes over the others for good."""
+    """Sync lands events of some types, and skips all other types for good."""
     paid = sync(feed, sqlite_url, "--event-type", "paid")
     assert json.loads(paid.stdout)["landed"] == 10
     assert {row[3] for row in landed(sqlite)} == {"paid"}
@@ -164,7 +164,7 @@ def poison(shop):
 @pytest.mark.usefixtures("poison")
 @pytest.mark.parametrize("sets_aside", [False, True])
 def test_sync_at_an_event_that_cannot_land(feed, postgresql, postgresql_url, sets_aside):
-    """Sync halts the partition and says where, or writes a dead letter and goes on."""
+    """Sync halts the partition and names it, or writes a dead letter and continues."""
     flags = ["--set-aside"] if sets_aside else []
     shown = sync(feed, postgresql_url, "--tries", 2, *flags)
     store = CursorStore(postgresql)
@@ -185,7 +185,7 @@ def test_sync_at_an_event_that_cannot_land(feed, postgresql, postgresql_url, set
 
 
 def test_sync_registers_what_has_landed(sqlite, tmp_path):
-    """The command that lands a feed in a table tells its publisher, if it is asked to."""
+    """Sync with --register-progress registers its cursor at the publisher."""
     fill(sqlite, 10)
     source = TableFeed(orders, data="data", progress=Progress())
     install(source, sqlite)

@@ -26,7 +26,7 @@ def run(*arguments, answer=None):
 
 @pytest.fixture
 def store(any_engine):
-    """A store in which billing stands somewhere in two partitions."""
+    """A store in which billing has cursors in two partitions."""
     store = new_store(any_engine)
     load(store, 0, start="a")
     load(store, 1, start="b")
@@ -98,7 +98,7 @@ def test_reset_empties_tables_in_its_transaction(postgresql, postgresql_url):
 
 
 def test_names_cannot_talk_to_the_terminal(sqlite, sqlite_url):
-    """What consumers and processes call themselves is shown without control characters."""
+    """The names of consumers and processes are shown without control characters."""
     store = new_store(sqlite)
     evil = "\x1b[2J\n\u202e\x9b"
     call(store, store.load, 0, name=evil)

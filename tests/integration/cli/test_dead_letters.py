@@ -36,7 +36,7 @@ def states(store):
 
 
 def test_letters_are_listed_shown_retried_and_forgotten(store, of_billing):
-    """An operator goes from the list to a letter, and decides what becomes of it."""
+    """An operator lists letters, shows one, and retries or discards it."""
     first = add(store, Event.of({"n": 1}), key="k", text="no such customer\nor other")
     held = add(store, Event.of({"n": 2}), key="k", held=True)
     last = add(store, Event(b'{"n":1e400}', {"h": "1"}))
@@ -70,7 +70,7 @@ def test_letters_are_listed_shown_retried_and_forgotten(store, of_billing):
 
 
 def test_letters_cannot_talk_to_the_terminal(sqlite, sqlite_url):
-    """Neither an event nor a key nor an error moves the cursor of who looks at it."""
+    """Events, keys and errors are shown without control characters."""
     store = new_store(sqlite)
     event = Event(f'"{EVIL[5:]}"'.encode(), {f"h{EVIL}": EVIL})
     number = add(store, event, key=EVIL, text=EVIL + "x" * 1000)

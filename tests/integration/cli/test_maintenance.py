@@ -53,12 +53,12 @@ def unindexed(engine):
 
 
 def levels(feed):
-    """The levels of what is wrong with a feed, by their subjects."""
+    """The levels of a feed's findings that are not ok, by subject."""
     return {found.subject: found.level for found in feed.check() if found.level != "ok"}
 
 
 def test_guide_shows_what_the_command_prints(tmp_path, monkeypatch):
-    """The example of the guide is what comes of running it."""
+    """The output in the guide is that of its command."""
     monkeypatch.chdir(tmp_path)
     with closing(sqlite3.connect(tmp_path / "shop.db")) as connection:
         connection.executescript(block("table"))
@@ -69,7 +69,7 @@ def test_guide_shows_what_the_command_prints(tmp_path, monkeypatch):
 
 
 def test_statement_that_is_printed_mends_it(engine, database_url):
-    """A warning comes with the SQL of the index that is missing, behind which it is gone."""
+    """A warning has the SQL of the missing index; once that has run, the warning is gone."""
     unindexed(engine)
     write(engine, 10, partitions=2)
     options = ["check", "--database", database_url, "--table", "orders", "--data", "data"]
@@ -90,7 +90,7 @@ def test_statement_that_is_printed_mends_it(engine, database_url):
 
 
 def test_what_keeps_a_feed_from_answering_is_an_error(sqlite, sqlite_url):
-    """An error is a line with its mark, without colours in a file, and the command ends with 1."""
+    """An error is a line with its level, without colours in a file, and the exit code is 1."""
     fill(sqlite, 10, partitions=3)
     options = ["check", "--database", sqlite_url, "--table", "orders", "--partition", "part"]
     found = invoke(*options, "--data", "data", "--partitions", 2)
@@ -100,7 +100,7 @@ def test_what_keeps_a_feed_from_answering_is_an_error(sqlite, sqlite_url):
 
 
 def test_feed_is_checked_from_code(engine):
-    """A feed finds what it lacks, and raises nothing."""
+    """The check of a feed reports what is missing, and raises nothing."""
     feed = unindexed(engine).bind(engine)
     assert levels(feed) == {"index": "warning"}
     execute(engine, "ALTER TABLE orders RENAME COLUMN data TO other")
@@ -123,7 +123,7 @@ def test_index_of_some_rows_is_none(postgresql):
 
 
 def test_log_hears_of_a_missing_index_once(sqlite, caplog, monkeypatch):
-    """A feed over a large table says what to create when it first looks, and goes on."""
+    """A feed over a large table logs the missing index once, and continues."""
     monkeypatch.setattr(checks, "CHECK_INTERVAL", 0.0)
     source = unindexed(sqlite)
     for more, warnings in ((5_000, 0), (1, 1)):
@@ -139,7 +139,7 @@ GATED = ("--table", "orders", "--position", "id", "--ordering", "gated")
 
 
 def test_ddl_prints_a_gate_that_can_be_run(postgresql, postgresql_url, run_as_client):
-    """What ddl prints installs the gate, serve asks for it, and --uninstall takes it back."""
+    """What ddl prints installs the gate that serve needs, and --uninstall removes it."""
     metadata.create_all(postgresql)
     table = ("--database", postgresql_url, *GATED)
     refused = invoke("serve", *table, "--port", 0)
@@ -177,7 +177,7 @@ TOMBSTONE = ["--tombstone", "kind = 'gone'"]
 
 @pytest.fixture
 def trimmed(sqlite):
-    """The engine of a publisher of ten orders, one a day, that knows its mark and who reads on."""
+    """The engine of a publisher of ten orders, one a day, with retention and progress."""
     ten_days(sqlite)
     install(TableFeed(orders, retention=Retention(), progress=Progress()), sqlite)
     return sqlite
@@ -190,7 +190,7 @@ def table(sqlite_url):
 
 
 def test_table_is_trimmed(engine, database_url, run_as_client):
-    """The command says what would go, then does it, and the feed hears of it."""
+    """Trim prints what it would delete, deletes it, and the feed knows its new start."""
     ten_days(engine)
     options = ["--database", database_url, "--table", "orders"]
     for what in ("--retention", "--progress") * 2:
@@ -258,7 +258,7 @@ def test_table_is_compacted(trimmed, table):
 
 @pytest.mark.usefixtures("trimmed")
 def test_table_that_is_compacted_is_served_as_one(table):
-    """With --compacted the feed announces it, and no page may be kept for ever."""
+    """A feed that is served with --compacted announces it, and no page is immutable."""
     options = [*table, "--time", "placed", "--key", "customer"]
     options += ["--compacted", *TOMBSTONE, "--keep-tombstones", "30d"]
     with started("serve", *options, "--port", 0) as process:
@@ -273,7 +273,7 @@ def test_table_that_is_compacted_is_served_as_one(table):
 
 
 def test_table_is_sealed_trimmed_and_read(table, trimmed, tmp_path):
-    """What is sealed may be trimmed, and is served all the same; what is not sealed stays."""
+    """Sealed events may be trimmed, and are still served; events that are not sealed stay."""
     options = [*table, "--data", "data", "--archive", tmp_path / "archive"]
     options += ["--cache", tmp_path / "cache"]
     for command in (["check"], ["trim", "--below", 5, "--dry-run"]):
@@ -295,7 +295,7 @@ def test_table_is_sealed_trimmed_and_read(table, trimmed, tmp_path):
 
 
 def test_events_are_erased(trimmed, table, tmp_path):
-    """What is named is erased from the archive after a yes; without --erasable nothing is."""
+    """Erase deletes events from the archive after a yes; without --erasable it refuses."""
     options = [*table, "--data", "data", "--id", "id", "--key", "customer"]
     options += ["--archive", tmp_path / "archive"]
     assert invoke("seal", *options).exit_code == 0

@@ -21,7 +21,7 @@ def guarded(shop):
 
 
 def test_refusal_names_the_options_that_help(guarded):
-    """Without credentials a command speaks of its own options, and of no library."""
+    """Without credentials a command names its own options, and no library."""
     result = invoke("tail", guarded)
     assert result.exit_code == 2
     assert "-H 'Authorization: Bearer" in result.stderr
@@ -44,7 +44,7 @@ def test_credentials_come_from_files_and_the_environment(guarded, tmp_path, monk
 
 @pytest.mark.parametrize("content", ["", "kanarek kanarek"])
 def test_file_without_a_token_is_refused(guarded, content, tmp_path):
-    """What is no token is not sent, and not shown."""
+    """The contents of a file without a token are neither sent nor shown."""
     file = tmp_path / "token"
     file.write_text(content)
     result = invoke("discover", guarded, "--token-file", file)
@@ -53,7 +53,7 @@ def test_file_without_a_token_is_refused(guarded, content, tmp_path):
 
 
 def test_made_up_token_is_answered_with_the_right_one(shop):
-    """The answer to a token that was never the feed's names the right one, and where to find it."""
+    """The answer to an invented layout token names the right one, and where to find it."""
     with mounted(TableFeed(orders, data="data"), shop) as url:
         answer = get(url, token="x", partition=0, cursor=FIRST)
         token = httpx.get(url).json()["token"]

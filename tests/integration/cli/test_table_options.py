@@ -1,4 +1,4 @@
-"""Options that contradict each other, or name what is not in a database, are refused."""
+"""Options that contradict each other, or name what does not exist, are refused."""
 
 import pytest
 
@@ -30,5 +30,5 @@ SERVE = ["--database", "{shop}", *TABLE]
     ],
 )
 def test_table_that_cannot_be_published_is_refused(expect_refusal, options, code, words):
-    """What cannot be published is said in a sentence, without a traceback or a stray file."""
+    """A refusal is a sentence, without a traceback or a stray file."""
     expect_refusal(["serve", *options], code, words)

@@ -22,7 +22,7 @@ SECRETS = {
     "FEED_HEADERS": '{"Cookie":"kanarek-4"}',
     "KEY_PASSWORD": "kanarek",
 }
-"""What the driver and the tasks of Spark find in their environment."""
+"""Environment variables of the driver and the tasks of Spark."""
 
 
 @pytest.fixture(scope="session")
@@ -62,7 +62,7 @@ def _errors_into(file):
 
 @pytest.fixture
 def stream(spark, tmp_path):
-    """A function that reads what is there in batches by the same checkpoint, and ends."""
+    """A function that reads all events in micro-batches with one checkpoint, and ends."""
 
     def stream(url, into, limit=80):
         read = spark.readStream.format("zeroeventhub").option("startingOffsets", "earliest")
@@ -105,7 +105,7 @@ def archive(request, tmp_path):
 
 @pytest.fixture
 def origins(archive):
-    """What a reader has to allow to be sent to these files."""
+    """The origin of the files, which a reader has to allow."""
     store = archive.objects.store
     return store.config["endpoint"] if isinstance(store, S3Store) else "file://"
 

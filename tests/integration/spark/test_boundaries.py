@@ -1,4 +1,4 @@
-"""Places at which a batch starts and ends: offsets, and moments."""
+"""Where a batch starts and ends: offsets, and moments."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -19,7 +19,7 @@ def url(shop, publish):
 
 
 def test_batch_ends_where_offsets_say(shop, url):
-    """What one batch ended with, another starts with: nothing lies between, and nothing twice."""
+    """A batch that starts where another ended repeats and omits nothing."""
     driver = Streaming(url, startingOffsets="latest")
     ends = driver.begin()["cursors"]
     driver.reader.stop()

@@ -1,4 +1,4 @@
-"""What a feed wants to be shown: found where options say, sent to the feed, and told to nobody."""
+"""Credentials: read from the places that options name, sent to the feed, and never shown."""
 
 import pickle
 import ssl
@@ -22,7 +22,7 @@ from zeroeventhub.errors import ConfigurationError, Unauthorized, Unreachable
 
 
 def serving_tls(application, authority: trustme.CA) -> AbstractContextManager[str]:
-    """Serve an application to those whose certificate an authority has signed."""
+    """Serve an application to clients whose certificate an authority has signed."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
     authority.configure_trust(context)
@@ -31,7 +31,7 @@ def serving_tls(application, authority: trustme.CA) -> AbstractContextManager[st
 
 
 def certificate_files(authority: trustme.CA, folder: Path, password: str) -> dict[str, str]:
-    """Write files of a reader, one with a locked key; return their paths by what they hold."""
+    """Write files of a reader, one with an encrypted key; return their paths by their contents."""
     issued = authority.issue_cert(common_name="billing")
     key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
     locked = key.private_bytes(
@@ -55,7 +55,7 @@ CANARY = "kanarek"
 
 
 def application(tokens, seen):
-    """Serve a feed to those who have a token; note the headers of requests."""
+    """Serve a feed to clients with a token; record the headers of requests."""
 
     async def authorize(request):
         seen.append(dict(request.headers))
@@ -86,7 +86,7 @@ def test_token_and_headers_are_found_and_sent(feed, tmp_path, monkeypatch):
 
 
 def test_token_is_read_again_when_it_is_refused(feed, tmp_path):
-    """A file that has another token by now is read while a connection is open."""
+    """The file of a token is read again after a refusal, while a connection is open."""
     url, tokens, seen = feed
     file = tmp_path / "token"
     file.write_text(CANARY)
@@ -118,7 +118,7 @@ def test_token_is_read_again_when_it_is_refused(feed, tmp_path):
     ],
 )
 def test_what_cannot_be_read_or_sent_is_told_without_it(name, text, match, feed, tmp_path):
-    """What is missing or holds something else is told by its option alone."""
+    """The error about a file or variable names its option, and neither its name nor contents."""
     place = CANARY if name.endswith("Env") else tmp_path / CANARY
     if text is not None:
         place.write_bytes(text)
@@ -162,7 +162,7 @@ def test_certificate_is_shown(files, authority):
 
 
 def test_secrets_are_not_in_what_is_sent_to_executors(feed, monkeypatch):
-    """Options name places; what is there is read where it is needed."""
+    """Options name the places of secrets, which each executor reads itself."""
     monkeypatch.setenv("TOKEN", CANARY)
     reader, tasks = planned(feed[0], bearerTokenEnv="TOKEN")
     assert CANARY.encode() not in pickle.dumps((reader, tasks))
@@ -170,12 +170,12 @@ def test_secrets_are_not_in_what_is_sent_to_executors(feed, monkeypatch):
 
 
 async def broken(request):
-    """Fail, and repeat what came."""
+    """Fail, and repeat the headers of the request."""
     return PlainTextResponse(f"{dict(request.headers)}", 500)
 
 
 def test_no_secret_is_said(spark, spark_logs, files, authority, capsys):
-    """Spark's plans, errors, log of events and output hold no canary of a feed that was read."""
+    """No secret is in Spark's plans, errors, event log and output."""
     by_file = {"bearerTokenFile": files["token"], "headersFile": files["headers"]}
     by_variable = {"bearerTokenEnv": "FEED_TOKEN", "headersEnv": "FEED_HEADERS"}
     tls = {

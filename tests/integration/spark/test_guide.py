@@ -1,4 +1,4 @@
-"""The guide to Spark and its example do what they say."""
+"""The guide to Spark and its example work as written."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Handover: a stream of Spark reads the bulk, and a consumer goes on where it ended."""
+"""Handover: a stream of Spark reads the bulk, and a consumer continues where it ended."""
 
 import json
 
@@ -30,7 +30,7 @@ def _form(spark, request):
 @pytest.mark.test_all
 @pytest.mark.usefixtures("_form")
 def test_bulk_and_consumer_have_every_event_once(spark, stream, any_engine, writing, tmp_path):
-    """While writers write, what Spark read and what the consumer applied is the table, once.
+    """While writers write, Spark and the consumer together have every event of the table once.
 
     Partition 0 is closed: 2 and 3 start when it has been read, by one or the other.
     """

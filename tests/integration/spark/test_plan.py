@@ -1,4 +1,4 @@
-"""What a batch is planned to read: everything between two places, in tasks, once."""
+"""What a batch is planned to read: all events between two cursors, in tasks, once."""
 
 from harness.shop import orders, write
 from harness.spark_reading import numbers, planned, read, rows_of

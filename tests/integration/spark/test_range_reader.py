@@ -1,4 +1,4 @@
-"""What a task reads: the events that it was planned for, once, whatever happens meanwhile."""
+"""A task reads exactly the events that were planned, whatever happens meanwhile."""
 
 import json
 from itertools import count
@@ -29,7 +29,7 @@ def numbered(*extensions, partitions=2):
 
 @pytest.mark.parametrize("requests", [0, 1, 8])
 def test_layout_changes_before_and_in_a_task(requests):
-    """What a partition still had to give is read from those that took its place, once."""
+    """The rest of a replaced partition is read from its heirs, once."""
     feed = numbered(STOP)
     info, left = feed.info, count(requests, -1)
 
@@ -72,7 +72,7 @@ def test_feed_that_cannot_stop_is_read_by_count(size, heeds_limits):
     ids=["cut elsewhere", "partition gone"],
 )
 def test_count_that_leads_elsewhere_is_told(change, error):
-    """Where the events that were counted are not in their place any more, the read ends."""
+    """If the counted events are no longer where they were, the read fails."""
     feed = numbered()
     with mounted(feed) as url:
         reader, tasks = planned(url)
@@ -83,7 +83,7 @@ def test_count_that_leads_elsewhere_is_told(change, error):
 
 @pytest.mark.parametrize("is_behind", [False, True], ids=["fails", "is behind"])
 def test_feed_is_asked_again_as_often_as_options_say(is_behind):
-    """A feed that fails or is behind is asked again; so many failures in a row end the task."""
+    """A feed that fails or lags is asked again; too many failures in a row end the task."""
     feed = numbered(STOP, partitions=1)
     whole, troubles = feed.read, []
 
@@ -125,7 +125,7 @@ def test_published_peer_is_read_once(peer_python):
 
 
 def test_publisher_that_cuts_answers(shop, publish):
-    """Answers that are cut, broken or refused are asked for again, and no event comes twice."""
+    """Requests whose answers are cut, broken or refused are repeated, and no event comes twice."""
     faults = [Fault.CUT, Fault.REFUSE, Fault.RESET, Fault.TRUNCATED]
     with publish(shop) as url, proxying(url) as (proxy, through):
         reader, tasks = planned(through, minPartitions=4)
@@ -136,7 +136,7 @@ def test_publisher_that_cuts_answers(shop, publish):
 
 @pytest.mark.parametrize("extensions", [None, (), (EVENT_TYPES,)], ids=["all", "none", "types"])
 def test_types_are_chosen_by_the_feed_or_here(shop, extensions):
-    """Events of other types are left out, whether the feed can do that or not."""
+    """Events of other types are left out, whether the feed can filter or not."""
     with shop.begin() as connection:
         connection.execute(update(orders).where(orders.c.id % 3 == 0).values(kind="paid"))
         connection.execute(update(orders).where(orders.c.id % 3 == 1).values(kind=None))

@@ -1,4 +1,4 @@
-"""Ranges whose events lie in files: read past the publisher, and each event once all the same."""
+"""Ranges whose events are in files: read without the publisher, and each event once."""
 
 import gzip
 import json
@@ -53,7 +53,7 @@ class FiledFeed(ReadFeed):
         self.splits_at = 0  # the question for files at which partition 1 is split
 
     def seal(self):
-        """Put into a file what is in none yet."""
+        """Write the events that are in no file yet into a file."""
         after, upto = self.sealed, len(self.rows)
         shown = [
             {"position": number, "partition": share.id, "data": f'{{"key":{key},"n":{number}}}'}
@@ -93,7 +93,7 @@ class FiledFeed(ReadFeed):
 
 
 class Store:
-    """Give the files of a folder over HTTP, but fail first with statuses; note what was asked."""
+    """Serve the files of a folder after some failures; record the requests."""
 
     def __init__(self, folder):
         self._folder, self.failures, self.asked = folder, [], []
@@ -198,7 +198,7 @@ def rest(feed, url, monkeypatch):
 
 
 def test_events_of_a_file_come_once_though_it_is_begun_anew(feed, store, rest):
-    """A reader asks the feed anew for a file that it cannot have any more, and reads its rest."""
+    """If a file is no longer there, the reader asks the feed again, and reads the rest."""
     reader, (task,) = rest
     rows = []
     for batch in reader.read(task):
@@ -212,13 +212,13 @@ def test_events_of_a_file_come_once_though_it_is_begun_anew(feed, store, rest):
 
 @pytest.mark.parametrize("question", [1, 2, 3])
 def test_partitions_may_change_between_files(feed, url, question):
-    """Wherever a read is when the partitions change, each event of its range comes once."""
+    """If the partitions change between two files, each event of the range comes once."""
     feed.parts_at_once, feed.splits_at = 1, question
     assert found(url, 1) == wanted(feed, 1)
 
 
 def test_partitions_may_not_change_within_a_file(feed, store, rest):
-    """Where it is not known any more what of a file was read, the read ends with an error."""
+    """If the partitions change while a file is read, the read fails."""
     reader, (task,) = rest
     batches = reader.read(task)
     next(batches)
@@ -231,7 +231,7 @@ def test_partitions_may_not_change_within_a_file(feed, store, rest):
     ("status", "error", "asked"), [(503, Unreachable, 3), (200, ProtocolError, 1)]
 )
 def test_file_that_stays_away_ends_the_read(store, url, status, error, asked):
-    """A store that never gives a range is an error, which tells nothing of the file's address."""
+    """A store that never answers with a range is an error, which does not show the file's URL."""
     store.failures = [status] * 9
     with pytest.raises(error) as caught:
         found(url, 0)
@@ -241,7 +241,7 @@ def test_file_that_stays_away_ends_the_read(store, url, status, error, asked):
 
 @pytest.mark.parametrize("content", [b"PAR1 and nothing else PAR1", None], ids=["other", "half"])
 def test_what_is_no_whole_segment_is_refused(feed, url, content):
-    """A file of another form, or shorter than the feed says, is not the end of its events."""
+    """A file of another form, or shorter than the feed says, is refused."""
     file = feed.folder / "0-15.parquet"
     if content is None:
         whole = file.read_bytes()
@@ -254,7 +254,7 @@ def test_what_is_no_whole_segment_is_refused(feed, url, content):
 
 
 def test_changed_byte_of_a_row_group_is_noticed(feed):
-    """A file whose events were changed where it lies is read as it was written, or refused."""
+    """A file with a changed byte is refused, unless its events are unchanged."""
     file = feed.folder / "0-15.parquet"
     content = file.read_bytes()
     part = SegmentPart(file.as_uri(), len(content), 0, 15, "15")
@@ -282,7 +282,7 @@ def test_changed_byte_of_a_row_group_is_noticed(feed):
     [("too_much", ProtocolError), ("packed", ProtocolError), ("slowly", Unreachable)],
 )
 def test_range_of_a_file_is_bounded(store, url, monkeypatch, hostile, error):
-    """A store that sends more than was asked for, packs it, or drips, is given up."""
+    """A store that sends too much, compresses it, or sends too slowly is given up."""
     monkeypatch.setattr(segment_reader, "_PATIENCE", 0.3)
     monkeypatch.setattr(segment_reader, "_SLOWEST", 2**30)
     store.hostile = hostile
@@ -293,7 +293,7 @@ def test_range_of_a_file_is_bounded(store, url, monkeypatch, hostile, error):
 
 @pytest.mark.parametrize("packed", [True, False], ids=["dictionary", "large"])
 def test_file_that_unpacks_to_much_more_is_refused(feed, url, monkeypatch, packed):
-    """A small file whose rows would take much memory is refused by what its footer says."""
+    """A small file whose rows would take much memory is refused because of its footer."""
     monkeypatch.setattr(segment_reader, "_LARGEST_GROUP", 2**22)
     position = range(1, 2**10 + 1)
     rows = {"position": position, "partition": [0] * 2**10, "data": ["x" * 2**14] * 2**10}
@@ -308,7 +308,7 @@ def test_file_that_unpacks_to_much_more_is_refused(feed, url, monkeypatch, packe
 
 @pytest.mark.parametrize("base", ["file", "https://store.example:444/x", "ftp://x", "http://[", ""])
 def test_files_elsewhere_are_read_where_the_options_say_so(feed, store, url, base):
-    """A feed cannot send its readers to folders or hosts that they have not named."""
+    """A feed cannot send its readers to folders or hosts that their options do not name."""
     feed.base = feed.folder.as_uri() if base == "file" else base
     with pytest.raises((ConfigurationError, ProtocolError)) as refused:
         found(url, 0, attempts=1)
@@ -319,7 +319,7 @@ def test_files_elsewhere_are_read_where_the_options_say_so(feed, store, url, bas
 
 
 def test_signed_addresses_of_a_store_are_read():
-    """An HTTPS address with a signature of an object store is taken as the feed's word."""
+    """An HTTPS URL with a signature of an object store is allowed."""
     connection = Connection(read_options({"path": "https://shop.example/orders"}))
     for signature in ("X-Amz-Signature=1", "sv=1&sig=2", "X-Goog-Signature=3"):
         assert connection.client_for(f"https://bucket.example/x?{signature}")
@@ -329,7 +329,7 @@ def test_signed_addresses_of_a_store_are_read():
 
 
 def test_credentials_of_the_feed_are_not_shown_to_the_store(store, url, monkeypatch):
-    """A store of files is sent none of the headers that the feed is."""
+    """The store of files gets none of the feed's headers."""
     monkeypatch.setenv("FEED_TOKEN", "only-for-the-feed")
     found(url, 0, bearerTokenEnv="FEED_TOKEN")
     assert store.asked
@@ -337,7 +337,7 @@ def test_credentials_of_the_feed_are_not_shown_to_the_store(store, url, monkeypa
 
 
 def test_signatures_are_not_logged(feed, url, caplog):
-    """A reader of a task's log cannot read the files with what stands there."""
+    """A task's log does not hold the signatures that grant access to files."""
     feed.signature = "?X-Amz-Signature=0123abcd"
     caplog.set_level(logging.DEBUG)
     assert found(url, 0) == wanted(feed, 0)
@@ -351,7 +351,7 @@ def test_signatures_are_not_logged(feed, url, caplog):
     ids=["off", "types", "headers"],
 )
 def test_files_are_passed_by(feed, store, url, options):
-    """Nothing is read out of files by a reader that wants none, or what is not in them."""
+    """Files are not read if the options say so, or want data that files lack."""
     found(url, 0, **options)
     assert not feed.asked
     assert not store.asked
@@ -359,7 +359,7 @@ def test_files_are_passed_by(feed, store, url, options):
 
 @pytest.mark.parametrize("limits", [{"partitions": [0]}, {"types": ["placed"]}])
 def test_files_are_for_readers_of_everything(feed, store, limits):
-    """A reader that may not see all of a feed does not hear of files that have all of it."""
+    """A reader that may not read all of a feed is not offered files."""
     feed.extensions |= {EVENT_TYPES}
 
     def authorize(request):
@@ -389,7 +389,7 @@ def texts(url, partition, start, stop, origins):
 
 
 def pages(client, partition, start, stop=None):
-    """The events of a range, by pages of seven, and the cursor behind each page."""
+    """The events of a range, by pages of seven, and the cursor of each page."""
     found, cursors, cursor = [], [], start
     while True:
         page = client.fetch(partition, cursor, limit=7, stop=stop)
@@ -401,7 +401,7 @@ def pages(client, partition, start, stop=None):
 
 
 def test_files_and_pages_are_the_feed(any_engine, sealed, origins, caplog):
-    """Files and pages bring what pages alone do, between any cursors; no signature is logged."""
+    """Files and pages have the same events as pages alone, between any cursors."""
     caplog.set_level(logging.DEBUG)
     bound = sealed.bind(any_engine)
     bound.trim(bound.plan_trim(sealed=45))
@@ -421,7 +421,7 @@ def test_files_and_pages_are_the_feed(any_engine, sealed, origins, caplog):
 
 
 def test_cursors_of_another_history_find_no_files(any_engine, sealed):
-    """No file is named where the table's history is not the archive's, or for a bad cursor."""
+    """No file is offered if the table's history is not the archive's, or for a bad cursor."""
     with served(sealed, any_engine) as (_, client):
         cursor = client.segments(0, FIRST).parts[0].cursor
         with any_engine.begin() as connection:
@@ -437,7 +437,7 @@ def test_cursors_of_another_history_find_no_files(any_engine, sealed):
 
 
 def test_files_are_shared_only_if_that_is_said(any_engine, tmp_path):
-    """A reader is given no files of an archive that is not shared."""
+    """The files of an archive that is not shared are not offered."""
     metadata.create_all(any_engine)
     feed = TableFeed(orders, data="data", retention=Retention(), archive=Archive(tmp_path))
     install(feed, any_engine)

@@ -1,4 +1,4 @@
-"""The source in a session of Spark: batches, streams, and publishers that mean harm."""
+"""The source in a session of Spark: batches, streams, and hostile publishers."""
 
 import gzip
 import json
@@ -90,7 +90,7 @@ def test_filters_are_pushed(spark, asked):
 
 @PUSHES
 def test_only_columns_of_the_feed_are_asked_of_it(asked):
-    """A reader leaves to Spark what is a member of events by the name of an attribute."""
+    """A filter by a member that is named as an attribute is left to Spark."""
     url, queries = asked
     schema = StructType().add("partition", "integer").add("type", "string").add("n", "integer")
     filters = [datasource.EqualTo(("partition",), 1), datasource.EqualTo(("type",), "paid")]
@@ -120,7 +120,7 @@ PUSHED = {
 @PUSHES
 @pytest.mark.parametrize(("filters", "partitions", "types", "count"), PUSHED.values(), ids=PUSHED)
 def test_feed_is_asked_for_what_filters_let_through(asked, filters, partitions, types, count):
-    """What a feed cannot be asked is left to Spark, and what Spark would keep is not left out."""
+    """Filters that the feed lacks are left to Spark, and no row that Spark would keep is lost."""
     url, queries = asked
     reader = source(url, filterPushdown="true").reader(source(url).schema())
     reader.pushFilters(filters(datasource))
@@ -130,7 +130,7 @@ def test_feed_is_asked_for_what_filters_let_through(asked, filters, partitions, 
 
 
 def test_schema_makes_columns_of_members(shop, publish):
-    """Members of events are columns of the types that a schema names; what does not fit is told."""
+    """Members of events are columns of a schema's types; an event that does not fit is an error."""
     odd = [{"n": "many"}, [1], {"n": 200, "customer": {"name": "c"}}]
     add(shop, orders, [{"data": data} for data in odd])
     strict = StructType().add("n", "long").add("customer", "string")
@@ -213,7 +213,7 @@ def test_session_reads_files_and_the_table(spark, archived, origins, capsys):
     ids=["with stop", "plain"],
 )
 def test_batch_that_is_run_again(stream, tmp_path, extensions):
-    """A query reads what is there in batches of a limit; one that failed is the same afterwards."""
+    """A query reads in batches of a limit; a batch that failed is the same when it is repeated."""
     feed = ReadFeed(2, frozenset(extensions))
     tried = []
 
@@ -248,7 +248,7 @@ def test_batch_that_is_run_again(stream, tmp_path, extensions):
     [("sqlite", 1), pytest.param("postgresql", 4, marks=pytest.mark.test_all)],
 )
 def test_driver_that_is_killed(request, spark, tmp_path, database, kills):
-    """A driver that is killed with its JVM costs no event, and doubles none."""
+    """A killed driver neither loses nor repeats an event."""
     # Of this seed the first moment is that between the rows of the first batch and its commit.
     url = request.getfixturevalue(f"{database}_url")
     findings = killed_streams(url, tmp_path, seed=8, kills=kills, spark=spark)
@@ -308,7 +308,7 @@ LARGE = {"token": "1", "partitions": "x" * (20 * MEBIBYTE)}
     ],
 )
 def test_feed_that_means_harm_ends_the_query(spark, info, page):
-    """Whatever a publisher sends, the query fails in time with an error that can be printed."""
+    """Whatever a hostile publisher sends, the query fails soon with a printable error."""
     discovery = Route("/feed", lambda request: JSONResponse(info))
     with serving(Starlette(routes=[discovery, Route("/feed/events", page)])) as url:
         began = time.monotonic()

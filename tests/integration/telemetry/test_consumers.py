@@ -1,4 +1,4 @@
-"""A consumer's lag as gauges: looked up when somebody collects them, from a real feed and store."""
+"""A consumer's lag as gauges, looked up in a real feed and store when they are collected."""
 
 import logging
 from dataclasses import replace
@@ -18,7 +18,7 @@ CONSUMER = "billing"
 
 
 class CountingFeed:
-    """A feed of two partitions whose lag is known; it keeps what it was asked for."""
+    """A feed of two partitions with a known lag, which records requests."""
 
     def __init__(self):
         self.asked = []
@@ -91,7 +91,7 @@ def registry(client, store):
 
 
 def test_lag_is_looked_up_when_it_is_collected(feed, registry, observed):
-    """Registering asks nothing; a collection looks once for both gauges and shows what it knows."""
+    """Registering sends no request; a collection looks the lag up once for both gauges."""
     assert feed.asked == []
     shown = generate_latest(registry).decode()
     assert feed.asked == [(0, FIRST), (1, "c")]
@@ -111,7 +111,7 @@ def test_lag_is_looked_up_when_it_is_collected(feed, registry, observed):
 
 
 def test_lag_is_looked_up_again_a_moment_later(feed, registry, monkeypatch):
-    """What was seen a moment ago is shown again, and not for longer."""
+    """A value that was just looked up is shown again, but not for long."""
     monkeypatch.setattr(metrics, "FRESH", 60.0)
     generate_latest(registry)
     feed.lag_of = dict.fromkeys(range(2), Lag(0, 0.0))
@@ -123,7 +123,7 @@ def test_lag_is_looked_up_again_a_moment_later(feed, registry, monkeypatch):
 
 
 def test_lag_that_cannot_be_had_is_absent(feed, registry, caplog):
-    """Where the feed refuses, other metrics are shown all the same, and the log says why."""
+    """If the feed refuses, other metrics are still shown, and the log says why."""
     Prometheus(registry).committed(CONSUMER, 3, 1)
     feed.lag_of = Diverged("The history is another one.")
     with caplog.at_level(logging.WARNING, "zeroeventhub.telemetry"):

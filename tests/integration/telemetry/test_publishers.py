@@ -1,4 +1,4 @@
-"""What an observer hears of requests, over real HTTP."""
+"""The hooks of a publisher's observer, over real HTTP."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +20,7 @@ PLACE = {"token": "1", "partition": "0", "cursor": "_first"}
 
 
 class Listening(Watcher):
-    """An observer that keeps what it hears, and whose waiters it hears of."""
+    """An observer that records answers, and the feeds that have waiters."""
 
     def __init__(self):
         super().__init__()
@@ -33,7 +33,7 @@ class Listening(Watcher):
 
 @pytest.fixture
 def observer():
-    """An observer that keeps what it hears."""
+    """An observer that records answers."""
     return Listening()
 
 
@@ -52,7 +52,7 @@ def url(sqlite, observer):
 
 
 def test_answer_is_described(url, observer):
-    """An observer hears the route, the reader, the events and the bytes of each answer."""
+    """An observer sees the route, the principal, the events and the bytes of each answer."""
     for path, parameters, events in [
         ("", {"n": "1", "cursor0": "_first"}, 5),
         ("/events", PLACE | {"pagesizehint": "2"}, 2),
@@ -72,8 +72,8 @@ def test_answer_is_described(url, observer):
 
 
 def test_answer_without_a_body_has_no_events(url, observer):
-    """Neither the answer to HEAD nor one that says that nothing has changed counts as a page, and
-    a refused reader is known by name; an answer of the host's own is counted.
+    """Answers to HEAD and answers with status 304 do not count as pages; a refused reader has a name,
+    and answers of the host itself are counted.
     """
     cursor = cursor_of(get(url, pagesizehint=1))
     tag = get(url, cursor=cursor, pagesizehint=2).headers["etag"]

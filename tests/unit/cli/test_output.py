@@ -1,4 +1,4 @@
-"""What commands print while they work, and in which units."""
+"""How commands show progress, and the units of times."""
 
 import sys
 
@@ -36,5 +36,5 @@ def test_progress_is_a_bar_on_a_terminal(capsys, monkeypatch, total, shown):
     [(None, "unknown"), (59.94, "59.9 s"), (60, "1.0 min"), (5400, "1.5 h"), (86_400, "1.0 d")],
 )
 def test_duration_has_the_largest_unit_that_fits(seconds, text):
-    """A time is in the largest unit that it has one of."""
+    """A time is in the largest unit of which it has at least one."""
     assert duration(seconds) == text

@@ -70,7 +70,7 @@ def columns(schema, *texts, corrupt=True):
     ],
 )
 def test_value_is_exact_or_does_not_fit(kind, text, value):
-    """A value is what the JSON says, or the event is told apart: nothing is rounded or guessed.
+    """A value is exactly that of the JSON, or the event does not fit: nothing is rounded or guessed.
 
     It makes no difference whether another member is taken as it comes.
     """
@@ -105,7 +105,7 @@ json_values = st.recursive(
 )
 @example(values=[[1, 2.50]], separators=(", ", ": "), ascii_only=True)
 def test_string_takes_any_json_as_it_was_published(values, separators, ascii_only):
-    """What is no string is a text of the same bytes, in a column and within arrays."""
+    """A STRING keeps the bytes of any other JSON value, in a column and within arrays."""
 
     def write(value):
         return json.dumps(value, separators=separators, ensure_ascii=ascii_only)
@@ -142,7 +142,7 @@ def test_event_gives_the_same_row_whatever_stands_beside_it(events):
     ],
 )
 def test_error_does_not_repeat_the_event(kind, text):
-    """What is told of an event that does not fit is the schema's, for logs are read by others."""
+    """The error about an event that does not fit names the schema and repeats no data."""
     with pytest.raises(ProtocolError, match="_corrupt_record") as refused:
         columns(struct(x=kind), f'{{"x":{text}}}', corrupt=False)
     assert "kanarek" not in str(refused.value)
@@ -172,7 +172,7 @@ twice = '{"specversion":"1.0","id":"a","type":"t","id":"b","type":7}'
 
 
 def said(read, text):
-    """What an event says of itself; one that cannot be decoded says nothing."""
+    """An attribute of an event; None if the event cannot be decoded."""
     try:
         return read(Event(text.encode()))
     except ProtocolError:
@@ -186,7 +186,7 @@ def said(read, text):
 @example(['{"specversion":"1.0","time":"2026-01-01T00:00:00Z"}', "7"], 0, 9)
 @example(['{"specversion":null,"id":"a"}', '{"id":"a"}', "7", twice], 1, 2)
 def test_attributes_are_those_of_each_event(data, start, count):
-    """A column holds of each event what is read of that event alone, whatever stands beside it."""
+    """An event has the same attributes in a column as alone, whatever events are beside it."""
     found = Attributes(pa.array(data, pa.string()).slice(start, count))
     for name, read in ONE_BY_ONE.items():
         expected = [said(read, text) for text in data[start : start + count]]

@@ -1,4 +1,4 @@
-"""Checkpoints of Spark's streams: where their committed batches have read a feed to."""
+"""Checkpoints of Spark's streams: where their committed batches end."""
 
 import subprocess
 import sys
@@ -40,7 +40,7 @@ def test_source_is_named_by_its_number_or_name(tmp_path, version, sources, sourc
     ],
 )
 def test_source_that_is_no_feed_is_refused(tmp_path, sources, source, sentence):
-    """What is not the offsets of one feed is refused, and the error says why."""
+    """A source without offsets of a feed is refused, and the error says why."""
     checkpoint = write_checkpoint(tmp_path, [sources])
     with pytest.raises(ConfigurationError, match=sentence):
         committed_offsets(checkpoint, source)
@@ -67,7 +67,7 @@ def test_batch_under_way_is_refused(tmp_path):
     ],
 )
 def test_place_without_a_checkpoint_is_refused(tmp_path, monkeypatch, place, broken, sentence):
-    """What is elsewhere, is no checkpoint, was emptied by a crash or is not known is refused."""
+    """A remote folder, no checkpoint, a truncated file and an unknown version are refused."""
     monkeypatch.chdir(tmp_path)
     write_checkpoint(Path("orders"), [[ORDERS]])
     for name, text in broken.items():
@@ -77,7 +77,7 @@ def test_place_without_a_checkpoint_is_refused(tmp_path, monkeypatch, place, bro
 
 
 def test_checkpoint_is_read_without_spark(tmp_path):
-    """Who hands over from Spark need not have it."""
+    """The offsets of a checkpoint can be read without PySpark."""
     checkpoint = write_checkpoint(tmp_path, [[ORDERS]])
     code = f"""
 import sys

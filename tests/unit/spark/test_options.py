@@ -1,4 +1,4 @@
-"""Options of the Spark source: what each means, and that what is refused is never repeated."""
+"""Options of the Spark source: what each means, and that no error repeats a value."""
 
 from datetime import UTC, datetime
 
@@ -51,7 +51,7 @@ def test_url_is_enough():
     ids=str,
 )
 def test_what_cannot_be_meant_is_refused(given, match):
-    """An option that is wrong is told with what to do, and without its value."""
+    """The error about a wrong option says what to do, and does not repeat its value."""
     with pytest.raises(ConfigurationError, match=match) as refused:
         read(**given)
     assert CANARY not in str(refused.value)
@@ -59,7 +59,7 @@ def test_what_cannot_be_meant_is_refused(given, match):
 
 
 def test_moment_is_exact():
-    """A moment is that of its milliseconds, up to the last one."""
+    """A moment is exact to the millisecond, up to the last one."""
     moment = datetime.max.replace(microsecond=999_000, tzinfo=UTC)
     assert read(endingTimestamp="253402300799999").ending == Moments(moment, {})
 
@@ -73,7 +73,7 @@ def test_moment_is_exact():
     ],
 )
 def test_option_of_the_other_kind_of_read_is_refused(method, given):
-    """A limit is for streams and an end is for batches; neither is passed over in silence."""
+    """A limit is only for streams and an end only for batches; each is refused in the other."""
     source = FeedSource({"path": URL, **given})
     with pytest.raises(ConfigurationError, match="stream"):
         getattr(source, method)(source.schema())

@@ -21,7 +21,7 @@ EXTENSIONS = {"plain": (), "stop": (STOP, CAUGHT_UP), "count": (STOP, CURSOR_OF_
 
 @pytest.fixture(params=EXTENSIONS.values(), ids=EXTENSIONS.keys())
 def feed(request):
-    """A feed of three partitions, by what it can do."""
+    """A feed of three partitions, by its extensions."""
     return ReadFeed(3, frozenset(request.param))
 
 
@@ -56,7 +56,7 @@ def amounts(driver, start, end):
     ],
 )
 def test_limit_is_shared_out(feed, there, limit, shares):
-    """What one partition does not have is for others, and no more comes than one of each."""
+    """Partitions share what another leaves of the limit, and each may have one event."""
     with streaming(feed) as driver:
         start = driver.begin()
         for partition, amount in enumerate(there):
@@ -114,7 +114,7 @@ def test_feed_that_cannot_stop_is_over_when_less_comes_than_is_wanted():
 
 
 def test_head_that_lies_before_the_start_moves_nothing():
-    """A process that is behind may name the head: the stream stays where it is."""
+    """If a lagging replica names the head, the stream stays where it is."""
     feed = ReadFeed(1, frozenset({STOP, CAUGHT_UP}))
     with streaming(feed) as driver:
         publish(feed, 0, 3)
@@ -169,7 +169,7 @@ def url(losing):
 
 @contextmanager
 def warned(caplog, sentence):
-    """Expect one warning that says something of partition 0."""
+    """Expect one warning about partition 0."""
     caplog.clear()
     yield
     (said,) = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
@@ -179,7 +179,7 @@ def warned(caplog, sentence):
 
 @pytest.mark.parametrize("error", [Trimmed, Diverged])
 def test_stream_whose_place_is_gone(losing, url, caplog, error):
-    """A place that is gone ends a stream with advice, or is passed over with a warning."""
+    """A cursor that is gone ends a stream with advice, or is skipped with a warning."""
     strict, tolerant = Streaming(url), Streaming(url, **PASSING)
     start = strict.end(strict.begin())
     if error is Trimmed:
@@ -202,7 +202,7 @@ def test_stream_whose_place_is_gone(losing, url, caplog, error):
 
 @pytest.mark.parametrize("tells_earliest", [True, False])
 def test_task_whose_events_are_trimmed(losing, url, caplog, tells_earliest):
-    """What is trimmed after the plan ends a task with advice, or is passed over with a warning."""
+    """Events trimmed after the plan end a task with advice, or are skipped with a warning."""
     losing.tells_earliest = tells_earliest
     begin = json.dumps({"0": "5"})
     strict = planned(url, startingOffsets=begin)
@@ -222,7 +222,7 @@ def test_task_whose_events_are_trimmed(losing, url, caplog, tells_earliest):
 
 
 def test_partition_that_is_gone(losing, url, caplog):
-    """Where no other has taken the place of a partition, that is told, or passed over aloud."""
+    """A partition that is gone without an heir ends a task, or is skipped with a warning."""
     losing.layout = Layout.of(1).split(0, into=1)
     strict, tolerant = (partial(planned, url, **options) for options in ({}, PASSING))
     strict, tolerant = strict(), tolerant()

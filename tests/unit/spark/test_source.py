@@ -1,7 +1,7 @@
 """Streams of a feed whose layout changes at any time: every event once, and each key in order.
 
-Spark's part is played here: it keeps offsets as JSON before it runs a batch, runs a batch again
-after a restart, and asks for the next one when the last one is committed.
+The test acts as Spark: it stores offsets as JSON before it runs a batch, runs a batch again after a
+restart, and plans the next one when the last one is committed.
 """
 
 import json
@@ -60,7 +60,7 @@ class Streamed(RuleBasedStateMachine):
 
     @rule()
     def restart(self):
-        """The driver is killed and starts again; what was planned is run once more."""
+        """The driver is killed and starts again; a planned batch is run once more."""
         if self.driver is not None:
             self.driver.reader.stop()
         self.driver = Streaming(self.url, attempts=3)
@@ -74,7 +74,7 @@ class Streamed(RuleBasedStateMachine):
     @rule(choice=CHOICES, into=st.integers(1, 3))
     @precondition(lambda self: self.feed.layout.next_id < MOST)
     def split(self, choice, into):
-        """A partition is closed, and others go on with its keys."""
+        """A partition is closed, and its children continue its keys."""
         candidates = [share.id for share in self.feed.layout.partitions if not share.closed]
         parent = candidates[choice % len(candidates)]
         self.feed.layout = self.feed.layout.split(parent, into=into)
@@ -83,7 +83,7 @@ class Streamed(RuleBasedStateMachine):
     @precondition(lambda self: self.feed.layout.next_id < MOST)
     @precondition(lambda self: STOP in self.feed.extensions or self.planned is None)
     def redistribute(self):
-        """All partitions are replaced; what is planned by count has to be read from them before."""
+        """All partitions are replaced; a batch that is planned by count has to be read before."""
         self.feed.layout = self.feed.layout.redistribute(by=2)
 
     @rule(choice=CHOICES, requests=st.integers(0, 5))
@@ -104,7 +104,7 @@ class Streamed(RuleBasedStateMachine):
     @rule(choice=CHOICES)
     @precondition(lambda self: self.passed)
     def drop(self, choice):
-        """A closed partition that was read to its end is shown no more."""
+        """The feed no longer lists a closed partition that was read to its end."""
         self.feed.layout = self.feed.layout.drop(self.passed[choice % len(self.passed)])
 
     @property
@@ -130,7 +130,7 @@ class Streamed(RuleBasedStateMachine):
     @rule()
     @precondition(lambda self: self.planned is not None)
     def run_batch(self):
-        """What is planned is run; it may be run again."""
+        """The planned batch is run; it may be run again."""
         tasks = self.driver.tasks(self.committed, self.planned)
         events = [[json.loads(row["data"]) for row in rows] for rows in tasks]
         rows = [[(event["key"], event["n"]) for event in task] for task in events]
@@ -144,7 +144,7 @@ class Streamed(RuleBasedStateMachine):
     @rule()
     @precondition(lambda self: self.rows is not None)
     def commit(self):
-        """What was run is committed, and every key has gone on in order."""
+        """The batch is committed, and every key continues in order."""
         for task in self.rows:
             for key, number in task:
                 self.delivered[key].append(number)
@@ -154,7 +154,7 @@ class Streamed(RuleBasedStateMachine):
 
     @rule(late=st.lists(st.sampled_from(KEYS), max_size=5), splits=st.booleans())
     def read_what_is_there(self, late, splits):
-        """A query by Trigger.AvailableNow reads what is there when it begins, and ends."""
+        """A query by Trigger.AvailableNow reads the events that exist when it begins, and ends."""
         self.restart()
         self.end_batch()
         self.driver.reader.prepareForTriggerAvailableNow()
@@ -177,13 +177,13 @@ class Streamed(RuleBasedStateMachine):
         self.restart()
 
     def end_batch(self):
-        """Run what is planned, and commit it."""
+        """Run the planned batch, and commit it."""
         if self.planned is not None:
             self.run_batch()
             self.commit()
 
     def teardown(self):
-        """In the end every event has been delivered once, and nothing more is planned."""
+        """At the end every event has been delivered once, and nothing more is planned."""
         if self.feed is None:
             return
         with self.served:
@@ -199,12 +199,12 @@ class Streamed(RuleBasedStateMachine):
 
 
 def _by_key(rows):
-    """Return the events of each key, in order: what side by side means."""
+    """Return the events sorted by key, those of a key in their order."""
     return sorted((event for task in rows for event in task), key=itemgetter(0))
 
 
 def test_driver_pauses_where_nothing_has_come():
-    """A feed whose end is reached is not asked without a pause, as Spark itself would."""
+    """The driver pauses between polls of a feed without new events, unlike Spark itself."""
     feed = ReadFeed(1, frozenset({STOP, CAUGHT_UP}))
     feed.append(1)
     with mounted(feed) as url:

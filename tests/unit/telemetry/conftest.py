@@ -1,4 +1,4 @@
-"""Where telemetry shows what it has measured."""
+"""Readers of what telemetry has measured."""
 
 import pytest
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -7,13 +7,13 @@ from prometheus_client import CollectorRegistry
 
 @pytest.fixture
 def registry():
-    """A registry of Prometheus, which asks collectors what they have."""
+    """A registry of Prometheus, which describes its collectors itself."""
     return CollectorRegistry(auto_describe=True)
 
 
 @pytest.fixture
 def value(registry):
-    """A function that reads a metric's value; None where there is no such series."""
+    """A function that reads a metric's value; None if there is no such series."""
 
     def value(name, **labels):
         return registry.get_sample_value(f"zeroeventhub_{name}", labels)

@@ -1,4 +1,4 @@
-"""What both kinds of telemetry show of consumers."""
+"""The metrics of consumers, in OpenTelemetry and in Prometheus."""
 
 from opentelemetry.sdk.metrics import MeterProvider
 from prometheus_client import generate_latest
@@ -30,8 +30,8 @@ COUNTED = [
 
 
 def test_every_hook_is_measured(reader, collected, registry, value):
-    """Each thing that a consumer tells shows in a metric of its own, of both kinds of telemetry;
-    failures and pauses are told apart by the kind of their error, never by its text.
+    """Each hook of the observer has a metric; failures and pauses have a label with the class of
+    their error, never its text.
     """
     opentelemetry = OpenTelemetry(meter_provider=MeterProvider([reader]))
     for one in (opentelemetry, Prometheus(registry)):
@@ -74,7 +74,7 @@ def test_every_hook_is_measured(reader, collected, registry, value):
 
 
 def test_leases_held_are_those_of_now(registry, value):
-    """The gauge of leases follows what is held, for each consumer."""
+    """The gauge of leases shows how many are held now, for each consumer."""
     observer = Prometheus(registry)
     observer.held(CONSUMER, frozenset({1, 2, 3}))
     observer.held("another", frozenset({4}))

@@ -18,7 +18,7 @@ from zeroeventhub.telemetry.metrics import (
     ids=["consumers", "publishers"],
 )
 def test_every_metric_is_documented(section, metrics):
-    """The guide's tables have all metrics, with their labels and what they say."""
+    """The guide's tables have all metrics, with their labels and descriptions."""
     guide = (Path(__file__).parents[3] / "docs" / "telemetry.md").read_text()
     rows = guide.split("\n## Publishers\n")[section].splitlines()
     for metric in metrics:

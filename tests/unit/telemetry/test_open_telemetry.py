@@ -58,7 +58,7 @@ def linked(span):
 
 
 def test_page_has_a_span(spans, observer):
-    """Around the application of a page there is a span that says what is processed, and by whom."""
+    """A page is applied within a span that names the consumer and the partition."""
     with observer.applying(CONSUMER, 3, [event(), event()]):
         inside = trace.get_current_span().get_span_context()
     (span,) = spans[0].get_finished_spans()
@@ -74,8 +74,8 @@ def test_page_has_a_span(spans, observer):
 
 
 def test_page_goes_on_with_its_trace_or_has_links(spans, observer):
-    """Where all events are of one trace, the first one's span is the parent, and others are linked;
-    a page of several traces, or of some events without, belongs to none and links to all.
+    """If all events are of one trace, the first one's span is the parent; otherwise the page's span
+    has links to the spans of all events, and no parent among them.
     """
     one, two, later = (ONE, "a" * 16), (TWO, "a" * 16), (TWO, "b" * 16)
     # Events of ZeroEventHub v1 have it in a header.
@@ -99,7 +99,7 @@ def test_page_goes_on_with_its_trace_or_has_links(spans, observer):
     "wrong", ["", "x", f"00-{'0' * 32}-{'a' * 16}-01", f"00-{ONE}-{'0' * 16}-01", 7, None]
 )
 def test_trace_that_is_none_is_passed_over(spans, observer, wrong):
-    """An event whose traceparent is none has no trace, not even that of whoever is reading."""
+    """An event with a malformed traceparent has no trace."""
     with spans[1].get_tracer("test").start_as_current_span("outer") as outer:
         alone = finished(spans, [event(traceparent=wrong)], observer)
         beside = finished(spans, [event(traceparent=wrong), event(ONE)], observer)
@@ -109,7 +109,7 @@ def test_trace_that_is_none_is_passed_over(spans, observer, wrong):
 
 
 def test_error_is_recorded(spans, observer, collected):
-    """What is raised while a page is applied is on the span, and comes out as it was."""
+    """An error that is raised while a page is applied is on the span, and propagates."""
     with pytest.raises(Fenced, match="moved"), observer.applying(CONSUMER, 3, []):
         raise Fenced("It has moved.")
     (span,) = spans[0].get_finished_spans()

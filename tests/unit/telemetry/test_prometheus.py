@@ -7,7 +7,7 @@ from zeroeventhub.telemetry import Prometheus, PrometheusPublisher
 
 
 def test_metrics_are_registered_once(registry):
-    """A second observer of one kind for a registry is refused with what to do instead."""
+    """A second observer of one kind for a registry is refused with advice."""
     for kind in (Prometheus, PrometheusPublisher):
         kind(registry)
         with pytest.raises(ConfigurationError, match=rf"one {kind.__name__}\(\)"):

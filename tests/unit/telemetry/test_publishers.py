@@ -1,4 +1,4 @@
-"""What both kinds of telemetry show of feeds."""
+"""The metrics of feeds, in OpenTelemetry and in Prometheus."""
 
 from datetime import timedelta
 
@@ -34,7 +34,7 @@ BLOCKERS = (
 
 
 class Watched:
-    """A feed whose horizon is what a test says."""
+    """A feed whose horizon a test sets."""
 
     def __init__(self, age=0.0, blockers=()):
         self.report = HorizonReport(settled=1, drawn=2, age=age, blockers=tuple(blockers))
@@ -46,7 +46,7 @@ class Watched:
 
 
 def short(metric):
-    """The name of a metric without whose it is."""
+    """The name of a metric without its prefix."""
     return metric.name.removeprefix("publisher.")
 
 
@@ -101,7 +101,7 @@ def test_span_of_the_host_is_told_of_the_answer(reader):
 
 
 def test_age_and_oldest_blocker_of_each_horizon_are_shown(registry, value, reader, collected):
-    """A horizon shows its age, and while it is held back its oldest writer, with what is known."""
+    """A horizon shows its age and, while it is held back, its oldest writer."""
     prometheus = PrometheusPublisher(registry)
     opentelemetry = OpenTelemetryPublisher(MeterProvider([reader]))
     for observer in (prometheus, opentelemetry):
@@ -125,7 +125,7 @@ def test_age_and_oldest_blocker_of_each_horizon_are_shown(registry, value, reade
 
 
 def test_horizon_that_cannot_be_had_is_absent(registry, value, caplog):
-    """Where the feed does not answer, the log says why, and other feeds are shown."""
+    """If a feed does not answer, the log says why, and other feeds are shown."""
     broken = Watched()
     broken.report = Unavailable("The database is away.")
     observer = PrometheusPublisher(registry)
