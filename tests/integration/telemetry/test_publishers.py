@@ -72,7 +72,7 @@ def test_answer_is_described(url, observer):
 
 
 def test_answer_without_a_body_has_no_events(url, observer):
-    """Answers to HEAD and answers with status 304 do not count as pages; a refused reader has a name,
+    """Answers to HEAD and with status 304 do not count as pages; a refused reader has a name,
     and answers of the host itself are counted.
     """
     cursor = cursor_of(get(url, pagesizehint=1))

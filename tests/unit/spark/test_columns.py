@@ -70,7 +70,7 @@ def columns(schema, *texts, corrupt=True):
     ],
 )
 def test_value_is_exact_or_does_not_fit(kind, text, value):
-    """A value is exactly that of the JSON, or the event does not fit: nothing is rounded or guessed.
+    """A value is exactly that of the JSON, or the event does not fit: nothing is rounded.
 
     It makes no difference whether another member is taken as it comes.
     """
