@@ -1,7 +1,7 @@
 """Read files of an archive, a range of bytes at a time, within bounds."""
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from io import RawIOBase, UnsupportedOperation
 from os import SEEK_CUR, SEEK_END, SEEK_SET
@@ -76,7 +76,10 @@ class _RangedFile(RawIOBase):
     def readinto(self, buffer: Any) -> int:
         length = min(len(buffer), self._size - self._at)
         if length:
-            buffer[:length] = self._read(self._at, length)
+            content = self._read(self._at, length)
+            if len(content) != length:
+                raise Unreachable("A file that the feed names is shorter than it says.")
+            buffer[:length] = content
             self._at += length
         return length
 
@@ -86,7 +89,7 @@ def _of_folder(path: str) -> Read:
         try:
             with open(path, "rb") as file:  # noqa: PTH123 - the path is what it was given as
                 file.seek(start)
-                return _whole(file.read(length), length)
+                return file.read(length)
         except FileNotFoundError:
             raise Unreachable(
                 "A file that the feed names is not here: its folder has to be shared with all who "
@@ -106,7 +109,7 @@ def _over_http(url: str, http: httpx.Client) -> Read:
         try:
             with http.stream("GET", address, headers=wanted) as answer:
                 _expect_range(answer)
-                return _whole(_taken(answer, length), length)
+                return _taken(answer, length)
         except httpx.RequestError as error:
             # Not the error's text: it may hold the URL, which grants access to the file.
             raise Unreachable(
@@ -145,12 +148,6 @@ def _taken(answer: httpx.Response, length: int) -> bytes:
     return bytes(content)
 
 
-def _whole(content: bytes, length: int) -> bytes:
-    if len(content) != length:
-        raise Unreachable("A file that the feed names is shorter than it says.")
-    return content
-
-
 _COLUMNS = {"position": pa.int64(), "partition": pa.int32(), "data": pa.string()}
 _READ = ["position", "data"]
 _REFUSED = (pa.ArrowException, OSError)
@@ -158,11 +155,8 @@ _REFUSED = (pa.ArrowException, OSError)
 _LARGEST_GROUP = 256 * 1024 * 1024
 """Bytes of a row group, unpacked, that are read; publishers write some mebibytes."""
 
-_PIECE = 4 * 1024 * 1024
-"""Bytes of rows that are yielded at once."""
-
 _ROWS = 10_000
-"""How many rows are unpacked at a time."""
+"""How many rows are unpacked at a time; a publisher writes no more into a row group."""
 
 
 def read_part(
@@ -194,29 +188,16 @@ def read_part(
             _expect_columns(file.schema_arrow)
             for number in _groups(file.metadata, partition, after, part.upto):
                 missing = file.metadata.row_group(number).num_rows
-                for some in _pieces(file.iter_batches(_ROWS, row_groups=[number], columns=_READ)):
+                for some in file.iter_batches(_ROWS, row_groups=[number], columns=_READ):
                     missing -= len(some)
                     rows = _between(some, after, part.upto)
                     if len(rows):
-                        data = rows.column("data").drop_null().combine_chunks()
-                        yield rows.column("position")[-1].as_py(), data
+                        yield rows.column("position")[-1].as_py(), rows.column("data").drop_null()
                 # pyarrow skips a page whose header it does not know, such as a damaged one.
                 if missing:
                     raise ProtocolError("A file that the feed names has fewer rows than it says.")
     except _REFUSED as error:
         raise ProtocolError(f"A file that the feed names is no segment: {error}") from error
-
-
-def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Join batches up to some mebibytes."""
-    held: list[pa.RecordBatch] = []
-    for batch in batches:
-        held.append(batch)
-        if sum(one.nbytes for one in held) >= _PIECE:
-            yield pa.Table.from_batches(held)
-            held.clear()
-    if held:
-        yield pa.Table.from_batches(held)
 
 
 def _expect_columns(schema: pa.Schema) -> None:
@@ -252,7 +233,7 @@ def _holds(metadata: parquet.FileMetaData, number: int, name: str, low: int, hig
     return bool(found.min <= high and low <= found.max)
 
 
-def _between(rows: pa.Table, after: int, upto: int) -> pa.Table:
+def _between(rows: pa.RecordBatch, after: int, upto: int) -> pa.RecordBatch:
     """Return the rows after one position, up to another."""
     at = rows.column("position")
     if len(at) and at[0].as_py() > after and at[-1].as_py() <= upto:
