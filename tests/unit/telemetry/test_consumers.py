@@ -73,25 +73,18 @@ def test_every_hook_is_measured(reader, collected, registry, value):
     assert b"secret" not in generate_latest(registry)
 
 
-def test_leases_held_are_those_of_now(registry, value):
-    """The gauge of leases shows how many are held now, for each consumer."""
-    observer = Prometheus(registry)
-    observer.held(CONSUMER, frozenset({1, 2, 3}))
-    observer.held("another", frozenset({4}))
-    assert value("consumer_partitions_held", consumer=CONSUMER) == 3
-    observer.held(CONSUMER, frozenset())
-    assert value("consumer_partitions_held", consumer=CONSUMER) == 0
-    assert value("consumer_partitions_held", consumer="another") == 1
-
-
-def test_halted_partition_shows_until_it_goes_on(registry, value):
-    """A halted partition is shown until something of it is committed or its lease is gone."""
+def test_leases_and_halted_partitions_are_those_of_now(registry, value):
+    """The gauges show how many leases are held now, and a halted partition until an event of it
+    is committed or its lease is gone; for each consumer.
+    """
     observer = Prometheus(registry)
     for partition in (3, 4, 5):
         observer.halted(CONSUMER, partition, KeyError())
     observer.halted("another", 3, KeyError())
     observer.committed(CONSUMER, 7, 1)
     observer.held(CONSUMER, frozenset({3, 4, 7}))
+    observer.held("another", frozenset({3}))
+    assert value("consumer_partitions_held", consumer=CONSUMER) == 3
 
     def shown():
         return [
@@ -107,3 +100,5 @@ def test_halted_partition_shows_until_it_goes_on(registry, value):
     observer.held(CONSUMER, frozenset())
     assert shown() == [0, 0, 0, None]
     assert value("consumer_partition_halted", consumer="another", partition="3") == 1
+    assert value("consumer_partitions_held", consumer=CONSUMER) == 0
+    assert value("consumer_partitions_held", consumer="another") == 1
