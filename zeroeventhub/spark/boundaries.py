@@ -42,11 +42,6 @@ class Scan:
 class Boundaries:
     """Find cursors in a feed with a known layout.
 
-    Args:
-        connection: to the feed.
-        options: which partitions are read, and how.
-        info: the layout.
-
     Attributes:
         info: the layout.
         partitions: those to read, each after the one that it starts after.
@@ -67,11 +62,7 @@ class Boundaries:
         ]
 
     def starts(self, boundary: Boundary) -> dict[int, str]:
-        """Return where each partition is read from.
-
-        Raises:
-            ConfigurationError: offsets leave a partition out.
-        """
+        """Return where each partition is read from; refuse offsets that leave one out."""
         since = self._options.since
         if boundary == EARLIEST and since and CURSOR_OF_TIME in self.info.extensions:
             boundary = Moments(since, {})
@@ -131,14 +122,7 @@ class Boundaries:
         )
 
     def scan(self, partition: int, start: str, *, events: int | None, stop: str | None) -> Scan:
-        """Return how far a read of some events goes.
-
-        Args:
-            partition: the partition.
-            start: where the read begins.
-            events: the most events to read; None for no limit.
-            stop: where the read ends at the latest; None for the head.
-        """
+        """Return how far a read of at most so many events goes, up to `stop` or the head."""
         if not self.can_stop:
             return self._scan_pages(partition, start, events, None)
         if events is None:

@@ -115,12 +115,7 @@ _SCALARS: dict[type[DataType], Any] = {
 def json_type(kind: DataType, texts: Any) -> Any:
     """Return the decoder's type for a type of Spark.
 
-    Args:
-        kind: Spark's type.
-        texts: the decoder's type of a STRING: str, or Raw for any JSON unchanged.
-
-    Raises:
-        ConfigurationError: JSON cannot be read as this type.
+    A STRING is read as `texts`: str, or Raw for any JSON unchanged.
     """
     match kind:
         case ArrayType(elementType=element, containsNull=optional):
@@ -184,11 +179,7 @@ def texts_of(data: pa.StringArray) -> Iterator[memoryview]:
 
 
 class Attributes:
-    """Read the attributes of events.
-
-    Args:
-        data: the JSON of each event.
-    """
+    """Read the attributes of events from their JSON."""
 
     def __init__(self, data: pa.StringArray) -> None:
         self._data = data
@@ -264,9 +255,6 @@ class JsonColumns:
         fields: the columns, named as the members.
         corrupt: the name of the column for the JSON of events that do not fit, whose other columns
             are null; None if they are an error.
-
-    Raises:
-        ConfigurationError: JSON cannot be read as the type of a column.
     """
 
     def __init__(self, fields: Sequence[StructField], corrupt: str | None) -> None:
@@ -280,11 +268,7 @@ class JsonColumns:
         self._decode_raw = msgspec.json.Decoder(json_type(self._row, msgspec.Raw)).decode
 
     def columns(self, data: pa.StringArray, schema: pa.Schema) -> dict[str, pa.Array]:
-        """Return the columns of events, given their JSON and the columns' types.
-
-        Raises:
-            ProtocolError: an event does not fit, and there is no column for it.
-        """
+        """Return the columns of events, given their JSON and the columns' types."""
         try:
             found = self._arrays(self._rows(data), schema)
         except _UNFIT:
@@ -381,20 +365,13 @@ def default_schema(*, with_headers: bool) -> StructType:
 
 
 class Columns:
-    """Make the columns of a schema out of pages.
+    """Make the columns of a schema out of pages; refuse a schema whose columns cannot be made.
 
     Columns that the source does not know are members of the events' JSON objects.
-
-    Args:
-        schema: the columns.
-        options: which types of events to read, and the column of those that do not fit.
 
     Attributes:
         known: the columns that are not members of the events' JSON.
         with_headers: whether headers are one of them.
-
-    Raises:
-        ConfigurationError: a column cannot be made.
     """
 
     def __init__(self, schema: StructType, options: Options) -> None:
@@ -423,11 +400,7 @@ class Columns:
         self._schema = arrow_schema(schema)
 
     def batches(self, page: RangePage) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a page.
-
-        Raises:
-            ProtocolError: an event does not fit the schema, and there is no column for it.
-        """
+        """Yield the rows of a page."""
         left = page.count
         for data, headers in _events(page.page):
             taken = data.slice(0, left)

@@ -56,15 +56,7 @@ class Connection:
         self._open()
 
     def request(self, call: Callable[[Client], _Answer]) -> _Answer:
-        """Send a request until it is answered.
-
-        Args:
-            call: sends the request with a client; it may be called several times.
-
-        Raises:
-            TransientError: the last attempt failed.
-            ZeroEventHubError: the feed refused.
-        """
+        """Send a request, up to `attempts` times until it is answered."""
         budget = self.retry_budget()
         while True:
             try:
@@ -94,10 +86,6 @@ class Connection:
 
         It sends none of the feed's headers, and shows the client's certificate only to the feed's
         own origin.
-
-        Raises:
-            ConfigurationError: the options do not allow files from there.
-            ProtocolError: it is no URL.
         """
         try:
             origin, is_own = origin_of(url), origin_of(url) == origin_of(self._options.url)

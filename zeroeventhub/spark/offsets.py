@@ -66,11 +66,7 @@ class Offsets:
 
     @classmethod
     def of(cls, document: Any) -> "Offsets":
-        """Read the JSON form of offsets, or cursors by partition.
-
-        Raises:
-            ConfigurationError: the document is neither.
-        """
+        """Read the JSON form of offsets, or cursors by partition; refuse any other document."""
         try:
             plain = document.get("cursors", document)
             offsets = cls(
@@ -111,9 +107,7 @@ class Offsets:
     def cursor(self, partition: int, ancestors: tuple[int, ...]) -> str | None:
         """Return where to read a partition from; None if it has not been begun (SPEC 8.4).
 
-        Args:
-            partition: the partition.
-            ancestors: those whose cursors are valid in it, nearest first.
+        The cursors of its ancestors, nearest first, are valid in it.
         """
         line = (partition, *ancestors)
         return next((self.cursors[one] for one in line if one in self.cursors), None)

@@ -37,9 +37,6 @@ class Credentials:
 
     Attributes:
         places: by the name of an option, the variable or the file that it names.
-
-    Raises:
-        ConfigurationError: two options name the same secret, or one needs another.
     """
 
     places: Mapping[str, str] = field(default_factory=dict)
@@ -54,11 +51,7 @@ class Credentials:
                 raise ConfigurationError(f"{one} is for the key of a tlsCertificateFile: give it.")
 
     def headers(self) -> dict[str, str]:
-        """Read the headers to send.
-
-        Raises:
-            ConfigurationError: a place cannot be read, or holds nothing that can be sent.
-        """
+        """Read the headers to send."""
         headers: dict[str, str] = {}
         if text := self._secret("headers"):
             headers |= _read_headers(text)
@@ -72,15 +65,7 @@ class Credentials:
         return headers
 
     def open(self, headers: Mapping[str, str], *, with_certificate: bool = True) -> httpx.Client:
-        """Open an HTTP client, which the caller closes.
-
-        Args:
-            headers: what `headers` returned.
-            with_certificate: whether to show the client's certificate.
-
-        Raises:
-            ConfigurationError: a certificate or a key cannot be read.
-        """
+        """Open an HTTP client that sends headers and may show the client's certificate."""
         authorities = self.places.get("tlsCaFile")
         certificate = self.places.get("tlsCertificateFile") if with_certificate else None
         if not authorities and not certificate:
@@ -159,11 +144,7 @@ class Moments:
     by_partition: Mapping[int, datetime]
 
     def of(self, partition: int) -> datetime:
-        """Return the moment for a partition.
-
-        Raises:
-            ConfigurationError: the options give none.
-        """
+        """Return the moment for a partition."""
         moment = self.by_partition.get(partition, self.of_all)
         if moment is None:
             raise ConfigurationError(

@@ -25,11 +25,7 @@ _ADVICE = (
 
 
 class DataLossPolicy:
-    """Fail if unread events are gone, or log it and continue.
-
-    Args:
-        fails: whether to fail.
-    """
+    """Fail if unread events are gone, or log it and continue."""
 
     def __init__(self, *, fails: bool) -> None:
         self._fails = fails
@@ -41,11 +37,6 @@ class DataLossPolicy:
 
         Returns:
             The answer; None if the cursor is of another history, in which it means nothing.
-
-        Raises:
-            Trimmed: events after the cursor are gone, and `fails` is set; or the cursor at which
-                the read was to end is gone.
-            Diverged: the feed has another history by now, and `fails` is set.
         """
         try:
             return call(cursor)
@@ -121,12 +112,7 @@ def _with_layout(
 
 
 class Plan:
-    """Plan reads of a feed.
-
-    Args:
-        connection: to the feed.
-        options: which feed to read, and how.
-    """
+    """Plan reads of a feed; a task is a list of ranges that are read one after the other."""
 
     def __init__(self, connection: Connection, options: Options) -> None:
         self._connection = connection
@@ -135,11 +121,7 @@ class Plan:
 
     @_with_layout
     def batch(self, feed: Boundaries) -> list[list[Range]]:
-        """Plan a batch, whose end is fixed now.
-
-        Returns:
-            The tasks: each has one range or more, to be read one after the other.
-        """
+        """Return the tasks of a batch, whose end is fixed now."""
         starts = feed.starts(self._options.starting or EARLIEST)
         if not feed.can_stop:
             return self._scanned(feed, starts)
@@ -173,14 +155,9 @@ class Plan:
     def advance(
         self, feed: Boundaries, start: Offsets, limit: int | None, target: Offsets | None
     ) -> Offsets:
-        """Return where a micro-batch ends.
+        """Return where a micro-batch ends, at the latest at `target`.
 
-        Args:
-            feed: the feed's layout.
-            start: where the micro-batch begins.
-            limit: the most events of the micro-batch, though one of each partition is always
-                allowed; None for no limit.
-            target: offsets beyond which nothing is read; None for none.
+        It has at most `limit` events, though each partition may always have one.
         """
         if limit is None and not feed.can_stop:
             limit = SCANNED

@@ -24,13 +24,7 @@ __all__ = ["read_task", "tasks_of"]
 
 
 class RangeReader:
-    """Read ranges.
-
-    Args:
-        connection: to the feed.
-        options: how to read it.
-        with_headers: whether to read the headers of events.
-    """
+    """Read ranges of a feed, as pages of files or of the feed itself."""
 
     def __init__(self, connection: Connection, options: Options, *, with_headers: bool) -> None:
         self._connection = connection
@@ -41,13 +35,7 @@ class RangeReader:
         self._info: FeedInfo | None = None
 
     def pages(self, one: Range) -> Iterator[RangePage]:
-        """Yield the pages of a range; the next page is fetched while one is used.
-
-        Raises:
-            Gone: the feed no longer has events of the range.
-            TransientError: the last attempt of a request failed.
-            ZeroEventHubError: the feed refused a request.
-        """
+        """Yield the pages of a range; the next page is fetched while one is used."""
         # A thread fetches ahead: httpx waits, and decoding releases the GIL. It holds two pages.
         with ThreadPoolExecutor(1) as ahead:
             pages = self._read(one)
@@ -197,11 +185,7 @@ def tasks_of(planned: list[list[Range]]) -> list[InputPartition]:
 def read_task(
     partition: InputPartition, columns: Columns, options: Options
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task.
-
-    Raises:
-        ZeroEventHubError: the feed refused, failed, or sent an event that does not fit.
-    """
+    """Yield the rows of a task."""
     log_to_stderr()
     ranges = partition.ranges if isinstance(partition, Task) else ()
     rows, size = 0, 0

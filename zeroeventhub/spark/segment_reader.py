@@ -162,20 +162,10 @@ _ROWS = 10_000
 def read_part(
     part: SegmentPart, partition: int, after: int, http: httpx.Client
 ) -> Iterator[tuple[int, pa.StringArray]]:
-    """Yield the events of a part of a file, some rows at a time.
-
-    Args:
-        part: says where they are.
-        partition: whose events to read.
-        after: the position up to which they have been read.
-        http: sends requests to the server that has the file.
+    """Yield a partition's events after a position, some rows at a time.
 
     Yields:
         The position of the last event, and the JSON of each.
-
-    Raises:
-        ProtocolError: the file is not of the form that a segment has.
-        Unreachable: the file cannot be read now, or no longer by its URL.
     """
     after = max(after, part.after)
     url = urlsplit(part.url)
@@ -242,22 +232,13 @@ def _between(rows: pa.RecordBatch, after: int, upto: int) -> pa.RecordBatch:
 
 
 class SegmentReader:
-    """Read ranges as far as they are in files.
-
-    Args:
-        connection: to the feed.
-    """
+    """Read ranges as far as they are in files."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def read(self, one: Range) -> Generator[tuple[RangePage, Range], None, Range]:
-        """Yield each page with the rest of the range after it; return the rest without files.
-
-        Raises:
-            TransientError: the last attempt failed at the feed, or at the server of the files.
-            ZeroEventHubError: the feed refused, or a file is not of its form.
-        """
+        """Yield each page with the rest of the range after it; return the rest without files."""
         budget, done = self._connection.retry_budget(), 0
         while (found := self._segments(one, is_begun=done > 0)).parts:
             try:

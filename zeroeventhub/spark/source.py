@@ -49,12 +49,9 @@ _MOST_TYPES = 100
 
 
 def narrowed(options: Options, filters: Sequence[Any], columns: AbstractSet[str]) -> Options:
-    """Narrow what is read to events that some filters allow, or somewhat more.
+    """Narrow what is read to events that pass all filters of Spark, or somewhat more.
 
-    Args:
-        options: what is read without filters.
-        filters: of `pyspark.sql.datasource`; a row has to pass all of them.
-        columns: those that are not members of the events' JSON, whose names may be any.
+    Only filters by `columns` count: members of the events' JSON may have the same names.
     """
     for one in filters:
         attribute = getattr(one, "attribute", ())
@@ -89,16 +86,12 @@ def _of_types(options: Options, names: frozenset[Any]) -> Options:
 
 
 class _TaskReader:
-    """Read the tasks of a batch or a micro-batch.
-
-    Args:
-        schema: the columns; one that cannot be made is refused here and not by a task.
-        options: which feed to read, and how.
-    """
+    """Read the tasks of a batch or a micro-batch."""
 
     def __init__(self, schema: StructType, options: Options) -> None:
         self._schema = schema
         self._options = options
+        # A column that cannot be made is refused here, and not by a task.
         self._known = Columns(schema, options).known
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -167,9 +160,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, AvailableNow):
     ) -> dict[str, Any]:
         """Return where the next micro-batch ends; `start` itself if there is nothing to read.
 
-        Args:
-            start: where it begins; None from PySpark before 4.2.
-            limit: its limit; None from PySpark before 4.2.
+        PySpark before 4.2 gives neither the start nor the limit.
         """
         begin = self._position if start is None else Offsets.of(start)
         if begin is None:

@@ -19,13 +19,7 @@ __all__ = ["ConsumerMetrics", "LagGauges"]
 
 
 class LagGauges:
-    """Look up a consumer's lag and its number of dead letters, by partition.
-
-    Args:
-        client: reads the feed.
-        store: has the consumer's cursors; made with a sync engine.
-        name: the consumer's name.
-    """
+    """Look up a consumer's lag and its number of dead letters, by partition."""
 
     def __init__(self, client: Client, store: CursorStore, name: str) -> None:
         self._name = name
@@ -65,11 +59,7 @@ def _count_letters(store: CursorStore, name: str) -> dict[int, int]:
 
 
 class ConsumerMetrics(Observer):
-    """Measure what consumers do.
-
-    Args:
-        instruments: keep the measurements.
-    """
+    """Measure what consumers do."""
 
     def __init__(self, instruments: Instruments) -> None:
         self._instruments = instruments

@@ -168,14 +168,7 @@ _Found = TypeVar("_Found")
 
 
 class Lookup(Generic[_Found]):
-    """Look up a value at each collection of metrics; if that fails, log why.
-
-    Args:
-        subject: the value's name in the log.
-        look_up: finds the value.
-        default: is returned if that fails.
-        extra: the attributes of the log's record.
-    """
+    """Look up a value at each collection of metrics; if that fails, log why."""
 
     def __init__(
         self, subject: str, look_up: Callable[[], _Found], default: _Found, extra: dict[str, Any]

@@ -43,12 +43,7 @@ _NAMES = {
 
 
 class OpenTelemetryInstruments:
-    """Keep the measurements of some metrics.
-
-    Args:
-        kept: the metrics that are recorded.
-        provider: makes them; None for the global one.
-    """
+    """Keep the measurements of some metrics."""
 
     def __init__(self, kept: Iterable[Metric], provider: metrics.MeterProvider | None) -> None:
         self._meter = metrics.get_meter("zeroeventhub", RELEASE, provider)

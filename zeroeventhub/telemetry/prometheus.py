@@ -25,16 +25,7 @@ _UNITS = {"s": "_seconds", "By": "_bytes"}
 
 
 class PrometheusInstruments:
-    """Keep the measurements of some metrics.
-
-    Args:
-        metrics: the metrics that are recorded.
-        registry: where they are registered; None for the client library's own registry.
-        advice: what the operator should do if the metrics are registered already.
-
-    Raises:
-        ConfigurationError: the registry has these metrics already.
-    """
+    """Keep the measurements of some metrics; refuse, with advice, to register them twice."""
 
     def __init__(
         self, metrics: Sequence[Metric], registry: CollectorRegistry | None, *, advice: str

@@ -24,11 +24,7 @@ __all__ = ["OpenTelemetryPublisher", "PrometheusPublisher"]
 
 
 class _PublisherMetrics(Observer):
-    """Measure what feeds do.
-
-    Args:
-        instruments: keep the measurements.
-    """
+    """Measure what feeds do."""
 
     def __init__(self, instruments: Instruments) -> None:
         self._record = instruments.record
