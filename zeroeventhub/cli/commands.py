@@ -12,16 +12,7 @@ from zeroeventhub.cli.consume import discover, sync, tail
 from zeroeventhub.cli.cursors import cursors, lag
 from zeroeventhub.cli.dead_letters import dead_letters
 from zeroeventhub.cli.demo import demo
-from zeroeventhub.cli.maintenance import (
-    check,
-    compact,
-    ddl,
-    erase,
-    horizon,
-    progress,
-    seal,
-    trim,
-)
+from zeroeventhub.cli.maintenance import check, compact, ddl, erase, horizon, progress, seal, trim
 from zeroeventhub.cli.serve import serve
 from zeroeventhub.errors import (
     ConfigurationError,
