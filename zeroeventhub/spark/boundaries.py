@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.assignment import choose
-from zeroeventhub.consumer.steps import EmptyPages, reaches_head
+from zeroeventhub.consumer.steps import EmptyPages
 from zeroeventhub.errors import ConfigurationError, CutPage
 from zeroeventhub.protocol import (
     CURSOR_OF_COUNT,
@@ -140,7 +140,7 @@ class Boundaries:
     def _scan_all(self, partition: int, start: str, stop: str | None) -> Scan:
         """Find out whether there is an event, and where all events end."""
         page = self._page(partition, start, 1, stop)
-        if not page.events and (page.stop_reached or reaches_head(page, start)):
+        if not page.events and (page.stop_reached or page.caught_up or page.cursor == start):
             return Scan(start, 0, at_head=True)
         if stop is None:
             # Another process may answer, whose head lies before the event, or before the start.
@@ -157,7 +157,7 @@ class Boundaries:
             wanted = size if events is None else min(size, events - found)
             page = self._page(partition, cursor, wanted, stop)
             empty_pages.moves(page, partition, cursor)
-            at_head = page.stop_reached or reaches_head(page, cursor)
+            at_head = page.stop_reached or page.caught_up or page.cursor == cursor
             if 0 < len(page.events) < wanted and not self.can_stop:
                 end = self._cut(partition, cursor, page)
             elif page.events:
