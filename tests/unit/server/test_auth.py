@@ -72,13 +72,13 @@ def test_reader_that_asks_too_often_is_admitted_once_the_time_that_it_is_given_i
     quotas = Quotas(Quota(rate=1, burst=2), clock=lambda: now[0])
     for moment in (0.0, 0.0):
         now[0] = moment
-        quotas.counted(reader).end()
+        quotas.count(reader).in_flight -= 1
     now[0] = 0.75
     with pytest.raises(TooManyRequests) as refused:
-        quotas.counted(reader)
+        quotas.count(reader)
     assert refused.value.retry_after == pytest.approx(0.25)
     now[0] = 1.0
-    quotas.counted(reader).end()
+    quotas.count(reader).in_flight -= 1
 
 
 def test_reader_with_a_name_has_a_quota_by_default():
