@@ -90,7 +90,7 @@ class KeyQuery:
             rows = list(connection.execute(query, values).all())
             numbers = [row.version for row in rows]
             found = Rows.of_events(rows, self._mapper.event)
-            self._batch.learn(found.sizes)
+            self._batch.learn(found)
             for event, number in zip(found.events(0, len(numbers)), numbers, strict=True):
                 room -= len(event.raw)
                 if room < 0 and events:

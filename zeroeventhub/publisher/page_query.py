@@ -153,7 +153,8 @@ class Stretch:
             The index of the first row that was not added.
         """
         stop = min(len(rows.texts), start + request.limit - self.rows)
-        size = self.size + sum(rows.sizes[start:stop])
+        is_whole = stop - start == len(rows.texts)
+        size = self.size + (rows.size if is_whole else sum(rows.sizes[start:stop]))
         if size > room:
             last, stop, size, self.full = stop, start, self.size, True
             # The first event always fits, with the deleted ones before it.
@@ -278,7 +279,7 @@ class PageQuery:
             for rows in chunks:
                 if (count := len(rows.texts)) == 0:
                     continue
-                if (largest := batch.learn(rows.sizes)) > self.longest:
+                if (largest := batch.learn(rows)) > self.longest:
                     self.longest = largest
                     if largest > LONG and not self._has_warned:
                         self._warn_of_long(rows)

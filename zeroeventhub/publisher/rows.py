@@ -54,6 +54,7 @@ class Rows:
 
     Attributes:
         sizes: the bytes of each event; 0 for a deleted one.
+        size: the bytes of all of them.
         has_deleted: whether some of the events have been deleted.
     """
 
@@ -74,6 +75,7 @@ class Rows:
         except TypeError:
             self.sizes = [*map(len, (text or b"" for text in texts))]
             self.has_deleted = True
+        self.size = sum(self.sizes)
 
     @classmethod
     def of_events(cls, rows: list[Any], event: Callable[[Any], Event | None]) -> "Rows":
@@ -194,15 +196,15 @@ class BatchSize:
             return min(left, 1_000), FIRST
         return min(left, STATEMENT // self._usual + 1), min(CHUNK, LARGE // self._largest + 1)
 
-    def learn(self, sizes: Sequence[int]) -> int:
-        """Update the estimates from a batch of rows, by the bytes of each; return the largest.
+    def learn(self, rows: Rows) -> int:
+        """Update the estimates from a batch of rows; return the bytes of the largest event.
 
         The effect of a large row on later batches fades.
         """
-        largest = max(sizes, default=0)
-        if count := len(sizes):
+        largest = max(rows.sizes, default=0)
+        if count := len(rows.sizes):
             self._largest = max(largest, self._largest // 2, 1)
-            self._usual = max(sum(sizes) // count, 1)
+            self._usual = max(rows.size // count, 1)
             self._most = max(self._most, count)
         return largest
 
