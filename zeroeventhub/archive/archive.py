@@ -280,7 +280,9 @@ class Archive:
         self.objects.delete([_path(segment), _path(segment, PLACES)])
         return False
 
-    def erase(self, ids: Collection[str], keys: Collection[str], bare: Callable[[int], str]) -> int:
+    def erase(
+        self, ids: Collection[str], keys: Collection[str], cursor_at: Callable[[int], str]
+    ) -> int:
         """Replace segments by ones without some events; return how many events were erased.
 
         After an interruption, call it again: it continues with the segments that are left.
@@ -288,7 +290,7 @@ class Archive:
         Args:
             ids: erase the events with these ids.
             keys: erase the events of these keys as well.
-            bare: makes the cursor after an erased event from its position.
+            cursor_at: makes the cursor after an erased event from its position.
         """
         erased = 0
         for name in [segment.name for segment in self.look().segments]:
@@ -298,7 +300,7 @@ class Archive:
             ):
                 if not keys and not self._may_have(segment, ids):
                     break
-                written, events = without(self.content(segment), segment, ids, keys, bare)
+                written, events = without(self.content(segment), segment, ids, keys, cursor_at)
                 if written is None:
                     break
                 if self.replace(written, name, events):

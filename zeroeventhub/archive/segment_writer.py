@@ -240,7 +240,7 @@ def without(
     segment: Segment,
     ids: Collection[str],
     keys: Collection[str],
-    bare: Callable[[int], str],
+    cursor_at: Callable[[int], str],
 ) -> tuple[WrittenSegment | None, int]:
     """Rewrite a segment without some events; return it, None if it had none, and their number."""
     table = parquet.read_table(BytesIO(content)).cast(SCHEMA)
@@ -255,7 +255,7 @@ def without(
     last = segment.last
     at_end = pc.equal(table.column("position"), segment.upto)
     if pc.any(pc.and_(gone, at_end)).as_py():
-        last = bare(segment.upto)
+        last = cursor_at(segment.upto)
     writer = SegmentWriter()
     for batch in table.to_batches():
         writer.add_batch(batch)

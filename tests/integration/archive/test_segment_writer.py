@@ -64,8 +64,8 @@ def test_each_event_is_found_by_its_id_and_by_its_key(tmp_path, named):
     left = {number: number for number in range(1, 13)}
     for number, name in enumerate(names, 1):
         given = {"ids": [], "keys": []} | {named: [name, "none"]}
-        assert archive.erase(**given, bare=bare) == 1
-        assert archive.erase(**given, bare=bare) == 0
+        assert archive.erase(**given, cursor_at=bare) == 1
+        assert archive.erase(**given, cursor_at=bare) == 0
         left[number] = None
         assert data_of(archive) == left
     assert [segment.last for segment in archive.manifest.segments] == ["1-4", "1-8", "1-12"]
