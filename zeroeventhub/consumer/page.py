@@ -16,6 +16,7 @@ from zeroeventhub.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+    from typing import TypeAlias
 
     import psycopg
     from sqlalchemy import Table
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from zeroeventhub.consumer.config import Config
     from zeroeventhub.consumer.steps import Place
     from zeroeventhub.protocol import Event
+
+    SyncTransaction: TypeAlias = Connection | Session | psycopg.Connection[Any]
+    AsyncTransaction: TypeAlias = AsyncConnection | AsyncSession | psycopg.AsyncConnection[Any]
 
 __all__ = ["AsyncPendingPage", "DecodeHint", "PendingPage", "without_duplicates"]
 
@@ -72,11 +76,6 @@ class DecodeHint:
     data_type: Any = None
     form: TableForm | None = None
 
-    def insert_into(self, form: TableForm) -> None:
-        """Remember a table; only the first one counts."""
-        if self.data_type is None:
-            self.data_type, self.form = form.model, form
-
 
 @dataclass(frozen=True)
 class _Pending:
@@ -94,8 +93,9 @@ class _Pending:
         row: Callable[[Event], Mapping[str, Any]] | None,
         events: Sequence[Event] | None,
     ) -> None:
-        if row is None and events is None:
-            self._hint.insert_into(table_form(table, connection.dialect))
+        if row is None and events is None and self._hint.data_type is None:
+            form = table_form(table, connection.dialect)
+            self._hint.data_type, self._hint.form = form.model, form
         insert_events(connection, table, self.events if events is None else events, row)
 
     @property
@@ -140,7 +140,7 @@ class PendingPage(_Pending):
         cursor: the cursor after a commit.
     """
 
-    def commit(self, transaction: Connection | Session | psycopg.Connection[Any]) -> None:
+    def commit(self, transaction: SyncTransaction) -> None:
         """Move the cursor to the end of this page, in the transaction that holds its effects.
 
         Args:
@@ -155,9 +155,7 @@ class PendingPage(_Pending):
         with connection_of(transaction, self._engine) as connection:
             self._move(connection)
 
-    def unseen(
-        self, transaction: Connection | Session | psycopg.Connection[Any]
-    ) -> Sequence[Event]:
+    def unseen(self, transaction: SyncTransaction) -> Sequence[Event]:
         """Return the events that come for the first time, and remember them.
 
         Args:
@@ -172,7 +170,7 @@ class PendingPage(_Pending):
     def insert_into(
         self,
         table: Table,
-        transaction: Connection | Session | psycopg.Connection[Any],
+        transaction: SyncTransaction,
         *,
         row: Callable[[Event], Mapping[str, Any]] | None = None,
         events: Sequence[Event] | None = None,
@@ -209,16 +207,12 @@ class AsyncPendingPage(_Pending):
                 await apply(connection, page)
     """
 
-    async def commit(
-        self, transaction: AsyncConnection | AsyncSession | psycopg.AsyncConnection[Any]
-    ) -> None:
+    async def commit(self, transaction: AsyncTransaction) -> None:
         """Move the cursor to the end of this page; see `PendingPage.commit`."""
         async with async_connection_of(transaction, self._engine) as connection:
             await connection.run_sync(self._move)
 
-    async def unseen(
-        self, transaction: AsyncConnection | AsyncSession | psycopg.AsyncConnection[Any]
-    ) -> Sequence[Event]:
+    async def unseen(self, transaction: AsyncTransaction) -> Sequence[Event]:
         """Return the events that come for the first time; see `PendingPage.unseen`."""
         async with async_connection_of(transaction, self._engine) as connection:
             return await connection.run_sync(self._unseen)
@@ -226,7 +220,7 @@ class AsyncPendingPage(_Pending):
     async def insert_into(
         self,
         table: Table,
-        transaction: AsyncConnection | AsyncSession | psycopg.AsyncConnection[Any],
+        transaction: AsyncTransaction,
         *,
         row: Callable[[Event], Mapping[str, Any]] | None = None,
         events: Sequence[Event] | None = None,
@@ -237,9 +231,7 @@ class AsyncPendingPage(_Pending):
 
 
 @contextmanager
-def connection_of(
-    transaction: Connection | Session | psycopg.Connection[Any], engine: Engine
-) -> Iterator[Connection]:
+def connection_of(transaction: SyncTransaction, engine: Engine) -> Iterator[Connection]:
     """Yield the connection of a transaction, which stays open afterwards.
 
     Raises:
@@ -258,7 +250,7 @@ def connection_of(
 
 @asynccontextmanager
 async def async_connection_of(
-    transaction: AsyncConnection | AsyncSession | psycopg.AsyncConnection[Any], engine: Engine
+    transaction: AsyncTransaction, engine: Engine
 ) -> AsyncIterator[AsyncConnection]:
     """Yield the connection of a transaction; see `connection_of`."""
     match transaction:
