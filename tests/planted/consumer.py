@@ -119,6 +119,13 @@ PLANTED = (
         (_CONCURRENCY, "-k", "ahead and not async"),
     ),
     Planted(
+        "a program that is to end leaves a request at the head",
+        "consumer/concurrency.py",
+        "            self._answers.put(Stopped())\n",
+        "",
+        (f"{_CONSUMER}/test_consumer.py", "-k", "feed_at_its_head"),
+    ),
+    Planted(
         "a loop reads ahead of a feed that takes its time",
         "consumer/concurrency.py",
         "        self.waits = time.monotonic() - time.thread_time() - started",
