@@ -291,20 +291,21 @@ def test_signal_ends_a_run_after_its_page(request, either_shop, number, has_host
 def test_signal_does_not_wait_for_the_feed_at_its_head(sync_shop):
     """A program of threads that is to end does so while the feed holds a request at its head."""
     shop, answer = filled(sync_shop, 2, 1), threading.Event()
-    read, held, waited = shop.feed.read, [], []
+    read, held = shop.feed.read, []
 
     def hang(*place):
         page = read(*place)
         if not page.events and not held:
-            held.append(place)
+            held.append(time.monotonic())
             os.kill(os.getpid(), signal.SIGTERM)
-            waited.append(answer.wait(DEADLINE))
+            answer.wait(DEADLINE)
         return page
 
     shop.feed.wait()
     shop.feed.read = hang
     shop.run(write_page, follow=True, handle_signals=True)
-    assert (len(held), waited) == (1, [])
+    # Before the client gives the feed up by itself.
+    assert time.monotonic() - held[0] < 8
     answer.set()
     assert (shop.landed(), shop.leases()) == ([0, 1], 0)
 
