@@ -47,11 +47,3 @@ def test_error_is_transient_by_its_code(make):
     """An error is transient if its code is, whatever its details, and any other one stays."""
     codes = f"{PASSING[make]} {STAYING[make]}".split()
     assert " ".join(code for code in codes if is_transient(make(code))) == PASSING[make]
-
-
-def test_server_that_has_become_a_replica_is_transient():
-    """MariaDB has one number for all options that forbid a statement; being read-only passes."""
-    text = "The MariaDB server is running with the {} option so it cannot execute this statement"
-    error = pymysql.err.OperationalError
-    assert is_transient(error(1290, text.format("--read-only")))
-    assert not is_transient(error(1290, text.format("--secure-file-priv")))
