@@ -117,32 +117,24 @@ def _with_patience(make):
     return init
 
 
-@pytest.fixture(scope="session")
-def postgresql_server_url():
-    """The URL of a PostgreSQL server."""
-    with postgresql_server() as url:
-        yield url
+def _on_server(kind, server):
+    """Make fixtures: the URL of a server of one kind, and that of an empty database on it."""
+
+    @pytest.fixture(scope="session", name=f"{kind}_server_url")
+    def server_url():
+        with server() as url:
+            yield url
+
+    @pytest.fixture(name=f"{kind}_url")
+    def url(request):
+        with new_database(request.getfixturevalue(f"{kind}_server_url")) as url:
+            yield url
+
+    return server_url, url
 
 
-@pytest.fixture
-def postgresql_url(postgresql_server_url):
-    """The URL of an empty PostgreSQL database."""
-    with new_database(postgresql_server_url) as url:
-        yield url
-
-
-@pytest.fixture(scope="session")
-def mariadb_server_url():
-    """The URL of a MariaDB or MySQL server."""
-    with mariadb_server() as url:
-        yield url
-
-
-@pytest.fixture
-def mariadb_url(mariadb_server_url):
-    """The URL of an empty MariaDB database."""
-    with new_database(mariadb_server_url) as url:
-        yield url
+postgresql_server_url, postgresql_url = _on_server("postgresql", postgresql_server)
+mariadb_server_url, mariadb_url = _on_server("mariadb", mariadb_server)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ def ask(url: str, *, room: int | None = None) -> socket.socket:
     connection = socket.socket()
     if room is not None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
-    connection.settimeout(20)
+    connection.settimeout(60)
     connection.connect((parts.hostname, parts.port))
     target = f"{parts.path}?{parts.query}" if parts.query else parts.path
     connection.sendall(f"GET {target} HTTP/1.1\r\nHost: {parts.netloc}\r\n\r\n".encode())

@@ -30,12 +30,17 @@ def account(tmp_path):
         yield account
 
 
+@pytest.fixture
+def case(framing, packed):
+    """Answers of one form."""
+    return Case(framing, packed)
+
+
 @pytest.mark.slow
 @at_every(1, 8)
 @pytest.mark.parametrize(("framing", "packed"), FORMS)
-def test_answer_broken_at_any_byte_is_right_up_to_a_checkpoint(framing, packed, every):
+def test_answer_broken_at_any_byte_is_right_up_to_a_checkpoint(case, every):
     """Wherever an answer is cut, reset, truncated or corrupt, a page holds what is settled."""
-    case = Case(framing, packed)
     case.fetch_all(sync_fetch, every=every)
     assert case.findings.complaints == []
     assert case.findings.counts["Page"] > 100 / every
@@ -45,9 +50,8 @@ def test_answer_broken_at_any_byte_is_right_up_to_a_checkpoint(framing, packed, 
 @pytest.mark.slow
 @at_every(5, 15)
 @pytest.mark.parametrize(("framing", "packed"), SOME_FORMS)
-def test_async_client_makes_the_same_of_it(framing, packed, every):
+def test_async_client_makes_the_same_of_it(case, every):
     """The async client gives the same pages and errors."""
-    case = Case(framing, packed)
     case.fetch_all(async_fetch, every=every)
     assert case.findings.complaints == []
     assert case.findings.counts["Page"] > 100 / every
@@ -56,9 +60,8 @@ def test_async_client_makes_the_same_of_it(framing, packed, every):
 @pytest.mark.slow
 @at_every(13, 39)
 @pytest.mark.parametrize(("framing", "packed"), SOME_FORMS)
-def test_consumer_goes_on_after_every_break(framing, packed, every, account):
+def test_consumer_goes_on_after_every_break(case, every, account):
     """Whatever becomes of the first answer, in the end every event has taken effect once."""
-    case = Case(framing, packed)
     case.consume_all(account, every=every)
     assert case.findings.complaints == []
     assert case.findings.counts["trials"] > 900 / every

@@ -129,7 +129,7 @@ def test_lease_that_is_lost_while_apply_works_costs_the_commit(every_shop):
             rival.join(0.1)
 
     shop.feed.publish(event(1), event(2))
-    shop.run(apply, limit=1, lease=0.3)
+    shop.run(apply, limit=1, lease=2)
     for rival in taken:
         rival.join(DEADLINE)
     assert shop.landed() == [1, 2]
@@ -567,7 +567,7 @@ def test_letters_are_looked_for_until_none_is_due(sync_shop):
 
 def test_letters_that_are_marked_at_the_head_are_applied(lettered):
     """A consumer that waits at the head finds them without any news of the feed."""
-    running = lettered.start(write_page, failures=HELD, lease=0.15)
+    running = lettered.start(write_page, failures=HELD, lease=2)
     lettered.retry()
     lettered.until_landed(5)
     running.stop()

@@ -109,7 +109,7 @@ def test_stop_wakes_a_loop_at_the_head(sync_shop):
 def test_layout_that_changes_while_it_is_followed_is_read_on(either_shop):
     """Children follow their parent, heirs go on from its cursor, and every event comes once."""
     shop = filled(either_shop, 4, 2)
-    running = shop.start(lease=0.3)
+    running = shop.start(lease=2)
     shop.until_landed(4)
     feed = shop.feed
     feed.publish(event(4))

@@ -117,7 +117,7 @@ def test_observer_that_raises_ends_the_run(busy):
 def test_cursor_that_is_put_back_is_seen_at_the_head(shop):
     """A run that waits at the head reads again what an operator wants again, without any news."""
     filled(shop, 2, 1)
-    running = shop.start(lease=0.3)
+    running = shop.start(lease=2)
     shop.until_landed(2)
     until(lambda: len(shop.feed.asked) > 2, "the head is looked at")
     shop.put("0")
