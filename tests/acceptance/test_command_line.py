@@ -5,7 +5,7 @@ import signal
 import subprocess
 
 import pytest
-from harness.command_line import PROGRAM, started
+from harness.command_line import PATIENCE, PROGRAM, started
 from harness.readers import mounted
 from harness.shop import fill, orders, write
 from harness.waiting import until
@@ -62,17 +62,21 @@ def test_syncs_that_are_killed_and_share_the_work_land_every_event_once(
     feed, any_engine, any_database_url
 ):
     """Killed between its pages and started again, twice at once, sync lands every event once."""
-    into = ("--into", any_database_url, "--table", "landed", "--consumer", "copy", "--lease", 1.0)
+    into = ("--into", any_database_url, "--table", "landed", "--consumer", "copy", "--lease", 3.0)
     for count in (1, 30):
         with started("sync", feed, *into, "--page", 1) as process:
-            until(lambda least=count: len(landed(any_engine)) >= least, f"{count} have landed")
+            until(
+                lambda least=count: len(landed(any_engine)) >= least,
+                f"{count} have landed",
+                PATIENCE,
+            )
             process.kill()
     with (
         started("sync", feed, *into, "--page", 1) as one,
         started("sync", feed, *into, "--page", 1) as other,
     ):
         for process in (one, other):
-            _, errors = process.communicate(timeout=60)
+            _, errors = process.communicate(timeout=PATIENCE)
             assert process.returncode == 0, errors
     rows = landed(any_engine)
     assert [row[:2] for row in rows] == [(part, n) for part in range(2) for n in range(1, 51)]
@@ -84,8 +88,8 @@ def test_sync_ends_on_sigterm(feed, tmp_path):
     copy = create_engine(f"sqlite:///{tmp_path / 'copy.db'}")
     options = ("--into", copy.url, "--table", "landed", "--consumer", "copy", "--follow", "--json")
     with started("sync", feed, *options) as process:
-        until(lambda: len(landed(copy)) == 100, "every event has landed")
+        until(lambda: len(landed(copy)) == 100, "every event has landed", PATIENCE)
         process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=PATIENCE)
         assert (process.returncode, json.loads(output)["landed"]) == (0, 100)
     copy.dispose()

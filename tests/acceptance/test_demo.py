@@ -4,7 +4,7 @@ import json
 import sys
 
 import pytest
-from harness.command_line import run, started
+from harness.command_line import PATIENCE, run, started
 
 
 @pytest.mark.parametrize("flights", [300, pytest.param(8_000, marks=pytest.mark.test_all)])
@@ -48,6 +48,6 @@ def test_demo_says_what_is_wrong(tmp_path, program, code, words):
     script = tmp_path / "program.py"
     script.write_text(f'{program}\nif __name__ == "__main__":\n    main()\n')
     with started("demo", "--flights", 10, program=[sys.executable, script]) as process:
-        shown = "".join(process.communicate(timeout=60))
+        shown = "".join(process.communicate(timeout=PATIENCE))
     assert process.returncode == code
     assert words in shown

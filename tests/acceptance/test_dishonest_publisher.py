@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
-from harness.command_line import DEADLINE, PROGRAM, invoke
+from harness.command_line import PATIENCE, PROGRAM, invoke
 from harness.stores import new_store
 from harness.web import serving
 from sqlalchemy import create_engine
@@ -82,10 +82,10 @@ def test_tail_is_harmless_on_a_terminal_alone():
     page = PlainTextResponse(f'{line}\n{{"cursor":"1","caughtUp":true}}\n')
     with publisher(feed(), page) as url:
         command = [*PROGRAM, "tail", url]
-        piped = subprocess.run(command, capture_output=True, timeout=DEADLINE, check=True).stdout
+        piped = subprocess.run(command, capture_output=True, timeout=PATIENCE, check=True).stdout
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 25, 200, 0, 0))
-        subprocess.run(command, stdout=theirs, timeout=DEADLINE, check=True)
+        subprocess.run(command, stdout=theirs, timeout=PATIENCE, check=True)
         os.close(theirs)
         shown = os.read(ours, 10_000)
         os.close(ours)

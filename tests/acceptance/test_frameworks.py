@@ -12,7 +12,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
-from harness.command_line import address_of
+from harness.command_line import PATIENCE, address_of
 from harness.readers import mounted
 from harness.shop import metadata, orders, place
 from harness.waiting import until
@@ -114,6 +114,6 @@ def test_consumer_in_a_lifespan_leaves_signals_to_its_server(sqlite, tmp_path):
                 "all orders are invoiced",
             )
             process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=60) in {0, -signal.SIGTERM}
+            assert process.wait(timeout=PATIENCE) in {0, -signal.SIGTERM}
         finally:
             process.kill()

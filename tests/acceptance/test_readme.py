@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from harness.command_line import address_of, started
+from harness.command_line import PATIENCE, address_of, started
 from harness.waiting import until
 from sqlalchemy import create_engine, inspect, text
 
@@ -131,7 +131,7 @@ def test_consumer_of_the_readme_bills_each_order_once(shop, follow, billing, exa
     assert billed(billing) == [("bob", 7.5), ("ada", 12), ("eve", 99)]
     if example != "consumer":
         process.terminate()
-        assert process.wait(timeout=60) == 0, process.stderr.read()
+        assert process.wait(timeout=PATIENCE) == 0, process.stderr.read()
 
 
 def test_feed_of_ones_own_making_publishes_a_file(start, tmp_path):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
-from harness.command_line import started
+from harness.command_line import PATIENCE, started
 from harness.shop import fill
 
 
@@ -57,4 +57,4 @@ def test_serve_announces_a_curl_line_that_works(shop):
             'zeroeventhub_publisher_horizon_age_seconds{feed="feed"} 0.0',
         }
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=60) in {0, -signal.SIGTERM}
+        assert process.wait(timeout=PATIENCE) in {0, -signal.SIGTERM}

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from harness.waiting import DEADLINE, until
+from harness.waiting import until
 
 PROGRAM = [sys.executable, "-m", "zeroeventhub"]
+PATIENCE = 200  # seconds that a process may take for anything
 ADDRESS = re.compile(r"[Rr]unning on (http://[0-9.:]+)")
 
 
@@ -41,7 +42,7 @@ def run(*arguments: object, **options: object) -> subprocess.CompletedProcess[st
         [*PROGRAM, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=DEADLINE,
+        timeout=PATIENCE,
         check=False,
         **options,
     )
@@ -69,7 +70,7 @@ class Server:
         """Tell it to end; return how many seconds it took."""
         began = time.monotonic()
         self.process.send_signal(signal.SIGTERM)
-        self.process.wait(DEADLINE)
+        self.process.wait(PATIENCE)
         return time.monotonic() - began
 
 
@@ -79,13 +80,17 @@ def logged(command: list[object], log: Path, **environment: str) -> Iterator[Ser
     with log.open("w") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, env=os.environ | environment)
     try:
-        until(lambda: ADDRESS.search(log.read_text()) or process.poll() is not None, "it listens")
+        until(
+            lambda: ADDRESS.search(log.read_text()) or process.poll() is not None,
+            "it listens",
+            PATIENCE,
+        )
         found = ADDRESS.search(log.read_text())
         assert found, log.read_text()
         yield Server(found[1], process, log)
     finally:
         process.kill()
-        process.wait(DEADLINE)
+        process.wait(PATIENCE)
 
 
 @contextmanager
