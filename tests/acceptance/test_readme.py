@@ -118,7 +118,7 @@ def test_curl_shows_what_the_readme_shows(address):
 def test_consumer_of_the_readme_bills_each_order_once(shop, follow, billing, example):
     """The consumers write an invoice for every order, once, though they are killed."""
     process = follow(example)
-    until(lambda: len(billed(billing)) >= 2, "two orders are billed")
+    until(lambda: len(billed(billing)) >= 2, "two orders are billed", PATIENCE)
     process.kill()
     process.wait()
     if example != "consumer":
@@ -127,7 +127,7 @@ def test_consumer_of_the_readme_bills_each_order_once(shop, follow, billing, exa
             connection.execute(text("UPDATE zeroeventhub_members SET expires_at = 1"))
     process = follow(example)
     write(shop, '{"customer":"eve","amount":99}')
-    until(lambda: ("eve", 99) in billed(billing), "the third order is billed")
+    until(lambda: ("eve", 99) in billed(billing), "the third order is billed", PATIENCE)
     assert billed(billing) == [("bob", 7.5), ("ada", 12), ("eve", 99)]
     if example != "consumer":
         process.terminate()

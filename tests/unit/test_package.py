@@ -19,7 +19,7 @@ def python(code, *arguments, without=()):
     """Run code in a Python of its own, in which some packages are not installed."""
     hide = f"import sys; sys.modules.update(dict.fromkeys({list(without)!r}))\n"
     command = [sys.executable, "-W", "error", "-c", hide + code, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
 
 
 def test_client_needs_no_extra():

@@ -20,7 +20,7 @@ def test_client_of_the_peer_drains_our_feed(peer_python, any_engine):
     )
     with mounted(feed, any_engine) as url:
         process = run_peer(peer_python, "client.py", url, 3)
-        lines, _ = process.communicate(timeout=60)
+        lines, _ = process.communicate(timeout=200)
     assert process.returncode == 0
     received = [json.loads(line) for line in lines.splitlines()]
     assert sorted(received, key=lambda event: event[2]["n"]) == [
@@ -35,7 +35,7 @@ def peer_url(peer_python):
     port = process.stdout.readline().strip()
     yield f"http://127.0.0.1:{port}/feed/v1"
     process.terminate()
-    process.communicate(timeout=30)
+    process.communicate(timeout=200)
 
 
 def test_our_client_drains_the_feed_of_the_peer(peer_url):

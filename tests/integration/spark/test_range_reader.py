@@ -121,7 +121,7 @@ def test_published_peer_is_read_once(peer_python):
             assert all(dict(row["headers"]) for row in rows)
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=200)
 
 
 def test_publisher_that_cuts_answers(shop, publish):
