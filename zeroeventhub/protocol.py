@@ -2,9 +2,10 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, overload
 
 import msgspec
 
@@ -36,6 +37,7 @@ __all__ = [
     "WAIT",
     "CountedCursor",
     "Event",
+    "EventSequence",
     "Extension",
     "FeedInfo",
     "KeyPage",
@@ -156,6 +158,36 @@ class Event(msgspec.Struct, frozen=True, eq=False, gc=False):
 _UNSET = msgspec.UNSET
 _keep = msgspec.structs.force_setattr
 _decode = msgspec.json.Decoder().decode
+
+
+class EventSequence(Sequence[Event]):
+    """Act as the list of events that a subclass makes once one of them is read."""
+
+    @abstractmethod
+    def _all(self) -> list[Event]:
+        """Return the events."""
+
+    def __iter__(self) -> Iterator[Event]:
+        """Yield the events in order."""
+        return iter(self._all())
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Event]: ...
+    def __getitem__(self, index: int | slice) -> Event | list[Event]:
+        """Return one event, or a list of some."""
+        return self._all()[index]
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether another sequence has the same events in the same order."""
+        return self._all() == list(other) if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment] # it equals lists, which have none
+
+    def __repr__(self) -> str:
+        """Show the events as a list does."""
+        return repr(self._all())
 
 
 @dataclass(frozen=True)

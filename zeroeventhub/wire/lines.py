@@ -1,47 +1,15 @@
 """The events of a page as one text of lines, as publishers read them and servers send them."""
 
-from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import overload
+from collections.abc import Sequence
 
-from zeroeventhub.protocol import Event
+from zeroeventhub.protocol import Event, EventSequence
 
-__all__ = ["BETWEEN_EVENTS", "EventSequence", "Lines", "joined", "lines_of", "one_line", "size_of"]
+__all__ = ["BETWEEN_EVENTS", "Lines", "joined", "lines_of", "one_line", "size_of"]
 
 _BEFORE, _AFTER = b'{"data":', b"}\n"
 
 BETWEEN_EVENTS = _AFTER + _BEFORE
 """The bytes between the data of two events: no data has a newline in it."""
-
-
-class EventSequence(Sequence[Event]):
-    """Act as the list of events that a subclass makes once one of them is read."""
-
-    @abstractmethod
-    def _all(self) -> list[Event]:
-        """Return the events."""
-
-    def __iter__(self) -> Iterator[Event]:
-        """Yield the events in order."""
-        return iter(self._all())
-
-    @overload
-    def __getitem__(self, index: int) -> Event: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Event]: ...
-    def __getitem__(self, index: int | slice) -> Event | list[Event]:
-        """Return one event, or a list of some."""
-        return self._all()[index]
-
-    def __eq__(self, other: object) -> bool:
-        """Return whether another sequence has the same events in the same order."""
-        return self._all() == list(other) if isinstance(other, Sequence) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment] # it equals lists, which have none
-
-    def __repr__(self) -> str:
-        """Show the events as a list does."""
-        return repr(self._all())
 
 
 class Lines(EventSequence):

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 import msgspec
 
 from zeroeventhub.errors import CutPage, PageTooLarge, ProtocolError
-from zeroeventhub.protocol import FIRST, LAST, Event, Page, is_cursor
-from zeroeventhub.wire.lines import EventSequence, lines_of, one_line
+from zeroeventhub.protocol import FIRST, LAST, Event, EventSequence, Page, is_cursor
+from zeroeventhub.wire.lines import lines_of, one_line
 
 __all__ = [
     "PageBounds",

@@ -149,7 +149,7 @@ def test_run_gives_pages_that_are_inserted(request, database, is_async):
 
 def test_driver_that_knows_parameters_by_their_places_inserts_pages(postgresql_url):
     """A page is inserted through asyncpg."""
-    with opened(postgresql_url) as shop:
+    with opened(postgresql_url, is_async=True) as shop:
         url = make_url(postgresql_url).set(drivername="postgresql+asyncpg")
         shop.async_engine = create_async_engine(url, poolclass=NullPool)
         shop.feed.publish(event(1), event(2))
