@@ -74,7 +74,7 @@ class FeedApp:
 
     Attributes:
         name: the name of the feed's routes.
-        observer: sees the requests that have been answered; None for nobody.
+        observer: sees the requests that have been answered; None without one.
         shared_cache: whether shared caches may store immutable pages of a feed without
             authorization.
     """
