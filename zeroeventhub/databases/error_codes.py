@@ -12,7 +12,7 @@ from sqlalchemy import exc
 from zeroeventhub.databases import DATABASES
 from zeroeventhub.errors import FeedFailure, StoreUnavailable, Unavailable
 
-__all__ = ["explained", "is_duplicate", "is_transient", "reaching_store", "store_error"]
+__all__ = ["feed_error", "is_duplicate", "is_transient", "reaching_store", "store_error"]
 
 
 def is_transient(error: BaseException | None) -> bool:
@@ -65,29 +65,21 @@ def store_error(error: Exception, store: str = "The consumer's database") -> Exc
     return unavailable
 
 
-@contextmanager
-def explained() -> Iterator[None]:
-    """Turn a database's errors into the feed's, with the database's as their cause."""
-    try:
-        yield
-    except (exc.SQLAlchemyError, OSError) as error:
-        if _is(error, "late"):
-            raise Unavailable(
-                "A statement of the feed's took longer than it may.", retry_after=1
-            ) from error
-        if _is(error, "changed"):
-            raise FeedFailure(
-                "The feed's table, or what its ordering needs beside it, is not what it was."
-            ) from error
-        if _is(error, "denied"):
-            raise FeedFailure("The feed's user lacks a right that its query needs.") from error
-        if "Could not decode" in str(error):  # SQLite holds text that is not UTF-8
-            raise FeedFailure("A row holds text that is not UTF-8.") from error
-        if isinstance(error, (exc.OperationalError, exc.InterfaceError, exc.TimeoutError, OSError)):
-            raise Unavailable(
-                "The feed's database cannot answer just now.", retry_after=1
-            ) from error
-        raise FeedFailure("The feed's database refused the feed's query.") from error
+def feed_error(error: exc.SQLAlchemyError | OSError) -> FeedFailure | Unavailable:
+    """Return the feed's error for one of its database."""
+    if _is(error, "late"):
+        return Unavailable("A statement of the feed's took longer than it may.", retry_after=1)
+    if _is(error, "changed"):
+        return FeedFailure(
+            "The feed's table, or what its ordering needs beside it, is not what it was."
+        )
+    if _is(error, "denied"):
+        return FeedFailure("The feed's user lacks a right that its query needs.")
+    if "Could not decode" in str(error):  # SQLite holds text that is not UTF-8
+        return FeedFailure("A row holds text that is not UTF-8.")
+    if isinstance(error, (exc.OperationalError, exc.InterfaceError, exc.TimeoutError, OSError)):
+        return Unavailable("The feed's database cannot answer just now.", retry_after=1)
+    return FeedFailure("The feed's database refused the feed's query.")
 
 
 def is_duplicate(error: exc.IntegrityError) -> bool:

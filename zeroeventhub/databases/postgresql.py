@@ -125,11 +125,13 @@ class PostgreSQL(Database):
         if not connection.in_transaction():
             connection.begin()  # as SQLAlchemy does at the first of its own statements
         driver: Any = connection.connection.dbapi_connection
-        with _sqlalchemy_errors(connection, statement):
+        try:
             if isinstance(driver, AdaptedConnection):
                 driver.run_async(lambda own: _copy_async(own, *arguments))
             else:
                 _copy_sync(driver, *arguments)
+        except connection.dialect.loaded_dbapi.Error as error:
+            raise _statement_error(connection, statement, error) from error
 
     def lock_creation(self, connection: Connection) -> None:
         key = 0x7A65726F  # "zero" in ASCII
@@ -221,13 +223,13 @@ class PostgreSQL(Database):
 
         driver: Any = connection.connection.driver_connection
         statement, names, more = compiled
-        parameters = [{**more, **values}[name] for name in names]
+        parameters = [*map({**more, **values}.__getitem__, names)]
         pgconn = driver.pgconn
         arguments = (connection, None, statement, parameters, SimpleNamespace(), False)
         for listener in connection.dispatch.before_cursor_execute:  # those of the host's engine
             listener(*arguments)
-        with _sqlalchemy_errors(connection, statement):
-            sent = [str(value).encode() for value in parameters]
+        try:
+            sent = [*map(str.encode, map(str, parameters))]
             pgconn.send_query_params(statement.encode(), sent)
             pgconn.set_chunked_rows_mode(size)
             is_complete = False
@@ -242,6 +244,8 @@ class PostgreSQL(Database):
                 # The connection accepts no other statement before the end of this one's result.
                 while not is_complete and driver.wait(fetch(pgconn)) is not None:
                     pass
+        except connection.dialect.loaded_dbapi.Error as error:
+            raise _statement_error(connection, statement, error) from error
         for listener in connection.dispatch.after_cursor_execute:
             listener(*arguments)
 
@@ -318,15 +322,11 @@ def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from _nodes(below)
 
 
-@contextmanager
-def _sqlalchemy_errors(connection: Connection, statement: str) -> Iterator[None]:
-    """Raise the driver's errors as SQLAlchemy does."""
+def _statement_error(connection: Connection, statement: str, error: Exception) -> Exception:
+    """Return SQLAlchemy's error for one of the driver's."""
     dialect: Any = connection.dialect
     kind = dialect.loaded_dbapi.Error
-    try:
-        yield
-    except kind as error:
-        raise DBAPIError.instance(statement, None, error, kind, dialect=dialect) from error
+    return DBAPIError.instance(statement, None, error, kind, dialect=dialect)
 
 
 @lru_cache(maxsize=64)

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
-__all__ = ["Autocommit", "ReadOnlySession", "as_sqlalchemy", "read_only", "set_autocommit"]
+__all__ = ["Autocommit", "ReadOnlySession", "read_only", "set_autocommit", "state_error"]
 
 
 class ReadOnlySession(Protocol):
@@ -53,46 +53,35 @@ def read_only(
         session: that of its database.
         step: as in `ReadOnlySession.begin`.
     """
+    is_restored = False
     try:
         kept = session.begin(connection, step)
-    except BaseException:
-        connection.invalidate()
-        raise
-    try:
-        yield
-    except Exception:
-        _end(connection, session, kept)
-        raise
-    except BaseException:  # in the middle of a query, whose result is still to come
-        connection.invalidate()
-        raise
-    _end(connection, session, kept)
-
-
-def _end(connection: Connection, session: ReadOnlySession, kept: Any) -> None:
-    if connection.invalidated:
-        return  # it broke; the pool discards it
-    try:
-        session.end(connection, kept)
-    except BaseException:
-        connection.invalidate()
-        raise
+        try:
+            yield
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                connection.invalidate()  # a query was cut short: its result is still to come
+            raise
+        finally:
+            if not connection.invalidated:  # the pool discards a connection that broke
+                session.end(connection, kept)
+            is_restored = True
+    finally:
+        if not is_restored:
+            connection.invalidate()
 
 
 def set_autocommit(connection: Connection, *, to: bool) -> bool:
     """Set the driver's autocommit mode, and return the one before."""
     driver: Any = connection.connection.dbapi_connection
-    with as_sqlalchemy(connection):
+    try:
         kept = bool(driver.autocommit)
         driver.autocommit = to
+    except connection.dialect.loaded_dbapi.Error as error:
+        raise state_error(error) from error
     return kept
 
 
-@contextmanager
-def as_sqlalchemy(connection: Connection) -> Iterator[None]:
-    """Raise the driver's errors as SQLAlchemy's."""
-    dialect: Any = connection.dialect
-    try:
-        yield
-    except dialect.loaded_dbapi.Error as error:
-        raise OperationalError("the state of the connection", None, error) from error
+def state_error(error: Exception) -> OperationalError:
+    """Return SQLAlchemy's error for one of the driver's that concerns a connection's state."""
+    return OperationalError("the state of the connection", None, error)

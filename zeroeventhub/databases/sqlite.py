@@ -32,7 +32,7 @@ from sqlalchemy.types import TypeEngine
 
 from zeroeventhub.databases.index_hint import IndexHint, Keyset, explain
 from zeroeventhub.databases.port import SEPARATOR, Database, ErrorCodes
-from zeroeventhub.databases.read_only import as_sqlalchemy
+from zeroeventhub.databases.read_only import state_error
 from zeroeventhub.partitions import key_hash
 
 __all__ = ["SQLite", "register"]
@@ -233,8 +233,10 @@ class _Session:
 def _end_transaction(connection: Connection) -> None:
     driver: Any = connection.connection.driver_connection
     if driver.in_transaction:
-        with as_sqlalchemy(connection):
+        try:
             connection.connection.dbapi_connection.rollback()  # type: ignore[union-attr] # it is open
+        except connection.dialect.loaded_dbapi.Error as error:
+            raise state_error(error) from error
 
 
 def _watch(connection: Connection, is_late: Any) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine
 from copy import copy
 from dataclasses import replace
 from datetime import timedelta
@@ -15,7 +15,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.exc import SQLAlchemyError
 
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.error_codes import explained
+from zeroeventhub.databases.error_codes import feed_error
 from zeroeventhub.databases.read_only import Autocommit, read_only
 from zeroeventhub.driving import blocking, drive
 from zeroeventhub.errors import ConfigurationError, FeedFailure, Gone
@@ -52,10 +52,16 @@ class Method(Generic[_Given, _Answer]):
 
     Args:
         steps: the method's generator of steps.
+        ask: the one query of a method whose only other steps fetch parts of the archive.
     """
 
-    def __init__(self, steps: Callable[Concatenate[Any, _Given], Steps[_Answer]]) -> None:
+    def __init__(
+        self,
+        steps: Callable[Concatenate[Any, _Given], Steps[_Answer]],
+        ask: Callable[Concatenate[Reader, Connection, _Given], _Answer] | None = None,
+    ) -> None:
         self._steps = steps
+        self._ask = ask
         self.__doc__ = steps.__doc__
 
     @overload
@@ -71,7 +77,11 @@ class Method(Generic[_Given, _Answer]):
 
     def __get__(self, feed: Any, owner: Any) -> Any:
         """Return the method of a feed."""
-        return self if feed is None else partial(feed.run, self._steps)
+        if feed is None:
+            return self
+        if self._ask is None or feed.fetches:
+            return partial(feed.run, self._steps)
+        return partial(feed.query, feed.visit, partial(self._ask, feed.reader))
 
 
 def question(
@@ -85,7 +95,7 @@ def question(
         return feed.answer(partial(ask, feed.reader), *arguments, **options)
 
     asked.__doc__ = ask.__doc__
-    return Method(asked)
+    return Method(asked, ask)
 
 
 class _Feed:
@@ -386,7 +396,7 @@ class _Feed:
         Raises:
             ArchiveMiss: a part has to be fetched, and this feed does not fetch.
         """
-        query = Query(partial(self._visit, ask, arguments, options))
+        query = Query(lambda connection: self.visit(connection, ask, *arguments, **options))
         held: list[object] = []
         while True:
             try:
@@ -399,12 +409,12 @@ class _Feed:
                 return answer
             hold_part(held, (yield Work(load)))
 
-    def _visit(
+    def visit(
         self,
-        ask: Callable[..., _Answer],
-        arguments: tuple[Any, ...],
-        options: Mapping[str, Any],
         connection: Connection,
+        ask: Callable[..., _Answer],
+        *arguments: Any,
+        **options: Any,
     ) -> _Answer:
         """Run a query read-only, after the checks that are due."""
         checks = self.reader.checks
@@ -413,7 +423,9 @@ class _Feed:
             with read_only(connection, self._session):
                 checks.run(connection)
         try:
-            with read_only(connection, self._session, self.reader.step(connection)):
+            give_positions = self.reader.step
+            step = None if give_positions is None else give_positions(connection)
+            with read_only(connection, self._session, step):
                 try:
                     return ask(connection, *arguments, **options)
                 except Gone:
@@ -427,7 +439,7 @@ class _Feed:
         """Return the horizon, without a transaction if the ordering allows it."""
         checks = self.reader.checks
         if not self.reader.has_fast_head or monotonic() > checks.due_at:
-            return self._visit(self.reader.head, (), {}, connection)
+            return self.visit(connection, self.reader.head)
         try:
             with read_only(connection, Autocommit()):
                 return self.reader.fast_head(connection, self._seconds)
@@ -449,10 +461,17 @@ class BoundFeed(_Feed):
         """Carry out the steps of a method."""
         return blocking(drive(steps(self, *arguments, **options), self._carry_out))
 
+    def query(self, call: Callable[..., _Answer], *arguments: Any, **options: Any) -> _Answer:
+        """Call a function with a connection of the engine, and the arguments."""
+        try:
+            with self._engine.connect() as connection:
+                return call(connection, *arguments, **options)
+        except (SQLAlchemyError, OSError) as error:
+            raise feed_error(error) from error
+
     async def _carry_out(self, step: Step) -> Any:
         if isinstance(step, Query):
-            with explained(), self._engine.connect() as connection:
-                return step.call(connection)
+            return self.query(step.call)
         if isinstance(step, Work):
             return step.call()
         time.sleep(step.seconds)  # noqa: ASYNC251 - run by `blocking`
@@ -468,11 +487,18 @@ class AsyncBoundFeed(_Feed):
         """Carry out the steps of a method; `Work` runs in a thread."""
         return await drive(steps(self, *arguments, **options), self._carry_out)
 
+    async def query(self, call: Callable[..., _Answer], *arguments: Any, **options: Any) -> _Answer:
+        """Call a function with a connection of the engine, and the arguments."""
+        try:
+            async with self._engine.connect() as connection:
+                answer: _Answer = await connection.run_sync(call, *arguments, **options)
+                return answer
+        except (SQLAlchemyError, OSError) as error:
+            raise feed_error(error) from error
+
     async def _carry_out(self, step: Step) -> Any:
         if isinstance(step, Query):
-            with explained():
-                async with self._engine.connect() as connection:
-                    return await connection.run_sync(step.call)
+            return await self.query(step.call)
         if isinstance(step, Work):
             return await asyncio.to_thread(step.call)
         await asyncio.sleep(step.seconds)

@@ -11,7 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from zeroeventhub.databases import database_of
 from zeroeventhub.errors import ConfigurationError, Unavailable
-from zeroeventhub.publisher.ordering import Blocker, FastHorizon, Horizon, Ordering
+from zeroeventhub.publisher.ordering import Blocker, Horizon, Ordering
 
 __all__ = [
     "HorizonAge",
@@ -97,8 +97,6 @@ class HorizonMonitor:
 
     def __init__(self, ordering: Ordering) -> None:
         self._ordering = ordering
-        self.fast_horizon = ordering.fast_horizon if isinstance(ordering, FastHorizon) else None
-        """Reads the horizon without a transaction; None if the ordering cannot."""
         self._age = HorizonAge()
         self._lock = Lock()
         self._has_warned = False
@@ -108,17 +106,17 @@ class HorizonMonitor:
 
         Args:
             connection: to the feed's database.
-            seconds: how long to wait for a lock without a transaction; see `FastHorizon`. None to
-                read the horizon in a transaction.
+            seconds: how long to wait for a lock without a transaction; see `Ordering.fast_horizon`.
+                None to read the horizon in a transaction.
 
         Raises:
             Unavailable: it is not known yet.
         """
         try:
-            if seconds is None or self.fast_horizon is None:
+            if seconds is None or self._ordering.fast_horizon is None:
                 found = self._ordering.horizon(connection)
             else:
-                found = self.fast_horizon(connection, seconds)
+                found = self._ordering.fast_horizon(connection, seconds)
         except Unavailable:
             self._look(connection, None)
             raise

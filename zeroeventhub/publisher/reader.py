@@ -239,10 +239,10 @@ class Reader:
     @property
     def has_fast_head(self) -> bool:
         """Return whether `fast_head` may be used."""
-        return self._watch.fast_horizon is not None and self._ends_settled
+        return self._ordering.fast_horizon is not None and self._ends_settled
 
     def fast_head(self, connection: Connection, seconds: float) -> int:
-        """Return the horizon without a transaction; see `FastHorizon`."""
+        """Return the horizon without a transaction; see `Ordering.fast_horizon`."""
         return self._watch.read(connection, seconds).settled
 
     def horizon(self, connection: Connection) -> HorizonReport:

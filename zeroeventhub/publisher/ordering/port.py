@@ -1,11 +1,11 @@
 """The interface of the orderings, and the values that they exchange with a feed."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from hashlib import md5
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, FromClause, Table, and_, func, inspect, select
 
@@ -17,7 +17,6 @@ __all__ = [
     "Blocker",
     "Ddl",
     "Events",
-    "FastHorizon",
     "Horizon",
     "Ordering",
     "Source",
@@ -218,6 +217,19 @@ class Ordering(ABC):
 
     source: Source
     needs_last_row = False
+    step: Callable[[Connection], str | None] | None = None
+    """Returns the statement that gives positions, or None if there is none just now.
+
+    The caller commits the statement alone, before it reads the horizon, so that no reader sees a
+    position that may still be rolled back. None for an ordering that gives no positions.
+    """
+    fast_horizon: Callable[[Connection, float], Horizon] | None = None
+    """Returns the horizon cheaply if nothing was drawn since the last reading.
+
+    It is `horizon` without a transaction and its deadlines: the connection is in autocommit mode,
+    and the number is how many seconds a statement may wait for a lock. None for an ordering that
+    cannot do that.
+    """
 
     def __init__(self, events: Events) -> None:
         self.source = Source.of(events)
@@ -230,14 +242,6 @@ class Ordering(ABC):
         Raises:
             ConfigurationError: it names what the table lacks, and what to change.
         """
-
-    def step(self, connection: Connection) -> str | None:  # noqa: ARG002 - for orderings that give positions
-        """Return the statement that gives positions; None for an ordering that gives none.
-
-        The caller commits it alone, before it reads the horizon, so that no reader sees a position
-        that may still be rolled back.
-        """
-        return None
 
     @abstractmethod
     def horizon(self, connection: Connection) -> Horizon:
@@ -262,19 +266,3 @@ class Ordering(ABC):
         """
         self.check(connection)
         return Ddl()
-
-
-@runtime_checkable
-class FastHorizon(Protocol):
-    """An ordering that reads the horizon cheaply if nothing was drawn since the last reading."""
-
-    def fast_horizon(self, connection: Connection, seconds: float) -> Horizon:
-        """Return the horizon as `Ordering.horizon` does, without a transaction and its deadlines.
-
-        Args:
-            connection: in autocommit mode.
-            seconds: how long a statement may wait for a lock.
-
-        Raises:
-            Unavailable: the horizon is not known yet.
-        """

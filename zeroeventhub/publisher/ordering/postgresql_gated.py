@@ -18,6 +18,7 @@ from zeroeventhub.publisher.ordering.port import Ddl, Horizon, digest, quoted
 from zeroeventhub.publisher.ordering.postgresql_observed import (
     SequenceOrdering,
     find_sequence,
+    last_number,
     quoted_name,
     refuse_heirs,
 )
@@ -124,9 +125,10 @@ class Gated(SequenceOrdering):
                 "ordering observed, which needs none."
             )
 
-    def _observe(self, connection: Connection, seconds: float | None) -> Horizon:
+    def horizon(self, connection: Connection, seconds: float | None = None) -> Horizon:
         """Return the highest number below the mark of every writer."""
-        number = self._last_number(connection, seconds)
+        sequence = self._sequence or find_sequence(connection, self._events)
+        number = last_number(connection, sequence, seconds)
         # In this order: a writer that arrives in between draws only numbers above this one.
         marks = connection.scalars(_MARKS, self._table_name(connection)).all()
         return Horizon(settled=lowest(number, marks), highest=number)

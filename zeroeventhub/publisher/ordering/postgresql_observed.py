@@ -61,30 +61,19 @@ class SequenceOrdering(Ordering):
     def __init__(self, events: Events) -> None:
         super().__init__(events)
         self._sequence: str | None = None
+        self.fast_horizon = self.horizon
 
     def check(self, connection: Connection) -> None:
         """Refuse a table whose numbers do not always rise, or that its writers number."""
         self._sequence = find_sequence(connection, self._events)
 
-    def horizon(self, connection: Connection) -> Horizon:
-        """Observe the writers once, and return the highest number known to be decided."""
-        return self._observe(connection, None)
-
-    def fast_horizon(self, connection: Connection, seconds: float) -> Horizon:
-        """Return the same without a transaction; see `FastHorizon`."""
-        return self._observe(connection, seconds)
-
     @abstractmethod
-    def _observe(self, connection: Connection, seconds: float | None) -> Horizon:
+    def horizon(self, connection: Connection, seconds: float | None = None) -> Horizon:
         """Return the horizon; `seconds` is that of `last_number`."""
 
     def blockers(self, connection: Connection) -> list[Blocker]:
         """Return the open write transactions of the table."""
         return find_blockers(connection, self.holds, self._table_name(connection))
-
-    def _last_number(self, connection: Connection, seconds: float | None) -> int:
-        sequence = self._sequence or find_sequence(connection, self._events)
-        return last_number(connection, sequence, seconds)
 
     def _table_name(self, connection: Connection) -> dict[str, str]:
         return {"table": quoted_name(connection, self._events)}
@@ -99,9 +88,11 @@ class Observed(SequenceOrdering):
         super().__init__(events)
         self._tracker = WriterTracker()
 
-    def _observe(self, connection: Connection, seconds: float | None) -> Horizon:
+    def horizon(self, connection: Connection, seconds: float | None = None) -> Horizon:
+        """Observe the writers once, and return the highest number known to be decided."""
+        sequence = self._sequence or find_sequence(connection, self._events)
         began = self._tracker.begin(server_name(connection, _STARTED))
-        number = self._last_number(connection, seconds)
+        number = last_number(connection, sequence, seconds)
         if (decided := self._tracker.decided(began, number)) is not None:
             return decided
         writers = connection.scalars(_WRITERS, self._table_name(connection)).all()

@@ -60,8 +60,9 @@ class WriterTracker:
             settled = self._settled
             if settled is None or settled.number != number or began < self._server_since:
                 return None
-            if any(round_.number > number for round_ in self._open.values()):
-                return None  # the sequence was set back
+            for round_ in self._open.values():
+                if round_.number > number:
+                    return None  # the sequence was set back
         return Horizon(settled=number, highest=number)
 
     def horizon(self, began: int, number: int, writers: frozenset[str]) -> Horizon:
