@@ -3,7 +3,7 @@
 import json
 import re
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, overload
 
@@ -381,13 +381,8 @@ NOTHING: TypeFilter = _Nothing()
 """The filter of two filters without a common type: pages have no events, and cursors move on."""
 
 
-_CURSOR = re.compile(r"[ -~]{1,4096}")
-
-
-def is_cursor(text: str) -> bool:
-    """Return whether text can be a cursor: printable ASCII (ZeroEventHub v1, Parameters)."""
-    return _CURSOR.fullmatch(text) is not None
-
+is_cursor: Callable[[str], object] = re.compile(r"[ -~]{1,4096}").fullmatch
+"""Matches a text that can be a cursor: printable ASCII (ZeroEventHub v1, Parameters)."""
 
 _TYPE_NAME = re.compile(r"[ -:<-~]{1,256}")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.protocol import FIRST, LAST, FeedInfo, is_cursor
+from zeroeventhub.protocol import FIRST, FeedInfo, is_cursor
 
 __all__ = ["Offsets", "Range", "chains", "committed_offsets", "parents_first"]
 
@@ -147,8 +147,8 @@ def parents_first(starts_after: Mapping[int, int | None]) -> list[int]:
 
 
 def _is_cursor(value: Any) -> bool:
-    """Return whether a value has the form of a cursor, or is the name of one."""
-    return isinstance(value, str) and (value in {FIRST, LAST} or is_cursor(value))
+    """Return whether a value has the form of a cursor."""
+    return isinstance(value, str) and bool(is_cursor(value))
 
 
 def _by_name(values: Mapping[int, Any]) -> dict[str, Any]:

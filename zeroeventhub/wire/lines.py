@@ -1,10 +1,11 @@
 """The events of a page as one text of lines, as publishers read them and servers send them."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from zeroeventhub.protocol import Event, EventSequence
 
-__all__ = ["BETWEEN_EVENTS", "Lines", "joined", "lines_of", "one_line", "size_of"]
+__all__ = ["BETWEEN_EVENTS", "Lines", "joined", "one_line", "size_of"]
 
 _BEFORE, _AFTER = b'{"data":', b"}\n"
 
@@ -12,17 +13,17 @@ BETWEEN_EVENTS = _AFTER + _BEFORE
 """The bytes between the data of two events: no data has a newline in it."""
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Lines(EventSequence):
     """Hold events without headers as one text.
 
-    Args:
+    Attributes:
         text: the lines, as FeedAPI v2 has them (Events endpoint, Response).
-        count: the number of lines.
+        length: the number of lines.
     """
 
-    def __init__(self, text: bytes, count: int) -> None:
-        self.text = text
-        self._count = count
+    text: bytes
+    length: int
 
     @classmethod
     def of(cls, texts: list[bytes], *, on_one_line: bool = False) -> "Lines":
@@ -44,11 +45,11 @@ class Lines(EventSequence):
 
     def __len__(self) -> int:
         """Return the number of events."""
-        return self._count
+        return self.length
 
     def _all(self) -> list[Event]:
         inner = self.text[len(_BEFORE) : -len(_AFTER)]
-        return [*map(Event, inner.split(BETWEEN_EVENTS))] if self._count else []
+        return [*map(Event, inner.split(BETWEEN_EVENTS))] if self.length else []
 
 
 def one_line(raw: bytes) -> bytes:
@@ -57,14 +58,6 @@ def one_line(raw: bytes) -> bytes:
     Readers in many languages end a line at a carriage return as well.
     """
     return raw.replace(b"\n", b" ").replace(b"\r", b" ")
-
-
-def lines_of(events: Sequence[Event]) -> bytes:
-    """Return the lines of events (FeedAPI v2, Events endpoint, Response)."""
-    if isinstance(events, Lines):
-        return events.text
-    # An event made of bytes that are no JSON must not end its line early.
-    return Lines.of([one_line(event.raw) for event in events]).text
 
 
 def size_of(events: Sequence[Event]) -> int:
@@ -79,6 +72,7 @@ def joined(parts: Sequence[Sequence[Event]]) -> Sequence[Event]:
     parts = [part for part in parts if part]
     if len(parts) == 1:
         return parts[0]
-    if all(isinstance(part, Lines) for part in parts):
-        return Lines(b"".join(map(lines_of, parts)), sum(map(len, parts)))
+    lines = [part for part in parts if isinstance(part, Lines)]
+    if len(lines) == len(parts):
+        return Lines(b"".join(part.text for part in lines), sum(map(len, lines)))
     return [event for part in parts for event in part]

@@ -20,7 +20,7 @@ import msgspec
 
 from zeroeventhub.errors import CutPage, PageTooLarge, ProtocolError
 from zeroeventhub.protocol import FIRST, LAST, Event, EventSequence, Page, is_cursor
-from zeroeventhub.wire.lines import lines_of, one_line
+from zeroeventhub.wire.lines import Lines, one_line
 
 __all__ = [
     "PageBounds",
@@ -37,9 +37,13 @@ _encode = msgspec.json.encode
 
 def encode_page(page: Page) -> bytes:
     """Encode a page as FeedAPI v2 defines it (Events endpoint, Response)."""
+    lines = page.events
+    if not isinstance(lines, Lines):
+        # An event made of bytes that are no JSON must not end its line early.
+        lines = Lines.of([one_line(event.raw) for event in lines])
     flags = b',"caughtUp":true' if page.caught_up else b""
     flags += b',"stopReached":true' if page.stop_reached else b""
-    return b'%b{"cursor":%b%b}\n' % (lines_of(page.events), _encode(page.cursor), flags)
+    return b'%b{"cursor":%b%b}\n' % (lines.text, _encode(page.cursor), flags)
 
 
 def parts_of(body: bytes) -> tuple[bytes, bytes]:
