@@ -81,7 +81,7 @@ class Method(Generic[_Given, _Answer]):
             return self
         if self._ask is None or feed.fetches:
             return partial(feed.run, self._steps)
-        return partial(feed.query, feed.visit, partial(self._ask, feed.reader))
+        return partial(feed.with_connection, feed.run_query, partial(self._ask, feed.reader))
 
 
 def question(
@@ -396,7 +396,7 @@ class _Feed:
         Raises:
             ArchiveMiss: a part has to be fetched, and this feed does not fetch.
         """
-        query = Query(lambda connection: self.visit(connection, ask, *arguments, **options))
+        query = Query(lambda connection: self.run_query(connection, ask, *arguments, **options))
         held: list[object] = []
         while True:
             try:
@@ -409,7 +409,7 @@ class _Feed:
                 return answer
             hold_part(held, (yield Work(load)))
 
-    def visit(
+    def run_query(
         self,
         connection: Connection,
         ask: Callable[..., _Answer],
@@ -439,7 +439,7 @@ class _Feed:
         """Return the horizon, without a transaction if the ordering allows it."""
         checks = self.reader.checks
         if not self.reader.has_fast_head or monotonic() > checks.due_at:
-            return self.visit(connection, self.reader.head)
+            return self.run_query(connection, self.reader.head)
         try:
             with read_only(connection, Autocommit()):
                 return self.reader.fast_head(connection, self._seconds)
@@ -461,7 +461,9 @@ class BoundFeed(_Feed):
         """Carry out the steps of a method."""
         return blocking(drive(steps(self, *arguments, **options), self._carry_out))
 
-    def query(self, call: Callable[..., _Answer], *arguments: Any, **options: Any) -> _Answer:
+    def with_connection(
+        self, call: Callable[..., _Answer], *arguments: Any, **options: Any
+    ) -> _Answer:
         """Call a function with a connection of the engine, and the arguments."""
         try:
             with self._engine.connect() as connection:
@@ -471,7 +473,7 @@ class BoundFeed(_Feed):
 
     async def _carry_out(self, step: Step) -> Any:
         if isinstance(step, Query):
-            return self.query(step.call)
+            return self.with_connection(step.call)
         if isinstance(step, Work):
             return step.call()
         time.sleep(step.seconds)  # noqa: ASYNC251 - run by `blocking`
@@ -487,7 +489,9 @@ class AsyncBoundFeed(_Feed):
         """Carry out the steps of a method; `Work` runs in a thread."""
         return await drive(steps(self, *arguments, **options), self._carry_out)
 
-    async def query(self, call: Callable[..., _Answer], *arguments: Any, **options: Any) -> _Answer:
+    async def with_connection(
+        self, call: Callable[..., _Answer], *arguments: Any, **options: Any
+    ) -> _Answer:
         """Call a function with a connection of the engine, and the arguments."""
         try:
             async with self._engine.connect() as connection:
@@ -498,7 +502,7 @@ class AsyncBoundFeed(_Feed):
 
     async def _carry_out(self, step: Step) -> Any:
         if isinstance(step, Query):
-            return await self.query(step.call)
+            return await self.with_connection(step.call)
         if isinstance(step, Work):
             return await asyncio.to_thread(step.call)
         await asyncio.sleep(step.seconds)
