@@ -13,10 +13,7 @@ CATCHING = 100
 """Seconds after which a mutant has got away; it errs by chance, and mostly within a few."""
 
 PATIENT = {
-    ("postgresql", "observed", "locks read before the number"),
-    ("postgresql", "gated", "locks read before the number"),
     ("postgresql", "sequenced", "low mark that waits for no writer"),
-    ("mariadb", "observed", "locks read before the number"),
     ("mariadb", "observed", "prepared transactions forgotten"),
 }
 """Mutants that err too seldom to be caught in a second."""
