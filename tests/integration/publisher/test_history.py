@@ -219,14 +219,6 @@ def test_mutable_feed_takes_any_cursor_up_to_its_end(shop):
     assert feed.read(0, LAST, 1).cursor == "1-5"
 
 
-def test_cursor_without_a_digest_is_still_taken(shop):
-    """A cursor of an earlier version, or from before the feed was said to be strict, goes on."""
-    feed = shop_feed().bind(shop)
-    assert numbers(feed, 1, "1-2") == [3]
-    page = feed.read(1, "1-2", 10)
-    assert page.cursor == feed.cursor_after(4)
-
-
 @pytest.mark.parametrize(
     ("since", "now"),
     [

@@ -6,9 +6,8 @@ import httpx
 import pytest
 import sqlalchemy as sa
 from harness.readers import client_of, mounted
-from harness.tables import event_table
 
-from zeroeventhub import FIRST, EventLog, NewEvent, Principal, TableFeed, bearer_tokens
+from zeroeventhub import FIRST, EventLog, NewEvent, Principal, bearer_tokens
 from zeroeventhub.errors import ConfigurationError, NotFound, ProtocolError
 from zeroeventhub.partitions import key_hash
 from zeroeventhub.publisher import key_query
@@ -149,32 +148,6 @@ def test_reader_sees_keys_of_its_partitions_only(any_engine):
                 assert len(found) == (5 if part == own else 0)
             assert ask(url, "nowhere", key).json() == {"events": []}
             assert len(ask(url, "all", key).json()["events"]) == 5
-
-
-def own_table(*parts, key=None, version=None):
-    """A table other than that of a log."""
-    columns = {"account": key or sa.Integer, "nth": version or sa.Integer, "data": sa.JSON}
-    parts = parts or [sa.UniqueConstraint("account", "nth")]
-    return event_table("movements", *parts, position="number", **columns)
-
-
-@pytest.mark.parametrize(
-    ("table", "options", "sentence"),
-    [
-        (own_table(), {"key": "account", "key_history": True}, "versions"),
-        (own_table(version=sa.String(5)), {"key": "account", "version": "nth"}, "whole number"),
-        (own_table(key=sa.LargeBinary), {"key": "account", "version": "nth"}, "text, whole"),
-        (
-            own_table(sa.UniqueConstraint("nth")),
-            {"key": "account", "version": "nth"},
-            "declared to be unique",
-        ),
-    ],
-)
-def test_table_whose_keys_cannot_be_read_is_refused(table, options, sentence):
-    """A key without an index, or a version that is no number, is refused at construction."""
-    with pytest.raises(ConfigurationError, match=sentence):
-        TableFeed(table, data="data", **options)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from zeroeventhub import FIRST, LAST, CountedCursor, TableFeed, TypeFilter
 from zeroeventhub.errors import BadCursor, Diverged, Trimmed, Unavailable
 from zeroeventhub.publisher import lookups, page_query, reader
 
-PATIENCE = 10
 THREE = {"partition": "part", "partitions": 3}
 PLACED = TypeFilter(frozenset({"placed"}))
 PAID = TypeFilter(frozenset({"paid"}))

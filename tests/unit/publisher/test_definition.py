@@ -3,7 +3,7 @@
 import pytest
 from harness.shop import orders
 from harness.tables import event_table
-from sqlalchemy import Column, Integer, MetaData, String, Table, UniqueConstraint
+from sqlalchemy import Column, Integer, LargeBinary, MetaData, String, Table, UniqueConstraint
 
 from zeroeventhub import TableFeed
 from zeroeventhub.archive import Archive
@@ -12,7 +12,9 @@ from zeroeventhub.publisher.compaction import Compaction
 from zeroeventhub.publisher.progress import Progress
 from zeroeventhub.publisher.retention import Retention
 
-persons = event_table("persons", person=String(20), version=Integer, name=String(20))
+persons = event_table(
+    "persons", person=String(20), version=Integer, name=String(20), photo=LargeBinary
+)
 bare = Table("bare", MetaData(), Column("n", Integer))
 texts = Table("texts", MetaData(), Column("id", String(9), primary_key=True))
 counted = Table(
@@ -35,6 +37,7 @@ ENVELOPE = {"cloudevents": True, "attributes": {"subject": "person"}}
         (bare, {}, "no primary key of one column"),
         (bare, {"ordering": "sequenced"}, "no primary key by which"),
         (texts, {}, "whole numbers that the database draws"),
+        (orders, {"position": "kind"}, "whole numbers that the database draws"),
         (orders, {"position": orders.c.id + 1}, "a column of the table"),
         (orders, {"time": "nothing"}, "has no column 'nothing'"),
         (orders, {"partitions": 2}, "Say which column"),
@@ -51,6 +54,8 @@ ENVELOPE = {"cloudevents": True, "attributes": {"subject": "person"}}
         (persons, VERSIONS | {"key": None}, "give both"),
         (persons, VERSIONS | {"key": persons.c.person + "x"}, "key and version are columns"),
         (persons, VERSIONS | {"version": "name"}, "is a whole number"),
+        (persons, VERSIONS | {"key": "photo"}, "text, whole"),
+        (persons, VERSIONS, "declared to be unique"),
         (orders, COMPACTED | {"key": None}, "give key"),
         (orders, COMPACTED | {"key": orders.c.customer + "x"}, "has to be a column"),
         (orders, COMPACTED | {"retention": None}, "retention"),

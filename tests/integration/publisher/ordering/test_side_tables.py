@@ -24,9 +24,6 @@ from harness.statements import add
 from sqlalchemy import BigInteger, Column, Integer, MetaData, String, Table, Uuid
 from sqlalchemy.exc import IntegrityError
 
-from zeroeventhub import TableFeed
-from zeroeventhub.errors import ConfigurationError
-
 # By kind: the columns, the values in an event, and what is said where such a key will not do.
 KEYS = {
     "text": ({"id": String(40)}, lambda n: {"id": f"order {9 - n}"}, "a column of whole numbers"),
@@ -163,12 +160,3 @@ def test_name_of_nothing_is_refused(log):
         source = log.source(table, partition="part ", partitions=2)
         with log.engine.connect() as connection, refusal("no column 'part '"):
             source.ordering("mariadb").ddl(connection)
-
-
-def test_position_has_to_be_a_number():
-    """A position that the database does not draw is refused when the feed is made."""
-    keyless = Table("keyless", MetaData(), Column("n", BigInteger), Column("name", String(9)))
-    with pytest.raises(ConfigurationError, match="position"):
-        TableFeed(keyless, position="name")
-    with pytest.raises(ConfigurationError, match="primary key"):
-        TableFeed(keyless)
