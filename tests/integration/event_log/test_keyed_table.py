@@ -3,7 +3,7 @@
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain, product
@@ -226,28 +226,22 @@ def test_table_without_a_unique_index_is_refused(parts, options):
         KeyedTable(own_table(*parts), key="account", version="nth", **options)
 
 
-@contextmanager
-def at_once(engine, count):
-    """Yield what runs appends in threads, each with its number, an engine and tries."""
+def at_once(engine, count, append_once):
+    """Append in threads, each with its number, until each has come in."""
     own = sa.create_engine(engine.url, pool_size=count)
 
-    def run(append_once):
-        def again(number):
-            for _ in range(200):
-                with suppress(Conflict, StoreUnavailable), own.begin() as connection:
-                    append_once(connection, number)
-                    break
-            else:
-                pytest.fail(f"writer {number} gave up")
+    def again(number):
+        for _ in range(200):
+            with suppress(Conflict, StoreUnavailable), own.begin() as connection:
+                append_once(connection, number)
+                break
+        else:
+            pytest.fail(f"writer {number} gave up")
 
-        with ThreadPoolExecutor(count) as pool:
-            for writer in [pool.submit(again, number) for number in range(count)]:
-                writer.result(100)
-
-    try:
-        yield run
-    finally:
-        own.dispose()
+    with ThreadPoolExecutor(count) as pool:
+        for writer in [pool.submit(again, number) for number in range(count)]:
+            writer.result(100)
+    own.dispose()
 
 
 def test_handlers_leave_no_gap_and_no_double(engine, log):
@@ -259,8 +253,7 @@ def test_handlers_leave_no_gap_and_no_double(engine, log):
         new = [NewEvent("counted", {"n": last + 1 + n}) for n in range(number % 3 + 1)]
         log.append_to(connection, "ada", new, expected_version=len(events))
 
-    with at_once(engine, 9) as run:
-        run(handle)
+    at_once(engine, 9, handle)
     assert history(engine, log) == [(n, n) for n in range(1, 3 * (1 + 2 + 3) + 1)]
 
 
@@ -278,8 +271,7 @@ def test_writers_who_expect_any_version_all_come_in(engine, log, count):
             conflicts.append(error)
             raise
 
-    with at_once(engine, 6) as run:
-        run(write)
+    at_once(engine, 6, write)
     assert conflicts == []
     assert [version for version, _ in history(engine, log)] == [*range(1, 6 * count + 1)]
 

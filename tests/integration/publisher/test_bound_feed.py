@@ -128,9 +128,9 @@ def test_look_waits_for_who_writes(host, postgresql_url):
     writing.dispose()
 
 
-def session(engine, question="SELECT name || '=' || setting FROM pg_settings ORDER BY name"):
-    """Return what the one connection of an engine answers."""
-    return scalars(engine, question)
+def session(engine):
+    """Return the settings of the one connection of an engine."""
+    return scalars(engine, "SELECT name || '=' || setting FROM pg_settings ORDER BY name")
 
 
 def test_look_does_not_wait_for_long(host, postgresql_url):

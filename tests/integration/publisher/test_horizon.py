@@ -4,7 +4,7 @@ import logging
 from datetime import timedelta
 
 import pytest
-from harness.log import Log, append, prepared, stranger
+from harness.log import append, prepared, stranger
 from harness.ordering_table import GATED, OBSERVED, OBSERVED_MARIADB, WATCHING, for_each
 from harness.waiting import until
 
@@ -15,20 +15,12 @@ TOO_LATE = 0.1
 
 
 @pytest.fixture
-def log(request, case):
-    """A log with an event, in an empty database."""
-    log = Log(request.getfixturevalue(case.database), case)
-    log.publish()
-    log.write(1)
-    assert log.news() == [1]
-    return log
-
-
-@pytest.fixture
-def late(monkeypatch):
-    """What is late, and what is too late, after a moment already."""
+def log(log, monkeypatch):
+    """A log with an event, whose horizon is late, and too late, after a moment already."""
     monkeypatch.setattr(horizon, "LATE", TOO_LATE / 2)
     monkeypatch.setattr(horizon, "TOO_LATE", TOO_LATE)
+    log.assert_news(1)
+    return log
 
 
 @pytest.fixture
@@ -55,7 +47,6 @@ def held_back(feed):
 
 
 @for_each(*WATCHING)
-@pytest.mark.usefixtures("late")
 def test_open_writer_ages_the_horizon(log, records):
     """The age grows beside an open writer, who is named, and is 0 again when it has ended."""
     assert log.feed.horizon().age == 0
@@ -90,7 +81,6 @@ def test_open_writer_ages_the_horizon(log, records):
 
 
 @for_each(*WATCHING, later=(GATED, OBSERVED_MARIADB))
-@pytest.mark.usefixtures("late")
 def test_readers_find_out_by_themselves(log, records):
     """The log hears of a late horizon once, however often the feed is read."""
     with log.engine.connect() as slow:
@@ -106,7 +96,6 @@ def test_readers_find_out_by_themselves(log, records):
 
 
 @for_each(OBSERVED)
-@pytest.mark.usefixtures("late")
 def test_process_that_knows_nothing_yet_tells_what_it_waits_for(log, records):
     """A feed that answers 503 since it started tells how long it has done so, and by whom."""
     with log.engine.connect() as slow:
@@ -125,7 +114,6 @@ def test_process_that_knows_nothing_yet_tells_what_it_waits_for(log, records):
 
 
 @for_each(OBSERVED, GATED)
-@pytest.mark.usefixtures("late")
 def test_prepared_transaction_is_told_by_its_name(log, records):
     """A transaction without a process is told by its identifier."""
     with prepared(log, "INSERT INTO log (n) VALUES (2)") as decide:
@@ -139,7 +127,6 @@ def test_prepared_transaction_is_told_by_its_name(log, records):
 
 
 @for_each(OBSERVED_MARIADB)
-@pytest.mark.usefixtures("late")
 def test_user_who_may_not_see_writers_reads_all_the_same(log, records):
     """Without the right to see who writes, the age is told without a name, and pages come."""
     with stranger(log) as (name, engine):
