@@ -1,7 +1,6 @@
 """An archive is whole at every moment: whichever process dies, sleeps or seals beside another."""
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from urllib.parse import parse_qs, urlsplit
@@ -59,20 +58,6 @@ def test_segments_follow_each_other(store):
     assert [segment.events for segment in other.manifest.segments] == [10, 20]
     assert late.manifest == archive.manifest == other.manifest
     assert names(other) == named(other)
-
-
-def test_sealers_side_by_side_lose_and_repeat_nothing(tmp_path):
-    """Four sealers at once add every position once."""
-
-    def seal():
-        archive = Archive(tmp_path)
-        while (after := archive.sealed()) < 24:
-            archive.add(made(after, after + 2), "feed")
-
-    with ThreadPoolExecutor(4) as sealers:
-        for sealer in [sealers.submit(seal) for _ in range(4)]:
-            sealer.result(60)
-    assert positions_in(Archive(tmp_path)) == [*range(1, 25)]
 
 
 def test_death_at_any_step_of_adding_leaves_a_whole_archive(tmp_path):

@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 from harness.appended import made
 from harness.statements import count_of, execute
+from harness.tables import event_table
 from harness.waiting import until
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -126,18 +127,10 @@ async def test_log_from_async_code(log, async_engine):
 
 def own_table(*parts):
     """A table with other names than a log's."""
-    return sa.Table(
-        "movements",
-        sa.MetaData(),
-        sa.Column("number", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
-        sa.Column("account", sa.BigInteger, nullable=False),
-        sa.Column("nth", sa.Integer, nullable=False),
-        sa.Column("command", sa.String(40), unique=True),
-        sa.Column("amount", sa.Integer),
-        sa.Column("note", sa.JSON),
-        *parts,
-        sqlite_autoincrement=True,
-    )
+    columns = {"account": sa.BigInteger, "nth": sa.Integer, "command": sa.String(40)}
+    columns |= {"amount": sa.Integer, "note": sa.JSON}
+    parts = (*parts, sa.UniqueConstraint("command"))
+    return event_table("movements", *parts, position="number", **columns)
 
 
 def test_table_of_ones_own_has_keys(engine):

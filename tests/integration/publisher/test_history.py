@@ -3,7 +3,7 @@ both where a test needs many of them.
 """
 
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 import sqlalchemy as sa
@@ -12,15 +12,10 @@ from harness.log import connected
 from harness.shop import metadata, orders
 from harness.soak_histories import KINDS, Histories
 from harness.statements import add, before_query, execute
-from harness.trimmed import numbers
+from harness.trimmed import NOON, NOTHING, PLACED, numbers, place_at, uses
 
 from zeroeventhub import FIRST, LAST, TableFeed
 from zeroeventhub.errors import Diverged, Gone
-from zeroeventhub.protocol import TypeFilter
-
-NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
-PLACED = TypeFilter(frozenset({"placed"}))
-NOTHING = TypeFilter(frozenset({"nothing"}))
 
 
 @pytest.fixture(scope="module")
@@ -111,15 +106,6 @@ def shop_feed(**options):
     return TableFeed(orders, **{**given, **options})
 
 
-def place_at(engine, minutes):
-    """Append orders of given minutes after noon, the odd ones in partition 1."""
-    with engine.begin() as connection:
-        for minute in minutes:
-            row = {"kind": "placed" if minute % 3 else "paid", "part": minute % 2}
-            row |= {"placed": NOON + timedelta(minutes=minute), "data": {"n": minute}}
-            connection.execute(sa.insert(orders), row)
-
-
 SET_BACK = {
     "postgresql": "SELECT setval('orders_id_seq', {last})",
     "mariadb": "ALTER TABLE orders AUTO_INCREMENT = {next}",
@@ -153,16 +139,6 @@ def ways(feed):
         "cursor_of_count": feed.cursor_of_count(1, FIRST, 10).cursor,
         "stop": feed.read(1, FIRST, 10, stop=feed.cursor_after(4)).cursor,
     }
-
-
-def uses(feed, cursor):
-    """Yield what one can do with a cursor."""
-    for partition in (0, 1):
-        yield lambda p=partition: feed.read(p, cursor, 10, types=NOTHING)
-        yield lambda p=partition: feed.read(p, FIRST, 10, types=NOTHING, stop=cursor)
-        yield lambda p=partition: feed.splits(p, 3, start=cursor)
-        yield lambda p=partition: feed.lag(p, cursor)
-        yield lambda p=partition: feed.cursor_of_count(p, cursor, 3)
 
 
 def test_cursor_of_any_origin_is_refused(shop):

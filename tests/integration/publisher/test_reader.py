@@ -23,8 +23,6 @@ from zeroeventhub.errors import BadCursor, Diverged, Trimmed, Unavailable
 from zeroeventhub.publisher import lookups, page_query, reader
 
 THREE = {"partition": "part", "partitions": 3}
-PLACED = TypeFilter(frozenset({"placed"}))
-PAID = TypeFilter(frozenset({"paid"}))
 
 
 def shown(page):
@@ -158,9 +156,6 @@ def test_page_ends_at_its_stop(shop):
             assert page.cursor == known[max(start, stop)]
             assert page.stop_reached
             assert page.caught_up is (24 in {start, stop} and stop == 24)
-    for types, seen in (PLACED, [1, 4, 7, 10, 13, 16]), (PAID, []):
-        page = feed.read(1, FIRST, 99, types=types, stop=known[17])
-        assert (shown(page), page.cursor, page.stop_reached) == (seen, known[17], True)
 
 
 def test_page_that_is_cut_for_its_bytes_has_not_reached_its_stop(sqlite):

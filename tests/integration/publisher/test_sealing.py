@@ -13,8 +13,6 @@ from harness.archives import (
     BEGAN,
     EVENTS,
     PARTITIONS,
-    Died,
-    dying,
     opened,
     positions_in,
     s3_store,
@@ -115,20 +113,6 @@ def pages_of(feed):
         for cursor in (FIRST, "1-11", "1-23")
         for page in feed.read_pages(partition, cursor, 3, 9)
     ]
-
-
-@pytest.mark.parametrize("step", [3, 7, 12])
-def test_death_at_any_step_of_sealing_loses_and_repeats_nothing(sqlite, tmp_path, step):
-    """Wherever a sealer dies, every trimmed event is in the archive once."""
-    feed = opened(sqlite, Archive(tmp_path))
-    before = pages_of(feed)
-    with suppress(Died):
-        source(dying(tmp_path, step)).bind(sqlite).seal(segment_events=9)
-    for segment in (9, 7):
-        trim(feed, 37)
-        assert pages_of(feed) == before
-        feed.seal(segment_events=segment)
-    assert positions_in(Archive(tmp_path)) == [*range(1, 37)]
 
 
 def test_feeds_that_seal_and_trim_at_once_keep_everything(postgresql, tmp_path):

@@ -17,14 +17,8 @@ persons = event_table(
 )
 bare = Table("bare", MetaData(), Column("n", Integer))
 texts = Table("texts", MetaData(), Column("id", String(9), primary_key=True))
-counted = Table(
-    "counted",
-    MetaData(),
-    Column("id", Integer, primary_key=True),
-    Column("person", String(9)),
-    Column("version", Integer),
-    UniqueConstraint("person", "version"),
-)
+unique = UniqueConstraint("person", "version")
+counted = event_table("counted", unique, person=String(9), version=Integer)
 COMPACTED = {"key": "customer", "retention": Retention(), "compaction": Compaction()}
 VERSIONS = {"key": "person", "version": "version"}
 ENVELOPE = {"cloudevents": True, "attributes": {"subject": "person"}}

@@ -4,14 +4,7 @@ from uuid import uuid4
 
 import pytest
 from harness.log import LOG, append
-from harness.ordering_table import (
-    GATED,
-    SEQUENCED,
-    assert_refused,
-    for_each,
-    refusal,
-    shows,
-)
+from harness.ordering_table import GATED, SEQUENCED, assert_refused, for_each, refusal, shows
 from harness.statements import behind
 from sqlalchemy.exc import IntegrityError
 

@@ -4,14 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from harness.log import append, connected
-from harness.ordering_table import (
-    ON_SQLITE,
-    SHOWN,
-    SINGLE_WRITER,
-    assert_refused,
-    for_each,
-    shows,
-)
+from harness.ordering_table import ON_SQLITE, SHOWN, SINGLE_WRITER, assert_refused, for_each, shows
 from harness.waiting import DEADLINE
 from sqlalchemy.exc import OperationalError
 
