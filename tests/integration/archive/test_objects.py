@@ -55,13 +55,17 @@ def test_folder_begins_with_its_first_object(tmp_path):
     assert other.objects.names("segments") == ["one"]
 
 
+def silent_store(key, endpoint):
+    """Return a store on a server that does not answer."""
+    keys = {"region": "us-east-1", "access_key_id": key, "secret_access_key": key}
+    options = {"client_options": {"allow_http": True}, "retry_config": {"max_retries": 0}}
+    return S3Store("bucket-7f", prefix="folder-7f", endpoint=endpoint, **keys, **options)
+
+
 def test_store_that_does_not_answer_is_unavailable(tmp_path):
     """A store that does not answer is Unavailable; one that cannot be opened is refused."""
-    keys = {"region": "us-east-1", "access_key_id": "any", "secret_access_key": "any"}
-    options = {"client_options": {"allow_http": True}, "retry_config": {"max_retries": 0}}
-    gone = S3Store("bucket", endpoint="http://127.0.0.1:9", **keys, **options)
     with pytest.raises(Unavailable, match="does not answer"):
-        Archive(gone).look()
+        Archive(silent_store("any", "http://127.0.0.1:9")).look()
     (tmp_path / "file").write_text("")
     for place in ("nonsense://bucket", tmp_path / "file"):
         with pytest.raises(ConfigurationError, match="cannot be opened"):
@@ -97,10 +101,7 @@ def test_killed_at_points_of_creating_a_file(tmp_path, stride):
 
 def test_readers_get_no_word_of_the_store(sqlite, caplog):
     """A reader's 503 has no word of the store's; the log has them without credentials."""
-    keys = {"region": "us-east-1", "access_key_id": "kanarek", "secret_access_key": "kanarek"}
-    options = {"client_options": {"allow_http": True}, "retry_config": {"max_retries": 0}}
-    endpoint = "http://kanarek:kanarek@127.0.0.1:9"
-    store = S3Store("bucket-7f", prefix="folder-7f", endpoint=endpoint, **keys, **options)
+    store = silent_store("kanarek", "http://kanarek:kanarek@127.0.0.1:9")
     feed = TableFeed(orders, data="data", retention=Retention(), archive=Archive(store))
     metadata.create_all(sqlite)
     with sqlite.begin() as connection:

@@ -4,6 +4,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from harness.engines import connected
 from harness.published import install
 from harness.shop import fill, metadata, orders, place, write
 from harness.statements import scalars
@@ -116,16 +117,15 @@ def test_look_where_nothing_is_written_is_small(host, ordering, statements):
 
 def test_look_waits_for_who_writes(host, postgresql_url):
     """A number that was drawn is looked at until its writer has ended."""
-    feed, writing = bound(host, "observed"), create_engine(postgresql_url)
+    feed = bound(host, "observed")
     assert feed.head() == 3
-    with writing.connect() as connection:
+    with connected(postgresql_url) as writing, writing.connect() as connection:
         place(connection, 1)
         assert [feed.head() for _ in range(2)] == [3, 3]
         write(writing)
         assert feed.head() == 3
         connection.commit()
     assert feed.head() == 5
-    writing.dispose()
 
 
 def session(engine):
@@ -135,11 +135,10 @@ def session(engine):
 
 def test_look_does_not_wait_for_long(host, postgresql_url):
     """An altered sequence keeps a look waiting for no longer than a statement may take."""
-    feed, altering = bound(host, "observed", statement_seconds=2), create_engine(postgresql_url)
+    feed = bound(host, "observed", statement_seconds=2)
     assert feed.head() == 3
-    with altering.connect() as connection:
+    with connected(postgresql_url) as altering, altering.connect() as connection:
         connection.execute(text("ALTER SEQUENCE orders_id_seq MAXVALUE 1000000"))
         with pytest.raises(Unavailable, match="longer than it may"):
             feed.head()
-    altering.dispose()
     assert feed.head() == 3

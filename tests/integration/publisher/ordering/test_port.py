@@ -392,19 +392,6 @@ def test_cursors_from_before_a_truncate_are_gone(log):
     assert log.everything() == [3, 4, 5, 6]
 
 
-@shows("TRUNCATE, with numbers that start again", OBSERVED, OBSERVED_MARIADB)
-def test_mutable_feed_compares_numbers_alone(log):
-    """Where events may change, a cursor is refused until the new end is beyond it."""
-    as_mutable(log)
-    log.assert_news(0, 1, 2)
-    log.run(*TRUNCATE[log.database])
-    log.write(3)
-    with pytest.raises(Diverged):
-        log.news()
-    log.write(4, 5, 6)
-    assert log.news() == [6]
-
-
 @shows("TRUNCATE, with numbers that start again", *SEQUENCING)
 def test_cursors_outlive_a_truncate(log):
     """Events that come with numbers from before a TRUNCATE are new ones behind every cursor."""
