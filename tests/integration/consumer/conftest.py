@@ -8,69 +8,30 @@ from harness.deliveries import opened
 from harness.waiting import until
 
 
-def _opened(request, case):
-    driver, database = case.split("-")
-    return opened(request.getfixturevalue(f"{database}_url"), is_async=driver == "async")
+def _shop_over(*cases, rarely=()):
+    """Make a fixture: a shop, consumed by each driver over each database that the cases name."""
+    params = [*cases, *(pytest.param(case, marks=pytest.mark.test_all) for case in rarely)]
+
+    @pytest.fixture(params=params)
+    def shop(request):
+        driver, database = request.param.split("-")
+        url = request.getfixturevalue(f"{database}_url")
+        with opened(url, is_async=driver == "async") as shop:
+            yield shop
+
+    return shop
 
 
-@pytest.fixture(
-    params=[
-        "sync-sqlite",
-        *(
-            pytest.param(f"{driver}-{database}", marks=pytest.mark.test_all)
-            for driver in ("sync", "async")
-            for database in ("sqlite", "postgresql", "mariadb")
-            if (driver, database) != ("sync", "sqlite")
-        ),
-    ]
-)
-def shop(request):
-    """A shop for what is the same with and without asyncio, and over any database."""
-    with _opened(request, request.param) as shop:
-        yield shop
+ON_SERVERS = ["sync-postgresql", "async-postgresql", "sync-mariadb", "async-mariadb"]
+EVERY = ["sync-sqlite", "async-postgresql", "sync-mariadb"]
 
-
-@pytest.fixture(params=["sync-sqlite", "async-sqlite"])
-def either_shop(request):
-    """A shop, consumed with and without asyncio."""
-    with _opened(request, request.param) as shop:
-        yield shop
-
-
-@pytest.fixture
-def sync_shop(sqlite_url):
-    """A shop, consumed without asyncio."""
-    with opened(sqlite_url) as shop:
-        yield shop
-
-
-@pytest.fixture
-def async_shop(sqlite_url):
-    """A shop, consumed with asyncio."""
-    with opened(sqlite_url, is_async=True) as shop:
-        yield shop
-
-
-@pytest.fixture(
-    params=[
-        *["sync-sqlite", "async-postgresql", "sync-mariadb"],
-        *(
-            pytest.param(case, marks=pytest.mark.test_all)
-            for case in ("async-sqlite", "sync-postgresql", "async-mariadb")
-        ),
-    ]
-)
-def every_shop(request):
-    """A shop over each database in turn, consumed with or without asyncio."""
-    with _opened(request, request.param) as shop:
-        yield shop
-
-
-@pytest.fixture(params=["sync", pytest.param("async", marks=pytest.mark.test_all)])
-def postgresql_shop(request, postgresql_url):
-    """A shop over PostgreSQL, consumed with or without asyncio."""
-    with opened(postgresql_url, is_async=request.param == "async") as shop:
-        yield shop
+# What is the same with and without asyncio, and over any database; then what may differ by either.
+shop = _shop_over("sync-sqlite", rarely=["async-sqlite", *ON_SERVERS])
+either_shop = _shop_over("sync-sqlite", "async-sqlite")
+every_shop = _shop_over(*EVERY, rarely=["async-sqlite", "sync-postgresql", "async-mariadb"])
+sync_shop = _shop_over("sync-sqlite")
+async_shop = _shop_over("async-sqlite")
+postgresql_shop = _shop_over("sync-postgresql", rarely=["async-postgresql"])
 
 
 @pytest.fixture(autouse=True)

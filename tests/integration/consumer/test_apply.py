@@ -8,6 +8,7 @@ from dataclasses import make_dataclass, replace
 
 import pytest
 from harness.deliveries import (
+    LONG,
     NAME,
     Poison,
     Rival,
@@ -15,6 +16,7 @@ from harness.deliveries import (
     effects,
     event,
     failing,
+    filled,
     halting,
     kill,
     numbers,
@@ -61,27 +63,10 @@ def test_error_of_apply_undoes_everything(either_shop):
     with pytest.raises(Halted, match="Poison") as caught:
         shop.run(apply, failures=Failures(tries=2))
     assert caught.value.__cause__ is mine
-    assert (shop.landed(), shop.cursor()) == ([], "_first")
+    assert (shop.landed(), shop.cursor(), shop.leases()) == ([], "_first", 0)
     assert shop.observer["failed"] == [("Poison", 1), ("Poison", 2)]
     assert shop.observer["raised"] == [("Poison",)] * 2
     assert shop.observer["committed"] == []
-
-
-@pytest.mark.slow
-def test_tries_are_counted_anew_for_every_page(shop):
-    """A page that was applied at last leaves all tries to the next, and to those after it."""
-    failures = {1: 2, 2: 2, 3: 2}
-
-    def apply(connection, one: Event):
-        write(connection, [one])
-        if failures[one.data["n"]]:
-            failures[one.data["n"]] -= 1
-            raise Poison
-
-    shop.feed.publish(event(1), event(2), event(3))
-    shop.run(apply, limit=1, failures=Failures(tries=3))
-    assert shop.landed() == [1, 2, 3]
-    assert shop.observer["failed"] == [("Poison", 1), ("Poison", 2)] * 3
 
 
 @pytest.mark.slow
@@ -250,24 +235,21 @@ def test_trouble_of_the_store_is_no_failure_of_apply(request, database, trouble,
         assert shop.observer["waited"] == [(0, "StoreUnavailable")]
 
 
-class Interrupted(BaseException):
-    """What is no Exception, as an interrupt is none."""
-
-
 def test_interrupt_rolls_back_and_passes(either_shop):
-    """What is no Exception ends the run at once, and leaves nothing."""
-    shop, calls = either_shop, []
+    """What is no Exception ends the run at once, and leaves neither effects nor leases."""
+    shop, calls = filled(either_shop), []
 
     def apply(connection, page):
         write_page(connection, page)
         calls.append(page.cursor)
-        raise Interrupted
+        raise SystemExit
 
-    shop.feed.publish(event(1))
-    with pytest.raises(Interrupted):
-        shop.run(apply, failures=ONE_TRY)
+    with pytest.raises(SystemExit):
+        shop.run(apply, failures=ONE_TRY, lease=LONG, concurrency=1)
     assert (len(calls), shop.landed(), shop.letters()) == (1, [], [])
     assert (shop.cursor(), shop.leases()) == ("_first", 0)
+    shop.run(write_page, lease=LONG)
+    assert sorted(shop.landed()) == list(range(20))
 
 
 @pytest.mark.parametrize("lanes", [1, 4])
@@ -303,18 +285,11 @@ def test_event_that_comes_again_is_dropped(every_shop):
     assert shop.observer["committed"] == [(3,), (2,)]
 
 
-def test_event_whose_page_failed_is_not_taken_for_seen(shop):
-    """Events of a page that was rolled back come as new ones."""
+def test_event_is_seen_once_it_is_applied_or_set_aside(shop):
+    """Events of a page that was rolled back come as new ones; one that has a letter does not."""
     shop.feed.publish(event(1), event(2))
     with halting(Poison):
         shop.run(failing(2), inbox=True)
-    shop.run(write_page, inbox=True)
-    assert shop.landed() == [1, 2]
-
-
-def test_event_that_was_set_aside_is_dropped_when_it_comes_again(shop):
-    """An event that has a letter is not applied beside it, but from it."""
-    shop.feed.publish(event(1), event(2))
     shop.run(failing(1), inbox=True, failures=ASIDE)
     shop.feed.publish(event(1), event(2))
     shop.run(wrong, inbox=True, failures=ASIDE)
@@ -333,26 +308,18 @@ def test_lanes_share_the_inbox(shop):
     assert sum(count for (count,) in shop.observer["duplicate"]) == 8
 
 
-def nameless(n):
-    """An event without an id."""
-    return Event.of({"n": n})
-
-
-def test_event_without_an_id_is_an_error_where_an_inbox_was_asked_for(sync_shop):
-    """An inbox that was asked for and cannot do its work halts the partition."""
-    sync_shop.feed.publish(event(1), nameless(2))
+def test_event_without_an_id_halts_or_is_warned_of_once(sync_shop, caplog):
+    """An inbox that was asked for halts the partition; one that only the feed needs lets it pass."""
+    shop, nameless = sync_shop, [Event.of({"n": n}) for n in (2, 2, 3)]
+    shop.feed.exactly_once = False
+    shop.feed.publish(event(1), *nameless[:2], event(1), nameless[2])
     with halting(ConfigurationError, "has no id"):
-        sync_shop.run(write_page, inbox=True)
-    assert (sync_shop.landed(), sync_shop.cursor()) == ([], "_first")
-
-
-def test_event_without_an_id_is_applied_and_warned_of_once_otherwise(sync_shop, caplog):
-    """Where only the feed has asked for an inbox, events that it cannot know are applied."""
-    sync_shop.feed.exactly_once = False
-    sync_shop.feed.publish(event(1), nameless(2), nameless(2), event(1), nameless(3))
+        shop.run(write_page, inbox=True)
+    assert (shop.landed(), shop.cursor()) == ([], "_first")
+    caplog.clear()
     with caplog.at_level(logging.WARNING, "zeroeventhub.consumer"):
-        sync_shop.run(write_page, limit=3)
-    assert sync_shop.landed() == [1, 2, 2, 3]
+        shop.run(write_page, limit=3)
+    assert shop.landed() == [1, 2, 2, 3]
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "without an id" in caplog.text
 

@@ -3,12 +3,12 @@
 import time
 
 import pytest
-from harness.deliveries import LONG, event, filled, write_page
+from harness.deliveries import event, filled, write_page
 from harness.statements import execute, scalars
 from sqlalchemy import text
 
 from zeroeventhub import LAST
-from zeroeventhub.errors import ConfigurationError, Halted
+from zeroeventhub.errors import ConfigurationError
 
 DAY = 86400.0
 
@@ -43,20 +43,3 @@ def test_store_without_tables_says_how_to_create_them(shop):
     execute(shop.engine, "DROP TABLE zeroeventhub_leases")
     with pytest.raises(ConfigurationError, match="create_tables"):
         shop.run(write_page)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ending", [SystemExit, ValueError])
-def test_leases_are_given_back_whatever_a_run_ends_in(either_shop, ending):
-    """What apply raises comes out where run was called, and nothing of its page is left."""
-    busy = filled(either_shop)
-
-    def refuse(connection, page):
-        write_page(connection, page)
-        raise ending
-
-    with pytest.raises(Halted if ending is ValueError else ending):
-        busy.run(refuse, lease=LONG)
-    assert (busy.landed(), busy.leases()) == ([], 0)
-    busy.run(write_page, lease=LONG)
-    assert sorted(busy.landed()) == list(range(20))
