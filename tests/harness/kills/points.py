@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import wraps
+from multiprocessing.connection import Connection
 from typing import Any
 
 import httpx
@@ -87,8 +88,9 @@ def kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def freeze() -> None:
-    """Stop this process until it is let go on."""
+def freeze(line: Connection) -> None:
+    """Say so, and stop this process until it is let go on."""
+    line.send(None)
     os.kill(os.getpid(), signal.SIGSTOP)
 
 

@@ -1,11 +1,7 @@
-"""What is done to consumers again and again, and where: a feed over HTTP, a database, and a process
-that forks.
-"""
+"""What is done to consumers again and again, and where: a feed over HTTP, and a database."""
 
-import os
 import random
 import select
-import signal
 import socket
 import time
 from collections import Counter
@@ -18,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from harness.faults.account import Findings
-from harness.kills.lives import End, Life, Zygote, zygote
+from harness.kills.lives import End, Life, Process
 from harness.kills.script import Ledger, Script, ScriptedFeed
 from harness.web import listening, serving
 from sqlalchemy import URL, create_engine, make_url
@@ -31,20 +27,36 @@ ENDLESS = 10**6  # more events than any consumer here can read
 
 @dataclass
 class Scene:
-    """Hold a feed, its consumer's database, and the process that forks the consumers."""
+    """Hold a feed, its consumer's database, and the consumers that were started."""
 
-    mother: Zygote
     ledger: Ledger
     feed: ScriptedFeed
     address: str
     found: Findings = field(default_factory=Findings)
+    started: list[Process] = field(default_factory=list)
 
     def life(self, way: str, **named: Any) -> Life:
         database = self.ledger.engine.url.render_as_string(hide_password=False)
         return Life(way, database, self.address, self.feed.script, **named)
 
+    def start(self, life: Life) -> Process:
+        process = Process(life)
+        self.started.append(process)
+        return process
+
+    def run(self, life: Life) -> End:
+        end = self.start(life).end()
+        self.close()
+        return end
+
+    def close(self) -> None:
+        """End what still lives."""
+        while self.started:
+            self.started.pop().close()
+
     def begin(self, end: int) -> None:
         """Start from nothing, with a feed of so many events in a partition."""
+        self.close()
         self.ledger.clear()
         self.feed.end = end
         self.found = Findings()
@@ -67,7 +79,7 @@ class Scene:
 
     def hear(self, end: End) -> End:
         """Take note of how a consumer ended that was to end well."""
-        if end.error or end.killed:
+        if end.error or end.signal:
             self.complain(f"a consumer was ended by {end.signal or end.error}")
         return end
 
@@ -76,7 +88,7 @@ class Scene:
 
 
 @contextmanager
-def scene(mother: Zygote, url: str, script: Script) -> Iterator[Scene]:
+def scene(url: str, script: Script) -> Iterator[Scene]:
     """Set a scene up."""
     feed = ScriptedFeed(script, ENDLESS)
     # Its connections are ended, too, when those of the consumers are.
@@ -84,7 +96,11 @@ def scene(mother: Zygote, url: str, script: Script) -> Iterator[Scene]:
     application = Starlette(routes=feed_routes("/script", feed))
     try:
         with serving(application) as address:
-            yield Scene(mother, Ledger(engine, script), feed, f"{address}/script")
+            here = Scene(Ledger(engine, script), feed, f"{address}/script")
+            try:
+                yield here
+            finally:
+                here.close()
     finally:
         engine.dispose()
 
@@ -123,7 +139,6 @@ Database = Callable[[], AbstractContextManager[str]]
 """Makes an empty database, and drops it when its user is done."""
 
 EARLY = 100  # points of a life until it has pages, or some more
-REHEARSAL = 9  # events of a partition that are enough to show all that a consumer does with them
 LEFT = 9  # events that are left for the last consumer, which is not killed
 SHARE = 0.3  # of all COMMITs, how many meet a fate
 DAY = 86_400.0
@@ -194,12 +209,10 @@ def kill(here: Scene, kind: Kind, dice: random.Random, *, brief: bool) -> None:
     ]
     strikes += [{"alarm": dice.uniform(0.001, 0.15)} for _ in range(moments)]
     life = kind.life(here)
-    here.begin(REHEARSAL)
-    here.mother.rehearse(life)
     here.begin(ENDLESS)
     for strike in strikes:
-        end = here.mother.run(replace(life, **strike))
-        if end.killed:
+        end = here.run(replace(life, **strike))
+        if end.signal:
             here.found.counts["kill"] += 1
         else:
             here.complain(f"{strike}: it ended before; {end.error}")
@@ -208,7 +221,7 @@ def kill(here: Scene, kind: Kind, dice: random.Random, *, brief: bool) -> None:
         if here.found.complaints:
             return
     here.feed.end = max([0, *here.counts().values()]) + LEFT
-    here.hear(here.mother.run(life))
+    here.hear(here.run(life))
     here.look_at_end(life)
     if here.feed.end <= LEFT:
         here.complain("none of those that were killed had committed anything")
@@ -222,7 +235,7 @@ def terminate(here: Scene, kind: Kind, dice: random.Random, *, brief: bool) -> N
     first, seed = dice.randint(1, gap), str(dice.random())
     strikes = {"strike": "terminate", "strike_at": first, "gap": gap, "most": 300, "seed": seed}
     life = kind.life(here, hurried=True, **strikes)
-    end = here.hear(here.mother.run(life))
+    end = here.hear(here.run(life))
     here.look_at_end(life)
     here.found.counts["termination"] += end.strikes
 
@@ -232,7 +245,7 @@ def lose_commits(here: Scene, kind: Kind, dice: random.Random, *, brief: bool) -
     here.begin(30 if brief else 300)
     life = kind.life(here, hurried=True)
     with cutting_commits(life.database, random.Random(str(dice.random())), SHARE) as (url, fates):
-        here.hear(here.mother.run(replace(life, database=url)))
+        here.hear(here.run(replace(life, database=url)))
     here.look_at_end(life)
     here.found.counts += fates
 
@@ -241,25 +254,19 @@ def freeze(here: Scene, kind: Kind, dice: random.Random, *, brief: bool) -> None
     """Freeze a worker until another takes over, whose clock may be a day off, or waits for it."""
     here.begin(9)
     life = kind.life(here, options={"lease": 0.3})
-    first = here.mother.start(
-        replace(life, strike="freeze", strike_at=dice.randint(1, 20), fetched=True)
-    )
-    end = here.mother.wait(first)
-    if not end.stopped:
-        here.hear(end)
+    first = here.start(replace(life, strike="freeze", strike_at=dice.randint(1, 20), fetched=True))
+    if not first.is_frozen():
         here.complain("it came to the end before it was to be frozen")
         return
-    second = here.mother.start(replace(life, clock=dice.choice([0, DAY, -DAY])))
+    second = here.start(replace(life, clock=dice.choice([0, DAY, -DAY])))
     # It takes over when the lease has run out, unless the frozen one holds a lock that it needs.
-    ending = time.monotonic() + 2 * life.options["lease"] + 1
-    while (over := here.mother.poll(second)) is None and time.monotonic() < ending:
-        time.sleep(0.01)
-    here.found.counts["waited for" if over is None else "taken over"] += 1
-    if over is not None:
+    over = second.has_ended(2 * life.options["lease"] + 1)
+    here.found.counts["taken over" if over else "waited for"] += 1
+    if over:
         here.look_at_end(life)
-    os.kill(first, signal.SIGCONT)
-    here.hear(here.mother.wait(first))
-    here.hear(over or here.mother.wait(second))
+    first.resume()
+    for process in (first, second):
+        here.hear(process.end())
     here.look_at_end(life)
 
 
@@ -267,14 +274,14 @@ def start(here: Scene, kind: Kind, dice: random.Random, *, brief: bool) -> None:
     """Let three consumers of one new name start in nearly the same moment."""
     here.begin(11)
     life = kind.life(here, options={"start": "c5", "lease": 0.3})
-    pids = []
+    started = []
     for _ in range(3):
-        pids.append(here.mother.start(life))
+        started.append(here.start(life))
         time.sleep(dice.choice([0, dice.uniform(0, 0.01)]))
-    for pid in pids:
-        here.hear(here.mother.wait(pid))
+    for process in started:
+        here.hear(process.end())
     here.look_at_end(life)
-    here.found.counts["start"] += len(pids)
+    here.found.counts["start"] += len(started)
 
 
 @dataclass(frozen=True)
@@ -325,14 +332,14 @@ def tormented(
     A seed is that of the first round, and after each round `tell` hears how far it is.
     """
     all_found = Findings()
-    with zygote() as mother, ExitStack() as stack:
+    with ExitStack() as stack:
         scenes: dict[Script, Scene] = {}
         for number, (name, kind) in enumerate(cycle(torment.kinds.items()), seed):
             if all_found.counts["done"] >= size or all_found.complaints:
                 break
             if kind.script not in scenes:
                 url = stack.enter_context(new_database())
-                scenes[kind.script] = stack.enter_context(scene(mother, url, kind.script))
+                scenes[kind.script] = stack.enter_context(scene(url, kind.script))
             found = torment.round(scenes[kind.script], kind, number)
             all_found.complaints += [f"{name}, seed {number}: {one}" for one in found.complaints]
             all_found.counts["done"] += sum(found.counts[deed] for deed in torment.deeds)

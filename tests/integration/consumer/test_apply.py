@@ -309,7 +309,7 @@ def test_lanes_share_the_inbox(shop):
 
 
 def test_event_without_an_id_halts_or_is_warned_of_once(sync_shop, caplog):
-    """An inbox that was asked for halts the partition; one that only the feed needs lets it pass."""
+    """An inbox that was asked for halts the partition; one that only the feed needs warns."""
     shop, nameless = sync_shop, [Event.of({"n": n}) for n in (2, 2, 3)]
     shop.feed.exactly_once = False
     shop.feed.publish(event(1), *nameless[:2], event(1), nameless[2])

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from harness.kills.lives import zygote
 from harness.kills.torments import TORMENTS, scene
 
 SEED = 1
@@ -24,13 +23,6 @@ NOW = {
 """What is done in `make test`; the rest is left to the long tests."""
 
 
-@pytest.fixture(scope="module")
-def mother():
-    """The process that forks consumers."""
-    with zygote() as found:
-        yield found
-
-
 def _cases():
     for torment in TORMENTS:
         for database in torment.databases:
@@ -43,12 +35,12 @@ def _cases():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("torment", "database", "way"), [*_cases()])
-def test_nothing_is_lost_or_applied_twice(mother, request, torment, database, way):
+def test_nothing_is_lost_or_applied_twice(request, torment, database, way):
     """Whatever is done to consumers, others go on, and cursors and effects are of one moment."""
     kind, url = torment.kinds[way], request.getfixturevalue(f"{database}_url")
     # In one partition the points of a page come in a row.
     in_a_row = {"partitions": 1} if torment.name in {"kills", "zombies"} else {}
-    with scene(mother, url, replace(kind.script, **in_a_row)) as here:
+    with scene(url, replace(kind.script, **in_a_row)) as here:
         found = torment.round(here, kind, SEED, brief=True)
     assert not found.complaints
     assert any(found.counts[deed] for deed in torment.deeds)
