@@ -44,7 +44,6 @@ effects = sa.Table(
     sa.Column("arrival", sa.Integer, primary_key=True),
     sa.Column("n", sa.Integer, nullable=False),
     sa.Column("k", sa.String(20)),
-    sa.Column("unique_n", sa.Integer),
 )
 
 
@@ -290,9 +289,7 @@ class Shop:
                 self.store.enter(connection, NAME, partition, "rival")
 
     def leases(self) -> int:
-        held = sa.text("SELECT count(*) FROM zeroeventhub_leases WHERE owner IS NOT NULL")
-        with self.engine.connect() as connection:
-            return connection.scalar(held)
+        return len(scalars(self.engine, "SELECT 1 FROM zeroeventhub_leases WHERE owner <> ''"))
 
     def landed(self) -> list[int]:
         """Read all effects, in the order they were written."""

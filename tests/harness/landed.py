@@ -60,18 +60,6 @@ small = sa.Table(
     mysql_charset="utf8mb4",
     mariadb_charset="utf8mb4",
 )
-flat = sa.Table(
-    "flat",
-    sa.MetaData(),
-    sa.Column("n", sa.Integer, primary_key=True),
-    sa.Column("text", sa.String(200)),
-    sa.Column("amount", sa.Double),
-    sa.Column("price", sa.Numeric(20, 6)),
-    sa.Column("paid", sa.Boolean),
-    sa.Column("due", sa.Date),
-    mysql_charset="utf8mb4",
-    mariadb_charset="utf8mb4",
-)
 stamped = sa.Table(
     "stamped",
     sa.MetaData(),
@@ -95,5 +83,5 @@ def inserted(
 def stored(engine: sa.Engine, table: sa.Table) -> list[dict[str, Any]]:
     """Read all rows of a table in the order of its key."""
     with engine.connect() as connection:
-        key = next(iter(table.primary_key))
-        return [one._asdict() for one in connection.execute(sa.select(table).order_by(key))]
+        rows = connection.execute(sa.select(table).order_by(*table.primary_key))
+        return [row._asdict() for row in rows]

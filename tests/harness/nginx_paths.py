@@ -147,8 +147,10 @@ class Deployment(StrEnum):
 
 
 @contextmanager
-def deployed(deployment: Deployment, url: str) -> Iterator[str]:
-    """Put a deployment before a publisher; yield the URL by which it is to be read."""
+def deployed(
+    deployment: Deployment, url: str, changes: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """Put a deployment before a publisher, with changes if it is the shipped one; yield its URL."""
     if deployment is Deployment.DIRECT:
         yield url
         return
@@ -157,7 +159,7 @@ def deployed(deployment: Deployment, url: str) -> Iterator[str]:
         settings = {
             Deployment.BUFFERED: PLAIN,
             Deployment.UNBUFFERED: KEPT_OPEN,
-            Deployment.PACKED: shipped(place.netloc, port),
+            Deployment.PACKED: shipped(place.netloc, port, changes),
         }[deployment]
         settings = settings.replace("PUBLISHER", place.netloc).replace("PORT", str(port))
         with nginx(settings, port):

@@ -55,9 +55,9 @@ def load(store, partition, **options):
     return call(store, store.load, partition, **options)
 
 
-def enter(store, partition, owner, **options):
+def enter(store, partition, owner, after=None):
     """Return a consumer's place, by right of a lease."""
-    return call(store, store.enter, partition, owner, **options)
+    return call(store, store.enter, partition, owner, after=after)
 
 
 def cursor(store, partition):
@@ -95,6 +95,26 @@ def progress(store, place, partition=0):
 def claim(store, owner, wanted, *, seconds=30.0, share=True):
     """Claim partitions."""
     return call(store, store.leases.claim, owner, wanted, seconds=seconds, share=share)
+
+
+def release(store, owner, partitions):
+    """Give leases back."""
+    call(store, store.leases.release, owner, partitions)
+
+
+def leave(store, owner):
+    """Give all leases back, and share no longer."""
+    call(store, store.leases.leave, owner)
+
+
+def reset(store):
+    """Start a consumer again."""
+    call(store, store.reset)
+
+
+def unseen(store, ids, partition=0, **options):
+    """Note ids of events, and return those that are new."""
+    return call(store, store.inbox.unseen, partition, ids, **options)
 
 
 def expire(store, *owners):

@@ -5,11 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from harness.nginx_paths import Deployment, deployed, example, nginx, reserved_port, shipped
+from harness.nginx_paths import Deployment, deployed, example
 from harness.readers import client_of
 from harness.shop import fill, orders, write
 from harness.waiting import until
@@ -36,20 +35,15 @@ def shop(sqlite):
 
 
 @contextmanager
-def published(engine, changes=None):
-    """Serve the orders through the shipped nginx; yield the URL."""
-    with (
-        serving(shop_of(engine)) as publisher,
-        reserved_port() as port,
-        nginx(shipped(urlsplit(publisher).netloc, port, changes), port),
-    ):
-        yield f"http://127.0.0.1:{port}/orders"
-
-
-def shop_of(engine):
-    """Return an application that publishes the orders."""
+def published(engine, deployment=Deployment.PACKED, changes=None):
+    """Serve the orders behind an nginx; yield the URL."""
     feed = TableFeed(orders, data="data", type="kind")
-    return Starlette(routes=feed_routes("/orders", feed, engine, server_sent_events=True))
+    routes = feed_routes("/orders", feed, engine, server_sent_events=True)
+    with (
+        serving(Starlette(routes=routes)) as publisher,
+        deployed(deployment, f"{publisher}/orders", changes) as url,
+    ):
+        yield url
 
 
 def get(url, path="/events", headers=None, **parameters):
@@ -89,8 +83,7 @@ def test_stream_is_passed_on_event_by_event(shop, deployment):
     """Events arrive when they happen, also through an nginx of few settings, and with gzip."""
     write(shop)
     with (
-        serving(shop_of(shop)) as publisher,
-        deployed(deployment, f"{publisher}/orders") as url,
+        published(shop, deployment) as url,
         httpx.stream("GET", f"{url}/server-sent-events", headers=GZIP, timeout=SOON) as answer,
     ):
         assert "content-encoding" not in answer.headers
@@ -109,7 +102,11 @@ def test_requests_of_one_client_are_limited(shop):
         return answer
 
     limited = {"limit_conn readers 32;": "limit_conn readers 2;"}
-    with published(shop, limited) as url, reading(url) as client, ThreadPoolExecutor(2) as pool:
+    with (
+        published(shop, changes=limited) as url,
+        reading(url) as client,
+        ThreadPoolExecutor(2) as pool,
+    ):
         cursor = client.fetch(0, LAST).cursor
         waiting = [pool.submit(wait) for _ in range(2)]
         until(lambda: get(url).status_code != 200, "a request is one too many")

@@ -11,6 +11,7 @@ from harness.web import answering
 from zeroeventhub import FIRST, TypeFilter, errors, protocol
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+ZONE = timezone(timedelta(hours=5, minutes=30))
 HTML = b"<html>\n<body><h1>502 Bad Gateway</h1><hr>nginx</body></html>"
 PACKED = gzip.compress(PAGE, mtime=0)
 
@@ -143,8 +144,8 @@ SPLIT, KEY = b'{"cursors":["a","b"]}', b'{"events":[{"version":3,"data":1}]}'
 ASKED = [
     # What a client is asked for, and the request; the answer, and what is returned.
     (
-        (protocol.CURSOR_OF_TIME, "cursor_at", (NOON,), {}),
-        ("/cursor", {**HERE, "time": ["2026-01-31T12:00:00Z"]}),
+        (protocol.CURSOR_OF_TIME, "cursor_at", (NOON.replace(microsecond=7).astimezone(ZONE),), {}),
+        ("/cursor", {**HERE, "time": ["2026-01-31T12:00:00.000007Z"]}),
         (b'{"cursor":"a"}', "a"),
     ),
     (
@@ -213,15 +214,6 @@ def test_wait_is_written_in_digits(any_call, wait, written):
         assert seen[0][1].get("wait") == expected
 
 
-def test_moment_is_written_in_utc(any_call):
-    """A moment of any zone is sent in UTC."""
-    moment = NOON.astimezone(timezone(timedelta(hours=5, minutes=30))).replace(microsecond=7)
-    info = answer(discovery(protocol.CURSOR_OF_TIME))
-    with raw_feed(answer(b'{"cursor":"a"}'), info=info) as (url, seen):
-        any_call(url, "cursor_at", moment)
-    assert seen[0][1]["time"] == ["2026-01-31T12:00:00.000007Z"]
-
-
 UNUTTERABLE = [
     *[("fetch", (0, FIRST), {"wait": wait}) for wait in (-1, math.nan, 1e6)],
     ("cursor_at", (NOON.replace(tzinfo=None),), {}),
@@ -246,29 +238,28 @@ V1 = {"feed": {"partitions": 2}}
 V1_PAGE = answer(b'{"partition":0,"data":{"n":1}}\n{"partition":0,"cursor":"5"}\n')
 
 
-def v1_feed(status, seen, body=b""):
-    """Answer as a feed of v1, which does not know discovery."""
+def test_v1_feed_is_read_where_its_partitions_are_known(call):
+    """A feed that refuses discovery is read by v1 where that does all that is asked for."""
+    seen = []
 
     def reply(target):
         seen.append(target)
-        return V1_PAGE if "n=" in target else answer(body, status=status)
+        return V1_PAGE if "n=" in target else answer(status="400 Bad Request")
 
-    return answering(reply)
-
-
-def test_v1_feed_is_read_where_its_partitions_are_known(call):
-    """A feed that refuses discovery is read by v1 if the caller says how many partitions."""
-    seen = []
-    with v1_feed("400 Bad Request", seen) as url:
+    with answering(reply) as url:
         page = call(url, wait=5, **V1)
         assert [event.data for event in page.events] == [{"n": 1}]
         call(url, "fetch", 0, FIRST, limit=3, headers=["a", "b"], **V1)
-        with pytest.raises(errors.ConfigurationError, match="partitions"):
-            call(url)
-    assert seen[1::2] == [
-        "/?n=2&cursor0=_first",
-        "/?pagesizehint=3&n=2&cursor0=_first&headers=a%2Cb",
-    ]
+        for method, options, reason in (
+            ("fetch", {}, "partitions"),
+            ("fetch", {"types": TypeFilter({"a"}), **V1}, ""),
+            ("lag", V1, ""),
+        ):
+            with pytest.raises(errors.ConfigurationError, match=reason):
+                call(url, method, 0, FIRST, **options)
+    first = "/?n=2&cursor0=_first"
+    named = "/?pagesizehint=3&n=2&cursor0=_first&headers=a%2Cb"
+    assert seen == ["/", first, "/", named, *["/"] * 3]
 
 
 def test_problem_of_discovery_is_not_taken_for_v1(any_call):
@@ -276,15 +267,3 @@ def test_problem_of_discovery_is_not_taken_for_v1(any_call):
     info = problem("bad-request", status="400 No", detail="No.")
     with raw_feed(info=info) as (url, _), pytest.raises(errors.BadRequest, match=r"^No\."):
         any_call(url, "discover")
-
-
-@pytest.mark.parametrize(
-    ("method", "arguments", "options"),
-    [("fetch", (0, FIRST), {"types": TypeFilter({"a"})}), ("lag", (0, FIRST), {})],
-)
-def test_first_version_is_not_asked_for_what_it_cannot_do(any_call, method, arguments, options):
-    """A feed of ZeroEventHub v1 has no extensions, and no filter."""
-    seen = []
-    with v1_feed("400 No", seen) as url, pytest.raises(errors.ConfigurationError):
-        any_call(url, method, *arguments, **options, **V1)
-    assert seen == ["/"]

@@ -155,20 +155,12 @@ def landing(engine):
     return landing
 
 
-def rows(engine, landing):
-    """Read all rows in the order of arrival."""
-    columns = landing.table.c
-    with engine.connect() as connection:
-        query = select(landing.table).order_by(columns.partition, columns.arrival)
-        return [row._asdict() for row in connection.execute(query)]
-
-
 def test_arrival_counts_within_a_partition(engine, landing):
     """Events are numbered 1, 2, 3 … within their partition, over any number of pages."""
     for partition, count in [(0, 2), (1, 1), (0, 2)]:
         with engine.begin() as connection:
             landing.land(connection, partition, [Event.of({"n": n}) for n in range(count)])
-    places = [(row["partition"], row["arrival"]) for row in rows(engine, landing)]
+    places = [(row["partition"], row["arrival"]) for row in stored(engine, landing.table)]
     assert places == [(0, 1), (0, 2), (0, 3), (0, 4), (1, 1)]
 
 
@@ -184,7 +176,7 @@ def test_attributes_are_those_of_a_cloudevent(engine, landing):
     sent = [CLOUD_EVENT, *others, *({**CLOUD_EVENT, "time": one} for one in moments)]
     with engine.begin() as connection:
         landing.land(connection, 0, [Event.of(data) for data in sent])
-    found = rows(engine, landing)
+    found = stored(engine, landing.table)
     assert [row["data"] for row in found] == sent
     times = [one and one.replace(tzinfo=one.tzinfo or UTC) for one in (r["time"] for r in found)]
     assert times == [MOMENT, *[None] * 7]

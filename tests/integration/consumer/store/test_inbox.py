@@ -2,15 +2,10 @@
 
 import pytest
 from harness.statements import execute
-from harness.stores import NAME, call, is_refused_for_now, kept_waiting, new_store
+from harness.stores import NAME, call, is_refused_for_now, kept_waiting, new_store, unseen
 from sqlalchemy import update
 
 from zeroeventhub.errors import StoreUnavailable
-
-
-def unseen(store, ids, *, partition=0, name=NAME):
-    """Note ids, and return those that are new."""
-    return call(store, store.inbox.unseen, partition, ids, name=name)
 
 
 def test_event_is_new_once(store):

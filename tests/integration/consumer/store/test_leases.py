@@ -13,10 +13,12 @@ from harness.stores import (
     claim,
     enter,
     expire,
+    leave,
     load,
     move,
     new_store,
     outcome,
+    release,
 )
 from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
@@ -28,16 +30,6 @@ from zeroeventhub.errors import ConfigurationError, LeaseLost, StoreUnavailable
 
 ALL = (0, 1, 2, 3, 4)
 LOCK_WAIT = {"postgresql": "SET lock_timeout = '2s'", "mariadb": "SET innodb_lock_wait_timeout = 2"}
-
-
-def release(store, owner, partitions):
-    """Give leases back."""
-    call(store, store.leases.release, owner, partitions)
-
-
-def leave(store, owner):
-    """Give all leases back, and share no longer."""
-    call(store, store.leases.leave, owner)
 
 
 def test_lease_is_renewed_by_claiming(store):

@@ -5,9 +5,10 @@ from random import Random
 from types import SimpleNamespace
 
 import pytest
+from harness import stores
 from harness.simulation.clock import Clock
 from harness.simulation.store import Store, Transaction
-from harness.stores import call, claim, end, expire, new_store
+from harness.stores import claim, new_store
 from sqlalchemy import create_engine
 
 from zeroeventhub.errors import ZeroEventHubError
@@ -38,22 +39,9 @@ def in_simulation(store, name, arguments):
 
 def in_database(store, name, arguments):
     """Do the same in the real store."""
-    match name, arguments:
-        case "move", _:
-            call(store, store.advance, *arguments)
-        case "claim", (owner, wanted):
-            return said(claim(store, owner, wanted, seconds=LONG))
-        case "end" | "expire", _:
-            {"end": end, "expire": expire}[name](store, *arguments)
-        case "release" | "leave", _:
-            call(store, getattr(store.leases, name), *arguments)
-        case "enter", (partition, owner, after):
-            return call(store, store.enter, partition, owner, after=after)
-        case "reset", _:
-            call(store, store.reset)
-        case _:
-            return call(store, getattr(store, name), *arguments)
-    return None
+    if name == "claim":
+        return said(claim(store, *arguments, seconds=LONG))
+    return getattr(stores, name)(store, *arguments)
 
 
 def finish(generator):

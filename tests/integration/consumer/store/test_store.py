@@ -23,6 +23,7 @@ from harness.stores import (
     new_store,
     outcome,
     progress,
+    unseen,
 )
 from harness.waiting import DEADLINE
 from sqlalchemy.exc import DBAPIError
@@ -239,11 +240,6 @@ def test_heirs_get_the_dead_letters(store):
         call(store, add, partition, Event.of(1), key=None, error=ValueError("no"), tries=1)
     inherit(store, {2: [0], 3: [0, 1]}, remaining=[1, 2, 3])
     assert [one.partition for one in call(store, store.dead_letters.letters)] == [2, 1]
-
-
-def unseen(store, ids, partition=0, **options):
-    """Note ids of events, and return those that are new."""
-    return call(store, store.inbox.unseen, partition, ids, **options)
 
 
 def test_standings_show_who_reads_what(store):

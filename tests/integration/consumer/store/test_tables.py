@@ -1,9 +1,10 @@
 """The tables of a store: created, declared in a schema, and checked."""
 
 import pytest
+from harness.engines import connected
 from harness.statements import execute
 from harness.stores import NAME, beside, cursor, load, move, new_store, outcome
-from sqlalchemy import MetaData, column, create_engine, inspect, table, text
+from sqlalchemy import MetaData, column, inspect, table, text
 
 from zeroeventhub import CursorStore, cursor_tables
 from zeroeventhub.errors import ConfigurationError
@@ -13,11 +14,8 @@ def test_tables_are_created_by_many_at_once(database_url):
     """Processes that start at the same moment do not trip over each other."""
 
     def create():
-        engine = create_engine(database_url)
-        try:
+        with connected(database_url) as engine:
             new_store(engine)
-        finally:
-            engine.dispose()
 
     assert [outcome(future) for future in [beside(create) for _ in range(8)]] == [None] * 8
 
