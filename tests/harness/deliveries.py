@@ -177,14 +177,15 @@ class Seen(Observer):
 
 
 class Rival(Seen):
-    """Does something once, between a page is read and its transaction is begun."""
+    """Does something once, at the time, between a page is read and its transaction is begun."""
 
-    def __init__(self, act):
+    def __init__(self, act, is_time=lambda events: True):
         super().__init__()
         self._acts = [act]
+        self._is_time = is_time
 
     def applying(self, consumer, partition, events):
-        while self._acts:
+        while self._acts and self._is_time(events):
             self._acts.pop()()
         return super().applying(consumer, partition, events)
 

@@ -140,11 +140,6 @@ class Deployment(StrEnum):
     UNBUFFERED = "nginx, HTTP/1.1, unbuffered"
     PACKED = "nginx, gzip"
 
-    @property
-    def compressed(self) -> bool:
-        """Whether readers ask for gzip."""
-        return self is Deployment.PACKED
-
 
 @contextmanager
 def deployed(

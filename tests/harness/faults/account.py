@@ -81,15 +81,15 @@ class Account:
     def __init__(self, path: Path) -> None:
         self.engine = sa.create_engine(f"sqlite:///{path}")
         self.async_engine = create_async_engine(f"sqlite+aiosqlite:///{path}")
-        with self.engine.begin() as connection:
-            CursorStore(self.engine).create_tables(connection)
-            effects.metadata.create_all(connection)
 
     @classmethod
     @contextmanager
     def open(cls, path: Path) -> Iterator[Self]:
         """Keep an account, and close it in the end."""
         account = cls(path)
+        with account.engine.begin() as connection:
+            CursorStore(account.engine).create_tables(connection)
+            effects.metadata.create_all(connection)
         yield account
         account.engine.dispose()  # the connections of the async one are its reader's
 

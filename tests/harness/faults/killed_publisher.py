@@ -117,7 +117,9 @@ def killed_while_sending(
             name = f"killed publisher, {deployment}, seed {seed}"
             dice = random.Random(name)
             limit = dice.choice(LIMITS)
-            read = partial(_read, account, url, name, limit, compressed=deployment.compressed)
+            read = partial(
+                _read, account, url, name, limit, compressed=deployment is Deployment.PACKED
+            )
             met: Counter[str] = Counter()
             with naming(name):
                 while met.total() < KILLS:

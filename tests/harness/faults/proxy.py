@@ -72,10 +72,6 @@ def draw(dice: random.Random, length: int) -> Plan:
     return Plan(fault, dice.randrange(length + 1), piece, pause)
 
 
-class Broken(ConnectionError):  # noqa: N818 - what became of the connection
-    """Say that the plan has broken the connection."""
-
-
 class Sending:
     """Send an answer to a client until its plan breaks the connection."""
 
@@ -85,7 +81,7 @@ class Sending:
         self._sent = 0
         if plan.fault is Fault.REFUSE:
             self._reset()
-            raise Broken
+            raise ConnectionError(plan.fault)
 
     def send(self, data: bytes) -> None:
         """Send what comes before the fault."""
@@ -103,7 +99,7 @@ class Sending:
         self._sent += len(data)
         if breaks:
             self._break()
-            raise Broken
+            raise ConnectionError(plan.fault)
 
     def _break(self) -> None:
         if self._plan.fault is Fault.RESET:

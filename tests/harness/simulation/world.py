@@ -4,6 +4,7 @@ import random
 import traceback
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 
 from harness.simulation.clock import Chaos, Clock, Violation
@@ -83,8 +84,10 @@ class World:
         chance = self.random
         number = chance.randint(0, 7)
         kinds = [
-            *(self.pause, self.kill, self.stop, self.rotate, self.split, self.split),
-            *(self.replace, self.lose_store, self.lose_feed),
+            *(self.pause, self.kill, self.stop, self.rotate),
+            *[partial(self.change, "split", self.feed.close_and_split)] * 2,
+            partial(self.change, "replacement", self.feed.replace),
+            *(partial(self.lose, what) for what in ("store", "feed")),
             # What is shown no more cannot be read again.
             self.reset if chance.random() < 0.5 else self.drop,
         ]
@@ -169,12 +172,6 @@ class World:
         self.report("rotation")
         self.feed.token += 1
 
-    def split(self):
-        self._change("split", self.feed.close_and_split)
-
-    def replace(self):
-        self._change("replacement", self.feed.replace)
-
     def drop(self):
         """A closed partition that was read to its end is shown no more."""
         for one in self.feed.partitions.values():
@@ -184,19 +181,15 @@ class World:
                 self.feed.drop(one.id)
                 return
 
-    def _change(self, kind, change):
+    def change(self, kind, change):
         going_on = [one.id for one in self.feed.partitions.values() if not one.closed]
         partition = self.random.choice(going_on)
         self.report(kind, partition)
         change(partition)
 
-    def lose_store(self):
-        self.report("store outage")
-        self.store_away_until = self.clock.now + self.chaos.seconds(6)
-
-    def lose_feed(self):
-        self.report("feed outage")
-        self.feed_away_until = self.clock.now + self.chaos.seconds(6)
+    def lose(self, what):
+        self.report(f"{what} outage")
+        setattr(self, f"{what}_away_until", self.clock.now + self.chaos.seconds(6))
 
     def report(self, kind, subject=""):
         self.chaos.injected[kind] += 1

@@ -252,8 +252,8 @@ def test_v1_feed_is_read_where_its_partitions_are_known(call):
         call(url, "fetch", 0, FIRST, limit=3, headers=["a", "b"], **V1)
         for method, options, reason in (
             ("fetch", {}, "partitions"),
-            ("fetch", {"types": TypeFilter({"a"}), **V1}, ""),
-            ("lag", V1, ""),
+            ("fetch", {"types": TypeFilter({"a"}), **V1}, "filter by types"),
+            ("lag", V1, "lag"),
         ):
             with pytest.raises(errors.ConfigurationError, match=reason):
                 call(url, method, 0, FIRST, **options)

@@ -12,7 +12,6 @@ from harness.deliveries import (
     NAME,
     Poison,
     Rival,
-    Seen,
     effects,
     event,
     failing,
@@ -30,7 +29,7 @@ from harness.stores import LOCK_WAITS, beside, outcome
 from harness.waiting import DEADLINE, until
 from sqlalchemy import Connection, text
 from sqlalchemy import event as sql_event
-from sqlalchemy.exc import DataError, OperationalError
+from sqlalchemy.exc import OperationalError
 
 from zeroeventhub import Event, Failures, PendingPage
 from zeroeventhub.errors import ConfigurationError, Halted, LeaseLost
@@ -137,12 +136,6 @@ def test_page_need_not_wait_for_the_disk(postgresql_shop):
     assert seen == ["on", "on", "off"]
     assert "synchronous_commit TO on" in statements[statements.index("SELECT txid_current()") - 1]
     assert shop.cursor() == "4"
-
-
-def test_sqlite_commits_to_the_disk(sync_shop):
-    """What only PostgreSQL can do is refused elsewhere."""
-    with pytest.raises(ConfigurationError, match="PostgreSQL"):
-        sync_shop.run(write_page, synchronous_commit=False)
 
 
 # Errors of the database.
@@ -408,36 +401,10 @@ def test_event_that_does_not_fit_the_model_is_set_aside(shop):
 
 def test_letters_stand_and_fall_with_the_cursor(shop):
     """A transaction that is fenced leaves no letters."""
-
-    class Late(Seen):
-        """Lets an operator move the cursor when events are about to be set aside."""
-
-        def applying(self, consumer, partition, events):
-            if len(self["failed"]) == 2 and not self["fenced"]:
-                shop.put("0")
-            return super().applying(consumer, partition, events)
-
     shop.feed.publish(event(1))
-    late = Late()
+    late = Rival(lambda: shop.put("0"), lambda _: len(late["failed"]) == 2)
     shop.run(failing(1), failures=ASIDE, observer=late)
     assert (late["fenced"], shop.letters()) == ([(0,)], [(1, "failed", 2)])
-
-
-def test_text_that_the_database_refuses_is_set_aside(postgresql_url):
-    """A poison text of a CloudEvent is PostgreSQL's error, which halts or is set aside."""
-
-    def apply(connection, page):
-        rows = [{"n": one.data["n"], "k": one.data["text"]} for one in page.events]
-        connection.execute(effects.insert(), rows)
-
-    with opened(postgresql_url) as shop:
-        texts = ["a\0b" if n == 4 else "fine" for n in range(6)]
-        shop.feed.publish(*[event(n, str(n % 2), text=words) for n, words in enumerate(texts)])
-        with halting(DataError, "NUL"):
-            shop.run(apply, limit=3)
-        assert (shop.landed(), shop.letters()) == ([0, 1, 2], [])
-        shop.run(apply, limit=3, failures=HELD)
-        assert (shop.landed(), shop.letters()) == ([0, 1, 2, 3, 5], [(4, "failed", 2)])
 
 
 # Keys that are held back.

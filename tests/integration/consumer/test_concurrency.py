@@ -9,6 +9,7 @@ from itertools import accumulate
 import pytest
 from harness.deliveries import (
     Inside,
+    Rival,
     Running,
     Seen,
     event,
@@ -126,15 +127,8 @@ def test_page_that_was_fetched_ahead_is_dropped_where_the_cursor_moved(shop):
     """A page that was fetched after one that was fenced is not taken for what follows."""
     filled(shop, 10, 1)
 
-    class Operator(Seen):
-        """Sets the cursor back by a page, once, while a page is at hand."""
-
-        def applying(self, consumer, partition, events):
-            if events[0].data["n"] == 4 and not self["fenced"]:
-                shop.put("2")
-            return super().applying(consumer, partition, events)
-
-    shop.run(write_page, limit=2, observer=Operator())
+    operator = Rival(lambda: shop.put("2"), lambda events: events[0].data["n"] == 4)
+    shop.run(write_page, limit=2, observer=operator)
     assert shop.landed() == [0, 1, 2, 3, *range(2, 10)]
     assert Counter(shop.feed.asked)[0, "6"] == 2
 

@@ -215,13 +215,6 @@ def test_everything_takes_effect_once_at_last(either_shop):
 # What is refused.
 
 
-def test_database_in_memory_is_refused_by_a_run():
-    """A connection that all threads would share is refused."""
-    memory = Consumer(None, CursorStore(create_engine("sqlite://")), NAME)
-    with pytest.raises(ConfigurationError, match="in memory"):
-        memory.run(write_page)
-
-
 @pytest.mark.parametrize(
     ("make", "reason"),
     [

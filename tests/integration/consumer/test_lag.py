@@ -166,13 +166,14 @@ def test_store_that_is_not_there_is_a_transient_error(sync_shop):
 
 
 def test_kind_of_engine_must_fit():
-    """A lag or a consumer with the other kind of store says what goes with it."""
+    """A store of the other kind is refused with what goes with it, and so is one in memory."""
     ours = CursorStore(create_engine("sqlite://"))
     theirs = CursorStore(create_async_engine("sqlite+aiosqlite://"))
     for sentence, ask in {
         "async_lag": lambda: lag(None, theirs, NAME),
         "or use lag": lambda: asyncio.run(async_lag(None, ours, NAME)),
         "AsyncConsumer": lambda: Consumer(None, theirs, NAME).run(write_page),
+        "in memory": lambda: Consumer(None, ours, NAME).run(write_page),
         "or use Consumer": lambda: asyncio.run(AsyncConsumer(None, ours, NAME).run(write_page)),
     }.items():
         with pytest.raises(ConfigurationError, match=sentence):

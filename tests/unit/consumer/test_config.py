@@ -20,6 +20,7 @@ def test_failures_that_cannot_be_are_refused(options):
         ({"lanes": 0}, "lanes is 1 or more"),
         ({"lease": float("inf")}, "above 0"),
         ({"identity": "id"}, "identity is a function"),
+        ({"synchronous_commit": False}, "PostgreSQL"),
     ],
 )
 def test_option_that_cannot_work_is_refused(sqlite, options, complaint):
