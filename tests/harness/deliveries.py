@@ -3,7 +3,7 @@
 import asyncio
 import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from harness.engines import async_url, connected
 from harness.readers import mounted
 from harness.statements import count_of, scalars
+from harness.stores import NAME, call, load, new_store, progress
 from harness.waiting import DEADLINE, until
 from zeroeventhub import (
     FIRST,
@@ -35,7 +36,6 @@ from zeroeventhub import (
 from zeroeventhub.errors import Halted
 from zeroeventhub.protocol import CAUGHT_UP, WAIT
 
-NAME = "billing"
 LONG = 300.0  # seconds of a lease that does not run out in a test
 
 effects = sa.Table(
@@ -83,7 +83,7 @@ class Feed:
     """Events of partitions in memory; a cursor is the number of positions in front of it.
 
     A log has None at a position without an event, and `trouble` the errors that the next reads
-    from a partition's cursor end in.
+    from a partition's cursor end in. Before a page is sent, `on_read` is called.
     """
 
     def __init__(self, partitions: int = 1) -> None:
@@ -94,6 +94,7 @@ class Feed:
         self.token = "1"
         self.asked: list[tuple[int, str]] = []
         self.trouble: dict[tuple[int, str], list[Exception]] = {}
+        self.on_read: Callable[[str, Page], object] = lambda cursor, page: None
 
     def publish(self, *events: Event | None, partition: int = 0) -> None:
         self.logs.setdefault(partition, []).extend(events)
@@ -127,7 +128,9 @@ class Feed:
         end = min(start + limit, len(log))
         events = [one for one in log[start:end] if one is not None]
         caught_up = CAUGHT_UP in self.extensions and end == len(log)
-        return Page(events, str(end), caught_up=caught_up)
+        page = Page(events, str(end), caught_up=caught_up)
+        self.on_read(cursor, page)
+        return page
 
 
 class Seen(Observer):
@@ -215,7 +218,7 @@ class Shop:
 
     def __init__(self, engine: sa.Engine, *, is_async: bool) -> None:
         self.engine = engine
-        self.store = CursorStore(engine)
+        self.store = new_store(engine)
         self.feed = Feed()
         self.url = ""
         self.observer = Seen()
@@ -224,9 +227,7 @@ class Shop:
         if is_async:
             # Each run has an event loop of its own, which connections do not outlive.
             self.async_engine = create_async_engine(async_url(engine.url), poolclass=sa.NullPool)
-        with engine.begin() as connection:
-            self.store.create_tables(connection)
-            effects.metadata.create_all(connection)
+        effects.metadata.create_all(engine)
 
     def consumer(self, client, **options: Any) -> Consumer | AsyncConsumer:
         """Make a consumer that ends at the head, and halts at the first error."""
@@ -269,13 +270,11 @@ class Shop:
             return next(pages)
 
     def cursor(self, partition: int = 0) -> str | None:
-        with self.engine.connect() as connection:
-            return self.store.cursors(connection, NAME).get(partition)
+        return call(self.store, self.store.cursors).get(partition)
 
     def put(self, cursor: str, partition: int = 0) -> None:
         """Put the cursor elsewhere, as an operator does."""
-        with self.engine.begin() as connection:
-            self.store.set(connection, NAME, partition, cursor)
+        call(self.store, self.store.set, partition, cursor)
 
     def take_over(self, *partitions: int, seconds: float) -> None:
         """Take the leases of all others, and enter partitions, as another process does."""
@@ -304,20 +303,15 @@ class Shop:
 
     def letters(self) -> list[tuple[int, str, int]]:
         """Read all dead letters: the event's number, its state and its tries."""
-        with self.engine.connect() as connection:
-            found = self.store.dead_letters.letters(connection, NAME)
+        found = call(self.store, self.store.dead_letters.letters)
         return [(letter.event.data["n"], letter.state, letter.tries) for letter in found]
 
     def retry(self) -> None:
-        with self.engine.begin() as connection:
-            self.store.dead_letters.retry(connection, NAME)
+        call(self.store, self.store.dead_letters.retry)
 
     def lanes(self, partition: int = 0) -> tuple[int, dict[int, int]] | None:
         """Look up how many lanes a page was begun with, and how far each has come."""
-        with self.engine.begin() as connection:
-            place = self.store.load(connection, NAME, partition)
-            found = self.store.lanes.progress(connection, NAME, partition, place)
-        return None if found is None else (found.lanes, dict(found.done))
+        return progress(self.store, load(self.store, partition), partition)
 
 
 class Running:

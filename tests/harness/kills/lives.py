@@ -22,7 +22,7 @@ from harness.kills.points import Points, freeze, kill, terminate
 from harness.kills.script import NAME, Script, number_of, write
 from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from zeroeventhub import (
     AsyncClient,
@@ -172,14 +172,12 @@ def _loop(life: Life, points: Points) -> None:
 
 
 def _run(life: Life, points: Points, *, by_event: bool = False) -> None:
-    def page(connection: Connection, page: PendingPage) -> None:
-        _apply(life, points, connection, page.events)
+    def apply(connection, given) -> None:
+        _apply(life, points, connection, [given] if by_event else given.events)
 
-    def event(connection: Connection, event: Event) -> None:
-        _apply(life, points, connection, [event])
-
+    apply.__annotations__["given"] = Event if by_event else PendingPage
     with _consumer(life, points) as (consumer, _):
-        consumer.run(event if by_event else page, handle_signals=True)
+        consumer.run(apply, handle_signals=True)
 
 
 def _async_loop(life: Life, points: Points) -> None:
@@ -195,19 +193,16 @@ def _async_loop(life: Life, points: Points) -> None:
 
 
 def _async_run(life: Life, points: Points, *, by_event: bool = False) -> None:
-    async def apply(connection: AsyncConnection, events: Sequence[Event]) -> None:
+    async def apply(connection, given) -> None:
         await asyncio.sleep(0)
+        events = [given] if by_event else given.events
         await connection.run_sync(partial(_apply, life, points), events)
 
-    async def page(connection: AsyncConnection, page: AsyncPendingPage) -> None:
-        await apply(connection, page.events)
-
-    async def event(connection: AsyncConnection, event: Event) -> None:
-        await apply(connection, [event])
+    apply.__annotations__["given"] = Event if by_event else AsyncPendingPage
 
     async def consume() -> None:
         async with _async_consumer(life, points) as (consumer, _):
-            await consumer.run(event if by_event else page, handle_signals=True)
+            await consumer.run(apply, handle_signals=True)
 
     asyncio.run(consume())
 

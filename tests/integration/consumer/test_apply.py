@@ -9,7 +9,6 @@ from dataclasses import make_dataclass, replace
 import pytest
 from harness.deliveries import (
     LONG,
-    NAME,
     Poison,
     Rival,
     effects,
@@ -25,7 +24,7 @@ from harness.deliveries import (
     write_page_async,
 )
 from harness.statements import add, execute
-from harness.stores import LOCK_WAITS, beside, outcome
+from harness.stores import LOCK_WAITS, beside, call, outcome
 from harness.waiting import DEADLINE, until
 from sqlalchemy import Connection, text
 from sqlalchemy import event as sql_event
@@ -536,8 +535,7 @@ def test_letter_that_is_discarded_meanwhile_is_not_applied(postgresql_shop):
 
     def apply(connection: Connection, one: Event) -> None:
         write(connection, [one])
-        with shop.engine.begin() as other:
-            discarded.append(shop.store.dead_letters.discard(other, NAME))
+        discarded.append(call(shop.store, shop.store.dead_letters.discard))
 
     shop.run(apply, failures=Failures(tries=1, then="set-aside"))
     assert (shop.landed(), shop.letters(), len(discarded)) == ([], [], 1)
@@ -549,9 +547,8 @@ def test_letter_that_is_discarded_before_its_turn_is_not_applied(lettered):
     shop, seen = lettered, []
 
     def discard():
-        with shop.engine.begin() as connection:
-            first = shop.store.dead_letters.letters(connection, NAME)[0]
-            shop.store.dead_letters.discard(connection, NAME, [first.id])
+        first, *_ = call(shop.store, shop.store.dead_letters.letters)
+        call(shop.store, shop.store.dead_letters.discard, [first.id])
 
     shop.retry()
     shop.run(failing(seen=seen), failures=HELD, observer=Rival(discard))
@@ -583,7 +580,6 @@ def test_partition_halts_at_too_many_dead_letters(shop, lanes):
         shop.run(failing(*range(9)), failures=aside, limit=2, lanes=lanes)
     assert 3 <= len(shop.letters()) <= 4
     assert shop.cursor() == "4"
-    with shop.engine.begin() as connection:
-        shop.store.dead_letters.discard(connection, "billing")
+    call(shop.store, shop.store.dead_letters.discard)
     shop.run(failing(), failures=aside)
     assert shop.landed() == [4, 5, 6, 7, 8]

@@ -212,21 +212,18 @@ def test_turns_are_fair(sqlite_url):
 def test_page_that_is_on_its_way_is_waited_for(sync_shop):
     """A run of threads leaves no request behind, and does nothing with its answer."""
     shop, answered = filled(sync_shop, 6, 1), []
-    read = shop.feed.read
 
-    def slow(partition, cursor, limit):
-        page = read(partition, cursor, limit)
+    def slow(cursor, _):
         if cursor != "_first":
             threading.Event().wait(0.2)
             answered.append(cursor)
-        return page
 
     def stop(connection, page):
         write_page(connection, page)
         until(lambda: (0, "2") in shop.feed.asked, "the next page is asked for")
         running.ask_to_stop()
 
-    shop.feed.read = slow
+    shop.feed.on_read = slow
     running = Running(shop, stop, {"follow": True, "limit": 2})
     running.run()
     assert (answered, shop.landed()) == (["2"], [0, 1])
@@ -235,14 +232,7 @@ def test_page_that_is_on_its_way_is_waited_for(sync_shop):
 def test_page_that_is_on_its_way_is_given_up_by_a_task(async_shop):
     """A run of tasks that is stopped does not wait for the feed's answer."""
     shop, answer = filled(async_shop, 6, 1), threading.Event()
-    read = shop.feed.read
-
-    def hang(*place):
-        page = read(*place)
-        answer.wait(DEADLINE)
-        return page
-
-    shop.feed.read = hang
+    shop.feed.on_read = lambda *_: answer.wait(DEADLINE)
     running = shop.start()
     until(lambda: shop.feed.asked, "the only task waits for its first page")
     try:

@@ -62,13 +62,7 @@ def test_loop_gets_pages_of_all_partitions_in_turn(sync_shop, extensions):
 def test_loop_reads_ahead_where_the_feed_takes_its_time(sync_shop):
     """The next page is asked for while one is at hand, and comes in its turn."""
     shop = filled(sync_shop, 9, 1)
-    read = shop.feed.read
-
-    def slow(partition, cursor, limit):
-        time.sleep(0.02)
-        return read(partition, cursor, limit)
-
-    shop.feed.read = slow
+    shop.feed.on_read = lambda *_: time.sleep(0.02)
     with shop.pages(limit=3) as pages:
         for page, following in zip(pages, ["3", "6", None], strict=True):
             assert numbers(page.events)[-1] == int(page.cursor) - 1
@@ -284,18 +278,16 @@ def test_signal_ends_a_run_after_its_page(request, either_shop, number, has_host
 def test_signal_does_not_wait_for_the_feed_at_its_head(sync_shop):
     """A program of threads that is to end does so while the feed holds a request at its head."""
     shop, answer = filled(sync_shop, 2, 1), threading.Event()
-    read, held = shop.feed.read, []
+    held = []
 
-    def hang(*place):
-        page = read(*place)
+    def hang(_, page):
         if not page.events and not held:
             held.append(time.monotonic())
             os.kill(os.getpid(), signal.SIGTERM)
             answer.wait(DEADLINE)
-        return page
 
     shop.feed.wait()
-    shop.feed.read = hang
+    shop.feed.on_read = hang
     shop.run(write_page, follow=True, handle_signals=True)
     # Before the client gives the feed up by itself.
     assert time.monotonic() - held[0] < 8

@@ -46,12 +46,6 @@ def lag_of(shop, **options):
         return lag(client, shop.store, NAME, **options)
 
 
-def stand(shop, cursors):
-    """Let the consumer stand at cursors of partitions."""
-    for partition, cursor in cursors.items():
-        shop.put(cursor, partition)
-
-
 def aged(shop, *ages, extensions=frozenset(), timed=True):
     """Publish an event for each age in seconds of each partition; return the limits asked for."""
     limits, read = [], shop.feed.read
@@ -82,7 +76,8 @@ BOTH = pytest.mark.parametrize("extensions", [frozenset(), frozenset({CAUGHT_UP}
 def test_feed_that_does_not_count_is_read(shop, extensions):
     """Events are counted from the consumer's cursors on; the first one's time tells its age."""
     limits = aged(shop, AGES, [], AGES, extensions=extensions)
-    stand(shop, {0: "4", 2: "10"})
+    shop.put("4")
+    shop.put("10", 2)
     found = lag_of(shop)
     assert [(each.events, each.exact) for each in found.values()] == [(6, True), *[(0, True)] * 2]
     assert 0 <= found[0].seconds - 6000 < 120
@@ -118,7 +113,7 @@ def counting(shop, *ages, seconds=5.0):
 def test_feed_that_counts_is_asked(shop, seconds):
     """Where the feed counts, only a first event is read, if no other than that may tell an age."""
     asked = counting(shop, AGES, [], seconds=seconds)
-    stand(shop, {0: "4"})
+    shop.put("4")
     found = lag_of(shop, most=1)
     assert found[0].seconds == 5.0 if seconds else 0 <= found[0].seconds - 6000 < 120
     assert found == {0: Lag(7, found[0].seconds, exact=False), 1: Lag(7, seconds, exact=False)}
@@ -131,7 +126,8 @@ def test_heir_counts_from_where_it_will_start(sync_shop):
     asked = counting(sync_shop)
     layout = {5: (9, 1, 0), 6: (0, 1), 7: (9,), 1: (0,)}
     sync_shop.feed.layout[:] = [Partition(heir, cursor_from=line) for heir, line in layout.items()]
-    stand(sync_shop, {0: "a", 1: "b"})
+    sync_shop.put("a")
+    sync_shop.put("b", 1)
     lag_of(sync_shop)
     assert asked == [(5, "b"), (6, "a"), (7, FIRST), (1, "b")]
 
@@ -147,7 +143,7 @@ def test_table_feed_and_store_on_every_database(engine, database_url):
     application = Starlette(routes=feed_routes("/feed", feed, engine))
     with opened(database_url) as shop, serving(application) as url:
         shop.url = f"{url}/feed"
-        stand(shop, {0: feed.bind(engine).read(0, FIRST, 3).cursor})
+        shop.put(feed.bind(engine).read(0, FIRST, 3).cursor)
         with engine.begin() as connection:
             shop.store.load(connection, "another", 1, start=LAST)
         found = lag_of(shop)

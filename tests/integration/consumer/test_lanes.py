@@ -6,7 +6,6 @@ from random import Random
 
 import pytest
 from harness.deliveries import (
-    NAME,
     Inside,
     Poison,
     effects,
@@ -17,9 +16,11 @@ from harness.deliveries import (
     write,
     write_page,
 )
+from harness.statements import count_of, execute
+from harness.stores import advance, load, reset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import delete, select, text
+from sqlalchemy import delete, text
 
 from zeroeventhub import Event, Failures
 from zeroeventhub.errors import ConfigurationError, Halted, TokenChanged
@@ -44,8 +45,7 @@ def test_page_is_applied_in_lanes_with_one_cursor(every_shop):
     shop.run(write_page, lanes=4, limit=30)
     assert_in_order(shop, stream)
     assert (shop.cursor(), shop.lanes()) == ("40", None)
-    with shop.engine.connect() as connection:
-        assert connection.execute(select(shop.store.tables.lanes)).all() == []
+    assert count_of(shop.engine, shop.store.tables.lanes) == 0
     assert sum(count for (count,) in shop.observer["committed"]) == 40
 
 
@@ -117,10 +117,7 @@ def test_page_that_lanes_have_begun_is_not_read_one_by_one(sync_shop):
     shop = sync_shop
     shop.feed.publish(*two_lanes())
     before = shop.page()
-    with shop.engine.begin() as connection:
-        place = shop.store.load(connection, NAME, 0)
-        progress = {"lane": 1, "lanes": 2, "before": 0, "after": 2}
-        shop.store.lanes.advance(connection, NAME, 0, place, **progress)
+    advance(shop.store, load(shop.store, 0), 1, 0, 2)
     for page in (before, shop.page()):
         with (
             pytest.raises(ConfigurationError, match="let `run` finish it"),
@@ -141,9 +138,8 @@ def test_crashes_anywhere_neither_lose_nor_repeat_nor_reorder(sync_shop):
     @settings(max_examples=10, suppress_health_check=list(HealthCheck), database=None)
     @given(st.data())
     def crash(data):
-        with shop.engine.begin() as connection:
-            shop.store.reset(connection, NAME)
-            connection.execute(delete(effects))
+        reset(shop.store)
+        execute(shop.engine, delete(effects))
         keys = data.draw(st.lists(st.sampled_from(KEYS), min_size=1, max_size=14), label="keys")
         stream = [event(n, key) for n, key in enumerate(keys)]
         crashes = data.draw(st.lists(st.integers(0, len(keys) - 1), max_size=4), label="crashes")

@@ -4,7 +4,8 @@ import logging
 
 import httpx
 import pytest
-from harness.deliveries import NAME, Poison, event, failing
+from harness.deliveries import Poison, event, failing
+from harness.stores import call
 from prometheus_client import CollectorRegistry, generate_latest
 
 from zeroeventhub import Client, Failures
@@ -48,8 +49,7 @@ def test_each_dead_letter_is_an_error_in_the_log(sync_shop, caplog):
     start = "Event 'e{}' after cursor '_first' is a dead letter: "
     assert failed[0] == f"{start.format(1)}applying it raised Poison."
     assert held[0].startswith(f"{start.format(3)}it was held back")
-    with shop.engine.connect() as connection:
-        letters = shop.store.dead_letters.letters(connection, NAME)
+    letters = call(shop.store, shop.store.dead_letters.letters)
     assert [(one.event, one.key) for one in letters] == [(events[0], "k"), (events[2], "k")]
     assert letters[0].error == "harness.deliveries.Poison: event 1 is poison"
     assert "in apply" in letters[0].traceback

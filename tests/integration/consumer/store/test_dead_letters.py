@@ -41,13 +41,6 @@ def due(store, partition=0, limit=100):
     return [letter.event.data for letter in found]
 
 
-def settle(store, number):
-    """Write down that an event was applied."""
-    (letter,) = [one for one in letters(store) if one.event.data == number]
-    with store.engine.begin() as connection:
-        store.dead_letters.settle(connection, letter)
-
-
 def mark(store, *numbers):
     """Mark letters, by the numbers of their events."""
     ids = [one.id for one in letters(store) if one.event.data in numbers]

@@ -22,7 +22,7 @@ from zeroeventhub.errors import Fenced
 
 
 def test_lanes_count_from_the_cursor(store):
-    """Each lane counts for itself, and a process that reads the page again learns how far."""
+    """Each lane counts for itself, from the cursor at which the page was begun and no other."""
     place = load(store, 0)
     assert progress(store, place) is None
     advance(store, place, 0, 0, 3)
@@ -32,6 +32,13 @@ def test_lanes_count_from_the_cursor(store):
     assert progress(store, replace(place, cursor="other")) is None
     assert progress(store, place, partition=1) is None
     assert call(store, store.lanes.progress, 0, place, name="audit") is None
+    move(store, 0, place, "a")
+    there = replace(place, cursor="a")
+    assert progress(store, there) is None
+    advance(store, there, 0, 0, 2, lanes=3)
+    assert progress(store, there) == (3, {0: 2})
+    call(store, store.lanes.clear, 0)
+    assert progress(store, there) is None
 
 
 def test_lane_counts_once(store):
@@ -66,20 +73,6 @@ def test_lane_is_fenced_like_a_move(store):
     assert progress(store, after) == (2, {0: 3})
     advance(store, after, 0, 3, 4)
     assert progress(store, after) == (2, {0: 4})
-
-
-def test_lanes_begin_again_after_the_next_cursor(store):
-    """What was counted from the cursor before does not count, cleared or not."""
-    place = load(store, 0)
-    advance(store, place, 0, 0, 3)
-    advance(store, place, 1, 0, 4)
-    move(store, 0, place, "a")
-    there = replace(place, cursor="a")
-    assert progress(store, there) is None
-    advance(store, there, 0, 0, 2, lanes=3)
-    assert progress(store, there) == (3, {0: 2})
-    call(store, store.lanes.clear, 0)
-    assert progress(store, there) is None
 
 
 def test_lanes_work_side_by_side_and_cursor_waits(leveled_store):
