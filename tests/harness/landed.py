@@ -60,6 +60,18 @@ small = sa.Table(
     mysql_charset="utf8mb4",
     mariadb_charset="utf8mb4",
 )
+flat = sa.Table(
+    "flat",
+    sa.MetaData(),
+    sa.Column("n", sa.Integer, primary_key=True),
+    sa.Column("text", sa.String(200)),
+    sa.Column("amount", sa.Double),
+    sa.Column("price", sa.Numeric(20, 6)),
+    sa.Column("paid", sa.Boolean),
+    sa.Column("due", sa.Date),
+    mysql_charset="utf8mb4",
+    mariadb_charset="utf8mb4",
+)
 stamped = sa.Table(
     "stamped",
     sa.MetaData(),

@@ -4,7 +4,7 @@ import pytest
 from harness.archives import s3_server
 from harness.calling import async_call, sync_call
 from harness.databases import new_database
-from harness.landed import orders, small, stamped
+from harness.landed import flat, orders, small, stamped
 from sqlalchemy import create_engine
 
 
@@ -36,7 +36,7 @@ def s3_url():
 @pytest.fixture
 def tables(engine):
     """An engine with tables of every type of column, of each database in turn."""
-    for table in (orders, small, stamped):
+    for table in (orders, small, flat, stamped):
         table.create(engine)
     return engine
 
