@@ -223,7 +223,7 @@ async def any_async_engine(any_database_url):
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item):
     """Forget what the test before this one asked."""
-    exchanges.clear()
+    exchanges.last.clear()
     yield
 
 
@@ -250,7 +250,7 @@ def pytest_runtest_makereport(item):
     outcome = yield
     report = outcome.get_result()
     if report.failed:
-        report.sections.extend(exchanges.sections())
+        report.sections.append(("Last statements and requests", "\n".join(exchanges.last)))
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -365,24 +365,20 @@ class Running:
         else:
             self._loop.call_soon_threadsafe(self._consumer.stop)
 
-    def end(self, seconds: float = DEADLINE) -> None:
-        """Wait for the end, and raise what it ended in."""
+    def stop(self, seconds: float = DEADLINE) -> None:
+        """Stop it, wait for the end, and raise what it ended in."""
+        self.ask_to_stop()
         self._thread.join(seconds)
         assert not self.is_running, f"the consumer has not ended within {seconds:g} s"
         if self.error is not None:
             raise self.error
 
-    def stop(self, seconds: float = DEADLINE) -> None:
-        self.ask_to_stop()
-        self.end(seconds)
-
 
 @contextmanager
-def opened(url: str, *, is_async: bool = False, partitions: int = 1) -> Iterator[Shop]:
+def opened(url: str, *, is_async: bool = False) -> Iterator[Shop]:
     """Open a shop whose feed is served, over a database."""
     with connected(url) as engine:
         shop = Shop(engine, is_async=is_async)
-        shop.feed = Feed(partitions)
         with mounted(shop.feed, capacity=Capacity(wait_seconds=0.2)) as shop.url:
             try:
                 yield shop

@@ -35,10 +35,6 @@ class Scene:
     found: Findings = field(default_factory=Findings)
     started: list[Process] = field(default_factory=list)
 
-    def life(self, way: str, **named: Any) -> Life:
-        database = self.ledger.engine.url.render_as_string(hide_password=False)
-        return Life(way, database, self.address, self.feed.script, **named)
-
     def start(self, life: Life) -> Process:
         process = Process(life)
         self.started.append(process)
@@ -115,7 +111,9 @@ class Kind:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def life(self, scene: Scene, *, options: Mapping[str, Any] | None = None, **named: Any) -> Life:
-        return scene.life(self.way, options={**self.options, **(options or {})}, **named)
+        database = scene.ledger.engine.url.render_as_string(hide_password=False)
+        options = {**self.options, **(options or {})}
+        return Life(self.way, database, scene.address, scene.feed.script, options=options, **named)
 
 
 _SET_ASIDE = {"failures": Failures(tries=1, then="set-aside")}

@@ -110,10 +110,7 @@ def slow_body(start=b""):
 
 CHUNKED = answer(b"", "Transfer-Encoding: chunked")
 SLOW_CHUNK_SIZE = [(CHUNKED, 0.0), *drip(b"5;" + b"x" * 1000, 0.03)]
-
-
 """The length of a chunk comes byte by byte, so that no byte of the body ever does."""
-
 
 SLOW = {
     "headers": ([*drip(answer(b"", "X-Padding: " + "x" * 1000), 0.03)], Unreachable),

@@ -56,17 +56,12 @@ EITHER = pytest.mark.parametrize("reader", [follow, read], ids=["in turn", "by a
 
 @EITHER
 def test_feed_waits_once_its_head_was_seen(reader):
-    """A feed that can wait is asked to from its head on, and between two waits is a short pause."""
+    """A feed that can wait is asked to from its head on, with a pause after a wait without news."""
     world = world_of("a", extensions=WAITS, leased=reader is read)
     reader(world, forever=True, most=12)
     steps = [step for step in world.taken if isinstance(step, Fetch | Pause)]
     assert steps[0].wait == 0.0
     assert steps[1:5] == [Fetch(0, "1", 5.0), Pause(0.1)] * 2
-
-
-@EITHER
-def test_news_that_end_a_wait_are_followed_by_the_next_wait(reader):
-    """Behind a page that came while the feed waited there is no pause."""
     world = world_of("a", extensions=WAITS, writers=True, leased=reader is read)
     reader(world, forever=True, most=12)
     assert [step.wait for step in of_kind(world.taken, Fetch)][:3] == [0.0, 5.0, 5.0]
