@@ -345,9 +345,9 @@ def damage_to(engine, folder, damage):
 
 
 @pytest.mark.parametrize("damage", [*STATEMENTS, *FILES])
-def test_readers_hear_nothing_of_what_is_damaged(tmp_path, damage):
+def test_readers_hear_nothing_of_what_is_damaged(tmp_path, caplog, damage):
     """Whatever is wrong with a table, its rows or an archive: no answer on any route has addresses,
-    credentials, names, statements or rows.
+    credentials, names, statements or rows; the log names a row that is wrong, without its data.
     """
     folder = tmp_path / PREFIX
     folder.mkdir()
@@ -366,3 +366,7 @@ def test_readers_hear_nothing_of_what_is_damaged(tmp_path, damage):
                 problems.append(assert_silent(answer))
             assert not any(secret in answer.text for secret in SECRETS), answer.text
     assert problems
+    logged = "".join(f"{vars(one)!r} {one.getMessage()}" for one in caplog.records) + caplog.text
+    assert ROW not in logged
+    if damage in {"no JSON", "no text", "no moment"}:
+        assert "zeroeventhub.errors.FeedFailure: A row" in logged or "The row at position" in logged

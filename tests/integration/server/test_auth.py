@@ -104,8 +104,12 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize(("hook", "status", "problem"), REFUSALS.values(), ids=REFUSALS)
-def test_hook_that_returns_no_principal_keeps_every_reader_out(shop, hook, status, problem):
-    """Whatever a hook does but return a Principal keeps all readers out, on every route."""
+def test_hook_that_returns_no_principal_keeps_every_reader_out(
+    shop, caplog, hook, status, problem
+):
+    """Whatever a hook does but return a Principal keeps all readers out, on every route; the log
+    says what a hook that is wrong has to do.
+    """
     with served(shop, hook) as url:
         for path in PATHS:
             answer = httpx.get(url + path, params=GOOD.get(path), headers=HEADERS)
@@ -119,14 +123,9 @@ def test_hook_that_returns_no_principal_keeps_every_reader_out(shop, hook, statu
         assert httpx.put(f"{url}/progress").status_code == status
         head = httpx.head(url)
         assert (head.status_code, head.content) == (status, b"")
-
-
-def test_hook_that_is_wrong_is_in_the_log(shop, caplog):
-    """The log says what a hook returned, and what it has to do."""
-    with served(shop, lambda request: True) as url:
-        httpx.get(url)
-    assert "returned bool" in caplog.text
-    assert "return a Principal" in caplog.text
+    if hook is REFUSALS["true"][0]:
+        assert "returned bool" in caplog.text
+        assert "return a Principal" in caplog.text
 
 
 def test_exceptions_of_the_host_are_for_its_own_handlers(shop):
@@ -383,11 +382,6 @@ def of_name(request):
     return Principal(name=request.headers.get("name", "reader"))
 
 
-def statuses(url, count, **headers):
-    """The statuses of so many requests."""
-    return [get(url, headers=headers).status_code for _ in range(count)]
-
-
 def test_reader_that_asks_too_often_learns_when_to_retry(shop):
     """The rate is each reader's own, or that of the routes; answers say when to come again."""
     slow = Principal(name="slow", quota=Quota(rate=0.01, burst=2))
@@ -402,41 +396,6 @@ def test_reader_that_asks_too_often_learns_when_to_retry(shop):
     with served(shop, hook, quota=Quota(rate=0.01, burst=1)) as url:
         assert [httpx.get(url, headers=OTHERS).status_code for _ in range(2)] == [200, 429]
         assert [httpx.get(url, headers=HEADERS).status_code for _ in range(3)] == [200] * 3
-
-
-def test_rate_lets_in_as_many_as_it_says():
-    """After its burst a reader is let in once for each interval; what was refused costs nothing."""
-    with mounted(Numbers(), authorize=of_name, quota=Quota(rate=0.5, burst=3)) as url:
-        began = time.monotonic()
-        assert statuses(url, 3) == [200] * 3
-        refused = 0
-        while get(url).status_code == 429:
-            refused += 1
-            assert time.monotonic() - began < PATIENCE
-            time.sleep(0.02)
-        assert refused > 3
-        # One interval has passed since the burst, and not one that every refusal has put off.
-        assert time.monotonic() - began >= 2
-        assert get(url).status_code == 429
-
-
-def test_reader_is_not_forgotten_while_it_owes(feed, pool):
-    """However many readers come and go, the requests and the rate of each are remembered."""
-    quotas = {"held": Quota(in_flight=1), "hasty": Quota(rate=0.001, burst=1)}
-
-    def authorize(request):
-        return Principal(name=request.headers["name"], quota=quotas.get(request.headers["name"]))
-
-    with mounted(feed, authorize=authorize) as url, feed.held():
-        held = pool.submit(get, url, headers={"name": "held"})
-        until(lambda: feed.inside == 1, "a request is under way")
-        assert httpx.get(url, headers={"name": "hasty"}).status_code == 200
-        with httpx.Client() as session:
-            for number in range(200):
-                assert session.get(url, headers={"name": f"{number}"}).status_code == 200
-        for name in quotas:
-            assert httpx.get(url, headers={"name": name}).status_code == 429
-    assert held.result().status_code == 200
 
 
 @pytest.mark.parametrize("bound", ["in_flight", "waiters"])

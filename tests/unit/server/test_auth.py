@@ -60,25 +60,35 @@ def test_readers_who_owe_nothing_are_forgotten():
     """However many names occur, only accounts with requests in flight or a due time are kept."""
     now = [0.0]
     quotas = Quotas(Quota(rate=1, burst=1), clock=lambda: now[0])
+    held = Principal(name="held", quota=Quota(in_flight=1))
+    hasty = Principal(name="hasty", quota=Quota(rate=0.00001, burst=1))
+    quotas.count(held)
+    quotas.count(hasty).in_flight -= 1
     for number in range(10_000):
         now[0] += 1
         quotas.count(Principal(name=f"reader {number}")).in_flight -= 1
     assert len(quotas) <= 2_000
+    for reader in (held, hasty):
+        with pytest.raises(TooManyRequests):
+            quotas.count(reader)
 
 
-def test_reader_that_asks_too_often_is_admitted_once_the_time_that_it_is_given_is_over():
-    """A refusal says how long it holds: no longer than until the next request is due."""
+def test_reader_is_admitted_as_often_as_its_rate_says():
+    """After a burst there is one request for each interval; a refusal says when the next is due,
+    and does not put it off.
+    """
     now, reader = [0.0], Principal(name="reader")
     quotas = Quotas(Quota(rate=1, burst=2), clock=lambda: now[0])
-    for moment in (0.0, 0.0):
+    for _ in range(2):
+        quotas.count(reader).in_flight -= 1
+    for moment in (1.0, 2.0):
+        for early in (0.5, 0.25, 0.125):
+            now[0] = moment - early
+            with pytest.raises(TooManyRequests) as refused:
+                quotas.count(reader)
+            assert refused.value.retry_after == pytest.approx(early)
         now[0] = moment
         quotas.count(reader).in_flight -= 1
-    now[0] = 0.75
-    with pytest.raises(TooManyRequests) as refused:
-        quotas.count(reader)
-    assert refused.value.retry_after == pytest.approx(0.25)
-    now[0] = 1.0
-    quotas.count(reader).in_flight -= 1
 
 
 def test_reader_with_a_name_has_a_quota_by_default():
