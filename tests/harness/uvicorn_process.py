@@ -18,13 +18,20 @@ FOLDER = Path(__file__).parents[1]
 
 
 class Large:
-    """A feed whose pages are larger than what a system takes for a reader that does not read."""
+    """A feed whose pages are all the same, and have some megabytes."""
+
+    def __init__(self, size: int) -> None:
+        self.page = Page([Event(b'{"n":"%b"}' % (b"x" * size))], "1")
+        self.pages = 0
 
     async def info(self) -> FeedInfo:
         return FeedInfo.of(1)
 
     async def read(self, partition: int, cursor: str, limit: int) -> Page:
-        return Page([Event(b'"%b"' % (b"x" * 16_000_000))], "1")
+        if cursor == "head":
+            return Page([], "head", caught_up=True)
+        self.pages += limit > 1
+        return self.page
 
 
 def application() -> Starlette:
@@ -33,7 +40,7 @@ def application() -> Starlette:
     metadata.create_all(engine)
     options = {"capacity": Capacity(patience=60), "server_sent_events": True}
     of_orders = feed_routes("/orders", TableFeed(orders, data="data"), engine, **options)
-    return Starlette(routes=[*of_orders, *feed_routes("/large", Large(), name="large")])
+    return Starlette(routes=[*of_orders, *feed_routes("/large", Large(16_000_000), name="large")])
 
 
 @contextmanager
