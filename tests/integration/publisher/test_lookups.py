@@ -9,7 +9,7 @@ from harness.published import TWO, published
 from harness.shop import metadata, orders, place, write
 from harness.statements import add, execute
 from harness.tables import event_table
-from sqlalchemy import DateTime, Float, Uuid, insert, text
+from sqlalchemy import DateTime, Float, Integer, Uuid, insert, text
 from sqlalchemy.dialects import mysql, postgresql
 
 from zeroeventhub import FIRST, LAST, Lag, TableFeed
@@ -132,27 +132,33 @@ def test_position_given_in_the_millisecond_of_a_moment_follows_it(sqlite, micros
 
 def test_event_is_found_by_its_id(engine):
     """The cursor of an id is the one after its event, and ids are compared exactly."""
-    feed, names = published(engine, id="customer"), ["ada", "Ada", "ada ", "7"]
+    feed, names = published(engine, id="customer"), ["ada", "Ada", "ada ", "7", "\u00e9", "e"]
     add(engine, orders, [{"customer": name, "data": {}} for name in names])
     feed.head()
     for number, name in enumerate(names, 1):
         assert feed.cursor_of(name) == feed.cursor_after(number)
-    for unknown in ("ADA", "07", "", "a\0b", "x" * 5000):
+    for unknown in ("ADA", "07", "", "a\0b", "x" * 5000, "\u00c9", "E", "7 "):
         with pytest.raises(BadCursor):
             feed.cursor_of(unknown)
 
 
 def test_ids_of_numbers_and_uuids_are_found(engine):
     """Ids of numbers and UUIDs are found by their text; other texts have no event."""
-    table = event_table("log", position="number", name=Uuid, weight=Float)
+    table = event_table("log", position="number", name=Uuid, size=Integer, weight=Float)
     table.metadata.create_all(engine)
     name = uuid.UUID("6f1d9d5e-6c8c-4f0e-9d4b-0d6b1f0a2c3e")
-    add(engine, table, {"name": name})
-    by_number, by_name = TableFeed(table).bind(engine), TableFeed(table, id="name").bind(engine)
-    assert by_number.cursor_of("1") == by_name.cursor_of(str(name)) == by_name.cursor_after(1)
+    add(engine, table, {"name": name, "size": -10})
+    by_number, by_name, by_size = (
+        TableFeed(table, id=column, data=["size"], cloudevents=True).bind(engine)
+        for column in (None, "name", "size")
+    )
+    for feed, known in ((by_number, "1"), (by_name, str(name)), (by_size, "-10")):
+        assert feed.read(0, FIRST, 1).events[0].data["id"] == known
+        assert feed.cursor_of(known) == feed.cursor_after(1)
     for feed, unknown in [
         *((by_number, name) for name in ("2", "01", "+1", "one", "9" * 30, f"{2**64 + 1}")),
         *((by_name, name) for name in ("1", "", str(uuid.UUID(int=1)))),
+        *((by_size, name) for name in ("10", "-010", "-10.0", "-\u0661\u0660", "0", "9" * 19)),
     ]:
         with pytest.raises(BadCursor):
             feed.cursor_of(unknown)

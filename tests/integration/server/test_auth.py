@@ -3,7 +3,6 @@
 import hmac
 import logging
 import threading
-import time
 from contextlib import suppress
 
 import anyio
@@ -104,9 +103,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize(("hook", "status", "problem"), REFUSALS.values(), ids=REFUSALS)
-def test_hook_that_returns_no_principal_keeps_every_reader_out(
-    shop, caplog, hook, status, problem
-):
+def test_hook_that_returns_no_principal_keeps_every_reader_out(shop, caplog, hook, status, problem):
     """Whatever a hook does but return a Principal keeps all readers out, on every route; the log
     says what a hook that is wrong has to do.
     """
