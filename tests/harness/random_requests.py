@@ -19,6 +19,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 
 from harness.statements import add, execute
+from harness.tables import event_table
 from zeroeventhub import FIRST, Principal, Quota, TableFeed, bearer_tokens, feed_routes
 from zeroeventhub.errors import Forbidden
 from zeroeventhub.protocol import TypeFilter
@@ -75,16 +76,8 @@ VALUES |= dict.fromkeys(("event-types", "skip-event-types", "headers"), TYPES)
 JUNK = ["", ECHO, "%", "%zz", "%ff", "\ud800", "\U0010ffff", "&", "=", "+", ";", "a\nb", "\0"]
 JUNK += ["' OR 1=1 --"]
 
-_metadata = sa.MetaData()
-_events = sa.Table(
-    "events",
-    _metadata,
-    sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("part", sa.Integer, nullable=False),
-    sa.Column("kind", sa.String(40)),
-    sa.Column("happened", sa.DateTime),
-    sa.Column("data", sa.JSON),
-    sqlite_autoincrement=True,
+_events = event_table(
+    "events", part=sa.Integer, kind=sa.String(40), happened=sa.DateTime, data=sa.JSON
 )
 
 
@@ -111,7 +104,7 @@ def mark(part: int, kind: str | None) -> str:
 
 def hidden_from(name: str | None) -> list[bytes]:
     """Return the marks of events that a reader may not see; None for a stranger."""
-    sees = NOBODY if name in {None, "banned"} else READERS[name]
+    sees = Principal(name="", partitions=()) if name in {None, "banned"} else READERS[name]
     types = sees.narrowed(None)
     return [
         mark(part, kind).encode()
@@ -120,7 +113,6 @@ def hidden_from(name: str | None) -> list[bytes]:
     ]
 
 
-NOBODY = Principal(name="nobody", partitions=())
 HIDDEN = {name: hidden_from(name) for name in (None, *READERS)}
 
 
@@ -149,7 +141,7 @@ class Fuzzer:
         self.engine = sa.create_engine(
             "sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False}
         )
-        _metadata.create_all(self.engine)
+        _events.create(self.engine)
         noon = datetime(2026, 1, 31, 12, tzinfo=UTC).replace(tzinfo=None)
         rows = [
             {
@@ -182,24 +174,20 @@ class Fuzzer:
         self._application.router.redirect_slashes = False  # the host's redirections, not a feed's
         self.answers: Counter[tuple[str, int]] = Counter()
 
-    async def run(self, count: int) -> None:
-        for _ in range(count):
-            await self.ask()
-
     async def ask(self) -> None:
         """Make a request, and raise AssertionError if its answer is a failure."""
-        choose = self._random
-        path = choose.choice(OFTEN)
+        path = self._random.choice(OFTEN)
         query = self._query(path)
-        method = choose.choice(METHODS)
+        method = self._random.choice(METHODS)
         reader, headers = self._authorization()
+        about = f"{method} {path}?{query!r} {headers}"
         try:
             status, answer, body = await self._answer(method, path, query, headers)
         except Exception as error:
-            raise AssertionError(f"{method} {path}?{query!r} {headers}: {error!r}") from error
-        assert status in ALLOWED, f"{method} {path}?{query!r} {headers}: {status} {body!r}"
+            raise AssertionError(f"{about}: {error!r}") from error
         said = body + b"\n".join([*answer, *answer.values()])
-        about = f"{method} {path}?{query!r} {headers}: {status} {said!r}"
+        about += f": {status} {said!r}"
+        assert status in ALLOWED, about
         if path in GUARDED:
             assert not any(marked in said for marked in HIDDEN[reader]), about
             assert status == 405 or b"Authorization" in answer[b"vary"], about
@@ -278,8 +266,13 @@ def fuzz(count: int, seed: int) -> Counter[tuple[str, int]]:
     level = log.level
     log.setLevel(logging.CRITICAL)
     fuzzer = Fuzzer(seed)
+
+    async def run() -> None:
+        for _ in range(count):
+            await fuzzer.ask()
+
     try:
-        asyncio.run(fuzzer.run(count))
+        asyncio.run(run())
     finally:
         fuzzer.engine.dispose()
         log.setLevel(level)
