@@ -56,19 +56,14 @@ def test_page_has_so_many_events(sqlite):
 
 
 def test_full_page_is_kept_for_ever(feed_url, shop):
-    """A page that ends for its size is immutable, and stays the same while events are added."""
+    """A page that ends for its size is immutable, and stays the same while events are added; a
+    client that names its tag gets 304 without a body, and else the page.
+    """
     first = get(feed_url, pagesizehint=4)
     tag = first.headers["etag"]
     assert first.headers["cache-control"] == f"private, {KEPT}"
     write(shop, 5, first=10)
-    again = get(feed_url, pagesizehint=4)
-    assert (again.content, again.headers["etag"]) == (first.content, tag)
     assert get(feed_url, pagesizehint=5).headers["etag"] != tag
-
-
-def test_page_that_the_client_has_is_not_sent_again(feed_url):
-    """A client that names the tag of a full page gets 304 without a body, and else the page."""
-    tag = get(feed_url, pagesizehint=4).headers["etag"]
     held = [f'"other",W/{tag}', tag, "*", [("If-None-Match", '"other"'), ("If-None-Match", tag)]]
     for named, method in product(held, ("GET", "HEAD")):
         headers = {"If-None-Match": named} if isinstance(named, str) else named
@@ -77,12 +72,14 @@ def test_page_that_the_client_has_is_not_sent_again(feed_url):
         assert answer.headers["etag"] == tag
         assert answer.headers["cache-control"] == f"private, {KEPT}"
     for other in ('"other"', 'W/"other"', ",", "no tag", tag[:-1]):
-        answer = get(feed_url, pagesizehint=4, headers={"If-None-Match": other})
-        assert (answer.status_code, answer.text.count('"data":')) == (200, 4), other
+        again = get(feed_url, pagesizehint=4, headers={"If-None-Match": other})
+        assert (again.content, again.headers["etag"]) == (first.content, tag), other
 
 
-def test_what_is_true_only_now_is_not_kept(feed_url):
-    """Pages at the head, without events, from `_first` or `_last`, and all else are fresh."""
+def test_what_is_true_only_now_is_not_kept(feed_url, shop):
+    """Pages at the head, without events, from `_first` or `_last`, of rows that may change, and all
+    else are fresh.
+    """
     last = cursor_of(get(feed_url))
     stop = cursor_of(get(feed_url, pagesizehint=6))
     assert get(feed_url, pagesizehint=5, stop=stop).headers["cache-control"] == f"private, {KEPT}"
@@ -113,10 +110,6 @@ def test_what_is_true_only_now_is_not_kept(feed_url):
         answer = httpx.get(feed_url + path, params=parameters, headers=wildcard)
         assert answer.status_code == 200
         assert_is_fresh(answer)
-
-
-def test_pages_of_rows_that_change_are_fresh(shop):
-    """No cache may keep a page of a feed whose rows may change."""
     with mounted(TableFeed(orders, data="data", mutable=True), shop) as url:
         assert_is_fresh(get(url, pagesizehint=4))
 

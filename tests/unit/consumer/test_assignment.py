@@ -28,6 +28,7 @@ def test_child_waits_until_its_parent_is_drained():
         [Partition(0, closed=True, starts_after=0)],
         [Partition(0, closed=True, starts_after=1), Partition(1, closed=True, starts_after=0)],
         [Partition(2, starts_after=1), Partition(1, closed=True, starts_after=0), Partition(0)],
+        [Partition(n, closed=True, starts_after=(n + 1) % 32_768) for n in range(32_768)],
     ],
 )
 def test_layout_that_cannot_be_read_is_refused(layout):
