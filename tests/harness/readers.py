@@ -30,7 +30,7 @@ from zeroeventhub import (
     feed_routes,
 )
 from zeroeventhub.errors import Diverged, FeedFailure
-from zeroeventhub.protocol import EVENT_TYPES, WAIT
+from zeroeventhub.protocol import EVENT_TYPES, EXTENSIONS, WAIT
 
 PATIENCE = 60.0  # seconds after which a reader gives up an answer that does not come
 READER = Principal(name="reader")
@@ -170,6 +170,22 @@ class Watcher(Observer):
 
     def until_waiting(self, count):
         until(lambda: self.counts[-1] == count, f"{count} requests wait at the head")
+
+
+class Everything:
+    """A feed of one's own with the methods of all extensions, each of which calls `answer`."""
+
+    METHODS = {"head", "read", "cursor_of", *(one.method for one in EXTENSIONS.values())}
+
+    def __getattr__(self, name):
+        """Be a feed with these methods."""
+        if name not in self.METHODS:
+            raise AttributeError(name)
+
+        async def call(*arguments, **options):
+            return self.answer(name, *arguments, **options)
+
+        return call
 
 
 class Numbers:

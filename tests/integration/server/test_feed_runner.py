@@ -111,21 +111,6 @@ def test_failure_of_a_shared_read_is_met_by_all_who_asked(pool):
         assert numbers(get(url)) == [0]
 
 
-def test_other_questions_have_pages_of_their_own(pool):
-    """Readers with other cursors or limits are given what they asked for, and no other's page."""
-    feed = Known(9)
-    with mounted(feed, capacity=ONE) as url:
-        with feed.held():
-            asked = {
-                (cursor, limit): pool.submit(get, url, cursor=cursor, pagesizehint=limit)
-                for cursor in ("0", "3", "6")
-                for limit in (1, 2, 3)
-            }
-            until(lambda: feed.inside == 1, "a page is being read")
-        for (cursor, limit), page in asked.items():
-            assert numbers(page.result()) == [*range(int(cursor), int(cursor) + limit)]
-
-
 def test_answers_of_several_pages_are_read_for_a_few_at_once(pool):
     """Pages are held until an answer is whole only for as many as there are connections."""
 
