@@ -127,6 +127,20 @@ def test_so_many_may_wait(empty_shop, watcher):
     assert (max(watcher.counts), min(watcher.counts)) == (3, 0)
 
 
+def of_host(path, kind, engine, act):
+    """A route of the host that acts in a transaction of the feed's engine, sync or async."""
+
+    def now(_):
+        with engine.begin() as connection:
+            return PlainTextResponse(act(connection))
+
+    async def then(_):
+        async with engine.begin() as connection:
+            return PlainTextResponse(await connection.run_sync(act))
+
+    return Route(path, now if kind == "sync" else then)
+
+
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_waiters_hold_no_connection(kind, any_engine, watcher):
     """Fifty waiters leave the only connection to the host, and share what comes."""
@@ -134,15 +148,7 @@ def test_waiters_hold_no_connection(kind, any_engine, watcher):
     one = {"pool_size": 1, "max_overflow": 0, "pool_timeout": PATIENCE}
     reading = engine_of(kind, any_engine, **one)
 
-    def health_now(_):
-        with reading.connect() as connection:
-            return PlainTextResponse(str(connection.scalar(text("SELECT 1"))))
-
-    async def health_then(_):
-        async with reading.connect() as connection:
-            return PlainTextResponse(str(await connection.scalar(text("SELECT 1"))))
-
-    beside = [Route("/health", health_now if kind == "sync" else health_then)]
+    beside = [of_host("/health", kind, reading, lambda c: str(c.scalar(text("SELECT 1"))))]
     options = {"capacity": Capacity(patience=PATIENCE), "observer": watcher}
     with mounted(FEED, reading, beside=beside, **options) as url:
         cursor = head_of(url)
@@ -324,16 +330,7 @@ def test_commit_through_the_engine_of_the_feed_ends_the_wait(any_engine, kind, w
     """What the host commits through the feed's engine need not wait for the next look."""
     reading = engine_of(kind, fill(any_engine, 0))
 
-    def order_now(_):
-        write(reading)
-        return PlainTextResponse("written")
-
-    async def order_then(_):
-        async with reading.begin() as connection:
-            await connection.run_sync(place, 1)
-        return PlainTextResponse("written")
-
-    beside = [Route("/order", order_now if kind == "sync" else order_then)]
+    beside = [of_host("/order", kind, reading, lambda c: place(c, 1) or "written")]
     options = {"observer": watcher, "capacity": Capacity(look_seconds=60), "beside": beside}
     with mounted(FEED, reading, **options) as url:
         assert numbers(get(url)) == []

@@ -47,20 +47,26 @@ def health(request):
 @pytest.mark.parametrize(
     ("feed", "connections"), [(Numbers, 45), (AsyncNumbers, 3)], ids=["more than threads", "async"]
 )
-def test_feed_is_asked_by_so_many_at_once(feed, connections):
-    """A feed answers as many requests at once as it has connections; the rest queue."""
+def test_feed_is_asked_by_so_many_at_once_though_requests_have_failed(feed, connections):
+    """A feed answers as many requests at once as it has connections, and the rest queue; requests
+    whose feed raised have given their connections back.
+    """
     feed, count = feed(9), connections + 9
     capacity = Capacity(connections=connections, patience=PATIENCE)
     with (
         mounted(feed, beside=[Route("/health", health)], capacity=capacity) as url,
         ThreadPoolExecutor(count) as pool,
-        feed.held(),
     ):
-        asking = [pool.submit(get, url, cursor=number) for number in range(count)]
-        until(lambda: feed.inside == connections, "all connections are in use")
-        beside = url.removesuffix("/orders") + "/health"
-        assert httpx.get(beside, timeout=PATIENCE).text == "well"
-        assert not any(one.done() for one in asking)
+        for feed.error in (Unavailable("The feed is away."), KeyError("a mistake")):
+            assert not any(get(url, cursor=n).status_code == 200 for n in range(connections + 1))
+        feed.error = None
+        feed.reads.clear()
+        with feed.held():
+            asking = [pool.submit(get, url, cursor=number) for number in range(count)]
+            until(lambda: feed.inside == connections, "all connections are in use")
+            beside = url.removesuffix("/orders") + "/health"
+            assert httpx.get(beside, timeout=PATIENCE).text == "well"
+            assert not any(one.done() for one in asking)
     assert {one.result().status_code for one in asking} == {200}
     assert (feed.most, len(feed.reads)) == (connections, count)
 
@@ -82,21 +88,6 @@ def test_request_leaves_the_queue_in_time(pool):
         assert first.result().status_code == 200
         assert [get(url).status_code for _ in range(3)] == [200] * 3
     assert feed.most == 1
-
-
-@pytest.mark.parametrize("feed", [Numbers, AsyncNumbers])
-def test_failed_request_gives_its_connection_back(feed, pool):
-    """After requests whose feed raised there are as many connections as before, and no more."""
-    feed = feed(9)
-    with mounted(feed, capacity=Capacity(connections=2, patience=PATIENCE)) as url:
-        for feed.error in (Unavailable("The feed is away."), KeyError("a mistake")):
-            assert not any(get(url, cursor=number).status_code == 200 for number in range(5))
-        feed.error = None
-        with feed.held():
-            asking = [pool.submit(get, url, cursor=number) for number in range(5)]
-            until(lambda: feed.inside == 2, "both connections are in use")
-        assert {one.result().status_code for one in asking} == {200}
-    assert feed.most == 2
 
 
 def test_answers_on_their_way_are_bounded():

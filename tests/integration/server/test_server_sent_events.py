@@ -8,15 +8,15 @@ from itertools import count
 
 import httpx
 import pytest
-from harness.readers import PATIENCE, READER, TOKEN, get, mounted, open_stream
+from harness.readers import PATIENCE, READER, TOKEN, Numbers, get, mounted, open_stream
 from harness.shop import fill, orders, write
 from harness.statements import add
 from harness.waiting import DEADLINE, until
 from starlette.exceptions import HTTPException
 
-from zeroeventhub import FIRST, Event, FeedInfo, Principal, TableFeed
+from zeroeventhub import Event, Principal, TableFeed
 from zeroeventhub.errors import Unauthorized, Unavailable
-from zeroeventhub.protocol import WAIT, Page, Partition
+from zeroeventhub.protocol import Page
 from zeroeventhub.server import server_sent_events
 
 FEED = TableFeed(orders, data="data", type="kind")
@@ -164,35 +164,17 @@ def test_what_is_wrong_is_said_before_the_stream(empty_shop):
         assert numbers(events(url, 1, partition=1)) == [3]
 
 
-class Own:
-    """A feed of one's own, of events that are laid out in lines."""
-
-    RAW = (b'{\r\n"n": 0,\r"text": "a\\nb"}', b'\n{"n":\n\n1}\r\n')
-
-    def __init__(self):
-        self.shown = FeedInfo((Partition(0),), "1", extensions=frozenset({WAIT}))
-        self.is_down = False
-
-    def info(self):
-        return self.shown
+class LaidOut(Numbers):
+    """A feed of events that are laid out in lines."""
 
     def read(self, partition, cursor, limit, *, each=False):
-        if self.is_down:
-            raise Unavailable("The feed is away.")
-        after = 0 if cursor == FIRST else int(cursor)
-        rest = self.RAW[after:]
-        cursors = [str(after + number) for number in range(1, len(rest) + 1)]
-        return Page(
-            [Event(raw) for raw in rest], str(len(self.RAW)), caught_up=True, cursors=cursors
-        )
-
-    def head(self):
-        return self.is_down, self.shown.token
+        raw = b'{\r\n"n": 0,\r"text": "a\\nb"}', b'\n{"n":\n\n1}\r\n'
+        return Page([Event(one) for one in raw], "2", caught_up=True, cursors=["1", "2"])
 
 
 def test_event_is_one_message_however_it_is_laid_out():
     """Lines within the JSON of an event do not end it."""
-    with streaming(Own()) as url:
+    with streaming(LaidOut()) as url:
         received = open_stream(url, lambda so_far: len(parse(so_far)[0]) == 2)
     assert parse(received)[0] == [("1", {"n": 0, "text": "a\nb"}), ("2", {"n": 1})]
 
@@ -201,14 +183,15 @@ def test_event_is_one_message_however_it_is_laid_out():
 def test_stream_ends_when_the_feed_changes(change, watcher, pool, monkeypatch):
     """A feed that fails, or whose partitions change, ends its streams: clients come back."""
     monkeypatch.setattr(server_sent_events, "HEARTBEAT", 0.2)
-    feed = Own()
+    feed = Numbers(2)
     with streaming(feed, observer=watcher) as url:
         reader = pool.submit(open_stream, url, lambda _: False)
         until(lambda: max(watcher.counts) == 1, "the stream waits")
         if change == "token":
-            feed.shown = replace(feed.shown, token="2")
+            info = replace(feed.info(), token="2")
+            feed.info, feed.head = lambda: info, lambda: "another"
         else:
-            feed.is_down = True
+            feed.error = Unavailable("The feed is away.")
         found, last_id = parse(reader.result(PATIENCE))
         assert (len(found), last_id) == (2, "2")
         watcher.until_waiting(0)
