@@ -20,10 +20,10 @@ def ask(url: str, *, room: int | None = None) -> socket.socket:
 
 
 @contextmanager
-def asking(url: str, count: int, *, room: int | None = None) -> Iterator[list[socket.socket]]:
+def asking(url: str, count: int) -> Iterator[list[socket.socket]]:
     """Hold open requests whose answers are not read."""
     with ExitStack() as stack:
-        yield [stack.enter_context(ask(url, room=room)) for _ in range(count)]
+        yield [stack.enter_context(ask(url)) for _ in range(count)]
 
 
 def everything(connection: socket.socket) -> bytes:

@@ -8,6 +8,7 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Self
 
+import httpx
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -68,6 +69,8 @@ effects = sa.Table(
     sqlite_autoincrement=True,
 )
 
+PATIENCE = 10  # seconds that a client waits for bytes; here they come or do not
+
 WIRE = (TransientError, ProtocolError)
 """What a consumer may end in because of the wire, and is started again after."""
 
@@ -111,7 +114,7 @@ class Account:
 
         Consumer(client, CursorStore(self.engine), name, **ONCE | options).run(apply)
 
-    async def read_async(self, client: AsyncClient, name: str, **options) -> None:
+    async def read_async(self, url: str, name: str, *, packed: bool, **options) -> None:
         """Apply a feed's pages in tasks, to its head, and close the connections."""
 
         async def apply(connection, page):
@@ -119,7 +122,9 @@ class Account:
 
         store = CursorStore(self.async_engine)
         try:
-            await AsyncConsumer(client, store, name, **ONCE | options).run(apply)
+            async with httpx.AsyncClient(timeout=PATIENCE, verify=False) as session:
+                client = AsyncClient(url, session, compressed=packed)
+                await AsyncConsumer(client, store, name, **ONCE | options).run(apply)
         finally:
             await self.async_engine.dispose()
 

@@ -23,7 +23,7 @@ import anyio
 import httpx
 from anyio.from_thread import start_blocking_portal
 from harness.calling import answer
-from harness.faults.account import Account, Findings, naming, until_done
+from harness.faults.account import PATIENCE, Account, Findings, naming, until_done
 from harness.faults.proxy import Fault, Plan, Sending, draw
 from harness.web import listening, request_on
 
@@ -33,7 +33,6 @@ from zeroeventhub.protocol import CAUGHT_UP, FeedInfo
 from zeroeventhub.wire.documents import encode_info
 
 CHUNK = 23  # bytes of a chunk: few, so that lines and characters are spread over several
-PATIENCE = 10  # seconds that the client waits for bytes; here they come or do not
 TEXTS = (
     "",
     "paid",
@@ -284,7 +283,7 @@ def random_faults(account: Account, framing: Framing, seeds: Iterable[int]) -> F
                 "in turn": partial(account.read_in_turn, client, name, **options),
                 "beside": partial(account.read_beside, client, name, **options),
                 "async": partial(
-                    anyio.run, partial(_read_async, account, url, packed), name, options
+                    anyio.run, partial(account.read_async, url, name, packed=packed, **options)
                 ),
             }[way]
             with naming(name):
@@ -293,13 +292,6 @@ def random_faults(account: Account, framing: Framing, seeds: Iterable[int]) -> F
             truth = {number: history.numbers for number, history in enumerate(origin.histories)}
             found.compare(name, truth, account.seen(name), origin.happened)
     return found
-
-
-async def _read_async(
-    account: Account, url: str, packed: bool, name: str, options: dict[str, int | None]
-) -> None:
-    async with httpx.AsyncClient(timeout=PATIENCE, verify=False) as session:
-        await account.read_async(AsyncClient(url, session, compressed=packed), name, **options)
 
 
 def _set_the_scene(origin: Origin, dice: random.Random) -> None:
