@@ -4,7 +4,6 @@ import json
 import re
 import signal
 import subprocess
-from contextlib import contextmanager
 
 import httpx
 import pytest
@@ -19,20 +18,14 @@ def shop(any_engine, any_database_url):
     return any_database_url
 
 
-@contextmanager
-def serving(shop, *options):
-    """Serve the orders by the command; yield its process and the feed's URL."""
-    table = ("serve", "--database", shop, "--table", "orders")
-    with started(*table, "--port", 0, *options) as process:
-        announced = process.stdout.readline()
-        assert announced, process.stderr.read()
-        yield process, re.fullmatch(r"Feed: (\S+)\n", announced)[1]
-
-
 def test_serve_announces_a_curl_line_that_works(shop):
     """What serve prints after `Try:` works, pages come in all forms, and SIGTERM ends it."""
     options = ("--columns", "id,customer", "--path", "/shop/orders", "--arrow", "--compressed")
-    with serving(shop, *options, "--metrics", "/metrics") as (process, url):
+    table = ("serve", "--database", shop, "--table", "orders", "--port", 0)
+    with started(*table, *options, "--metrics", "/metrics") as process:
+        announced = process.stdout.readline()
+        assert announced, process.stderr.read()
+        url = re.fullmatch(r"Feed: (\S+)\n", announced)[1]
         line = process.stdout.readline().removeprefix("Try:  ")
         shown = subprocess.run(
             ["bash", "-c", f"{line.strip()} -s"], capture_output=True, check=True

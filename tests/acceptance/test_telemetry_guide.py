@@ -17,14 +17,12 @@ CONSUMING = """
 import functools, sys
 import httpx
 import zeroeventhub
+from harness.stores import new_store
 from sqlalchemy import create_engine
-from zeroeventhub import Client, CursorStore, Observer
+from zeroeventhub import Client, Observer
 
 url, _, database = sys.argv[1:]
-engine = create_engine(database)
-store = CursorStore(engine)
-with engine.begin() as connection:
-    store.create_tables(connection)
+store = new_store(engine := create_engine(database))
 client = Client(url, httpx.Client())
 Consumer = functools.partial(zeroeventhub.Consumer, follow=False)
 

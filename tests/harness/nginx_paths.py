@@ -54,13 +54,9 @@ def nginx(configuration: str, port: int) -> Iterator[None]:
             stack.enter_context(_container(["nginx", *command], name))
         else:
             give_up("no nginx is to be had: apt-get install nginx-light, or start Docker")
-        until(lambda: _listens(port), "nginx listens", PATIENCE)
+        client = stack.enter_context(socket.socket())
+        until(lambda: client.connect_ex(("127.0.0.1", port)) == 0, "nginx listens", PATIENCE)
         yield
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 @contextmanager

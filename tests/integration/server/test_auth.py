@@ -294,8 +294,12 @@ def test_rest_of_the_application_is_left_alone(shop):
         assert httpx.get(url).status_code == 401
 
 
-def test_bearer_token_lets_in(shop):
-    """A token is shown in one header Authorization, whatever the case of the scheme."""
+def test_bearer_token_lets_in(shop, caplog):
+    """A token is shown in one header Authorization, whatever the case of the scheme; what a reader
+    shows as a token is logged nowhere, whether it is known or not.
+    """
+    caplog.set_level(logging.DEBUG)
+    logging.getLogger("httpcore").setLevel(logging.WARNING)
     with served(shop, bearer_tokens({TOKEN: "reader", "b" * 16: "other"})) as url:
         for scheme in ("Bearer", "bearer", "BEARER"):
             for blank in (" ", "   "):
@@ -304,31 +308,21 @@ def test_bearer_token_lets_in(shop):
         for wrong in (
             {},
             {"Authorization": TOKEN},
-            {"Authorization": "Basic cmVhZGVyOnNlY3JldA=="},
+            {"Authorization": f"Basic {TOKEN}"},
             {"Authorization": ""},
             [("Authorization", f"Bearer {TOKEN}"), ("Authorization", f"Bearer {TOKEN}")],
             {"X-Authorization": f"Bearer {TOKEN}"},
         ):
             answer = httpx.get(url, headers=wrong)
             assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+        assert "canary" not in caplog.text
         for wrong in (TOKEN[:-1], f"{TOKEN}x", TOKEN.upper(), "b" * 15, "\xe5" * 20):
             answer = httpx.get(url, headers={"Authorization": f"Bearer {wrong}".encode("latin-1")})
             challenge = answer.headers["www-authenticate"]
             assert (answer.status_code, challenge) == (401, 'Bearer error="invalid_token"')
-            assert wrong not in answer.text
+            assert wrong not in answer.text + caplog.text
         parameters = {"access_token": TOKEN, "token": TOKEN}
         assert httpx.get(url, params=parameters).status_code == 401
-
-
-def test_tokens_are_in_no_log(shop, caplog):
-    """What a reader shows as a token is logged nowhere, whether it is known or not."""
-    caplog.set_level(logging.DEBUG)
-    logging.getLogger("httpcore").setLevel(logging.WARNING)
-    with served(shop, bearer_tokens({TOKEN: "reader"})) as url:
-        httpx.get(url, headers=HEADERS)
-        httpx.get(url, headers={"Authorization": "Bearer canary-canary-canary"})
-        httpx.get(url, headers={"Authorization": f"Basic {TOKEN}"})
-    assert "canary" not in caplog.text
 
 
 def test_every_token_stands_for_its_reader_and_is_compared_in_constant_time(shop, monkeypatch):

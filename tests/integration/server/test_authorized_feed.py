@@ -17,12 +17,7 @@ from zeroeventhub.archive import Archive
 from zeroeventhub.publisher.progress import Progress
 from zeroeventhub.publisher.retention import Retention
 
-
-def placed(number):
-    """When an order was placed."""
-    return datetime(2026, 3, 1, 12, tzinfo=UTC) + timedelta(seconds=number)
-
-
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 KINDS = ["placed", "paid", None, "Paid"]
 ROUTES = ["events", "cursor", "splits", "lag", "cursor-of-count", "http-feed", "server-sent-events"]
 TYPED = {"cursor", "splits", "lag", "cursor-of-count"}  # routes that tell of events of all types
@@ -60,7 +55,12 @@ def write(engine, numbers):
     """Append orders, each with its number in its data."""
     with engine.begin() as connection:
         rows = [
-            {"part": n % 4, "kind": KINDS[n // 4 % 4], "placed": placed(n), "data": {"n": n}}
+            {
+                "part": n % 4,
+                "kind": KINDS[n // 4 % 4],
+                "placed": NOON + timedelta(seconds=n),
+                "data": {"n": n},
+            }
             for n in numbers
         ]
         connection.execute(insert(orders), rows)

@@ -5,7 +5,7 @@ import json
 import time
 import traceback
 from concurrent.futures import wait
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 
 import anyio
 import httpx
@@ -216,26 +216,15 @@ def test_failure_is_met_by_those_who_wait_and_by_no_later_reader(feed, watcher):
     assert len(traceback.extract_tb(failure.__traceback__)) < 200  # all of them would be 600
 
 
-def test_readers_that_go_wait_no_longer(watcher):
-    """A waiter that closes its connection is not counted, and the feed is no longer looked at."""
-    feed = Numbers()
-    with mounted(feed, capacity=Capacity(waiters=3), observer=watcher) as url:
-        for _ in range(2):
-            waiting = [ask(page_url(url, wait=30)) for _ in range(3)]
-            watcher.until_waiting(3)
-            for left, connection in zip((2, 1, 0), waiting, strict=True):
-                connection.close()
-                watcher.until_waiting(left)
-        looks = feed.looks
-        time.sleep(0.1)
-        assert feed.looks <= looks + 1  # one may have been under way
-
-
 @pytest.mark.parametrize(
-    ("leaving", "seconds"), [([1, 0], 30), ([0], 0.4)], ids=["closes", "has waited enough"]
+    ("leaving", "seconds", "is_reading"),
+    [([1, 0], 30, False), ([0], 0.4, False), ([0], 30, True)],
+    ids=["closes", "has waited enough", "closes while the page is read"],
 )
-def test_reader_that_stays_is_answered_when_another_leaves(leaving, seconds, watcher):
-    """Readers that stay are answered, though other readers close or time out."""
+def test_reader_that_stays_is_answered_when_another_leaves(leaving, seconds, is_reading, watcher):
+    """Readers that stay are answered, though other readers close or time out, also while the page
+    is read for all of them.
+    """
     feed = Numbers()
     with mounted(feed, observer=watcher) as url, ExitStack() as stack:
         waiting = []
@@ -243,33 +232,23 @@ def test_reader_that_stays_is_answered_when_another_leaves(leaving, seconds, wat
             wait = seconds if number in leaving else 30
             waiting.append(stack.enter_context(ask(page_url(url, wait=wait))))
             until(lambda: max(watcher.counts) > number, "it waits")  # noqa: B023
-        for number in leaving:
-            if seconds == 30:
-                waiting[number].close()
-            else:
-                assert answer(waiting[number])[2] == b'{"cursor":"0","caughtUp":true}\n'
-        watcher.until_waiting(3 - len(leaving))
+        reads = len(feed.reads)
+        with feed.held() if is_reading else nullcontext():
+            if is_reading:
+                feed.count = 1
+                until(lambda: feed.inside == 1, "the page is being read")
+            for number in leaving:
+                if seconds == 30:
+                    waiting[number].close()
+                else:
+                    assert answer(waiting[number])[2] == b'{"cursor":"0","caughtUp":true}\n'
+            if is_reading:
+                time.sleep(0.05)
+        watcher.until_waiting(0 if is_reading else 3 - len(leaving))
         feed.count = 1
         stayed = [one for number, one in enumerate(waiting) if number not in leaving]
         assert [events_of(one) for one in stayed] == [1] * len(stayed)
-
-
-def test_waiter_that_leaves_while_its_page_is_read_keeps_it_from_no_other(watcher):
-    """A page that is read for many reaches those that stay, whichever of them leaves."""
-    feed = Numbers()
-    with mounted(feed, observer=watcher) as url, ExitStack() as stack:
-        waiting = []
-        for number in range(3):
-            waiting.append(stack.enter_context(ask(page_url(url, wait=30))))
-            watcher.until_waiting(number + 1)
-        reads = len(feed.reads)
-        with feed.held():
-            feed.count = 1
-            until(lambda: feed.inside == 1, "the page is being read")
-            waiting[0].close()
-            time.sleep(0.05)
-        assert [events_of(one) for one in waiting[1:]] == [1, 1]
-        assert len(feed.reads) == reads + 1
+        assert not is_reading or len(feed.reads) == reads + 1
 
 
 # How often the head of a feed is looked at meanwhile.
@@ -296,9 +275,11 @@ class Looked(AsyncNumbers):
 
 
 def test_one_looks_for_all_who_wait(watcher):
-    """One looks for all who wait, as often as the capacity says, and only while there are some."""
-    feed = Looked(0.002)
-    with mounted(feed, observer=watcher, capacity=Capacity(look_seconds=0.05)) as url:
+    """One looks for all who wait, as often as the capacity says, and only while there are some: not
+    before they come, and not after they are answered or have left.
+    """
+    feed, capacity = Looked(0.002), Capacity(look_seconds=0.05, waiters=30)
+    with mounted(feed, observer=watcher, capacity=capacity) as url:
         time.sleep(0.05)
         assert feed.looks == 0
         with asking(page_url(url, wait=30), 30) as waiting:
@@ -308,9 +289,13 @@ def test_one_looks_for_all_who_wait(watcher):
             assert time.monotonic() - began >= 0.1
             feed.count = 1
             assert [events_of(one) for one in waiting] == [1] * 30
-        looks = feed.looks
-        time.sleep(0.05)
-        assert feed.looks <= looks + 1  # one may have been under way
+        for leaving in range(3):
+            looks = feed.looks
+            time.sleep(0.1)
+            assert feed.looks <= looks + 1  # one may have been under way
+            with asking(page_url(url, cursor="1", wait=30), 30 if leaving < 2 else 0) as waiting:
+                watcher.until_waiting(len(waiting))
+            watcher.until_waiting(0)
     assert feed.most_looking == 1
 
 

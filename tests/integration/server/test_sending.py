@@ -10,7 +10,6 @@ import httpx
 import pytest
 from anyio.lowlevel import checkpoint
 from harness.readers import (
-    ONE,
     PATIENCE,
     AsyncNumbers,
     Known,
@@ -124,30 +123,10 @@ def test_readers_that_take_nothing_leave_room_to_others():
         assert [get(url, name="modest").status_code for _ in range(3)] == [200] * 3
 
 
-def test_readers_take_turns_in_the_queue(pool):
-    """A reader of few requests waits for at most one request of each reader of many."""
-    feed, come = Known(99), []
-
-    async def authorize(request):
-        come.append(request)
-        return await of_name(request)
-
-    with mounted(feed, authorize=authorize, capacity=ONE) as url:
-        with feed.held():
-            first = pool.submit(get, url, name="greedy")
-            until(lambda: feed.inside == 1, "the connection is in use")
-            greedy = [pool.submit(get, url, name="greedy", cursor=number) for number in range(6)]
-            until(lambda: len(come) == 7, "all of them have come")
-            time.sleep(0.1)  # for the last of them to stand in line
-            modest = pool.submit(get, url, name="modest", cursor=50)
-            until(lambda: len(come) == 8, "the other has come")
-            time.sleep(0.1)
-        assert {one.result().status_code for one in (first, modest, *greedy)} == {200}
-    assert feed.reads.index("50") <= 2
-
-
-def test_reader_leaves_some_of_the_queue_free(pool):
-    """A reader that takes more than half of the queue is refused, and no other reader is."""
+def test_reader_leaves_some_of_the_queue_free_and_readers_take_turns(pool):
+    """A reader that takes more than half of the queue is refused, and no other reader is: one of
+    few requests waits for at most one request of each reader of many.
+    """
     feed, capacity = Known(99), Capacity(connections=1, patience=PATIENCE, queue=6)
     with mounted(feed, authorize=of_name, capacity=capacity) as url:
         with feed.held():
@@ -160,6 +139,7 @@ def test_reader_leaves_some_of_the_queue_free(pool):
             assert not modest.done()
         assert sorted(one.result().status_code for one in greedy) == [200] * 3 + [503] * 2
         assert (first.result().status_code, modest.result().status_code) == (200, 200)
+    assert feed.reads.index("50") <= 2
 
 
 def test_answer_that_is_not_taken_is_given_up(caplog):
