@@ -3,7 +3,6 @@
 import json
 from xml.etree import ElementTree as ET
 
-import pytest
 from harness.command_line import invoke
 from harness.mutant_publishers import MUTANTS, publisher
 from harness.web import serving
@@ -11,32 +10,27 @@ from harness.web import serving
 QUICK = ["--only", "lines-strict", "--only", "page-sizes", "--only", "closed"]
 
 
-@pytest.fixture
-def good_url():
-    """The URL of a feed that conforms."""
+def test_conforming_feed_ends_with_0():
+    """A conforming feed has a line for each check and a summary. Headers, and the credentials and
+    the query of the URL, are not printed.
+    """
     with serving(publisher()) as url:
-        yield f"{url}/feed"
-
-
-@pytest.fixture
-def bad_url():
-    """The URL of a feed that sends NaN."""
-    with serving(publisher(MUTANTS["sends NaN"])) as url:
-        yield f"{url}/feed"
-
-
-def test_conforming_feed_ends_with_0(good_url):
-    """A line for each check and a summary; nothing failed."""
-    shown = invoke("conformance", good_url, *QUICK)
+        shown = invoke("conformance", f"{url}/feed", *QUICK)
+        secret = f"{url}/feed?key=canary".replace("http://", "http://user:canary@")
+        silent = invoke("conformance", secret, *QUICK, "--json", "-H", "Authorization: canary")
     assert shown.exit_code == 0, shown.stdout + shown.stderr
     *lines, summary = shown.stdout.splitlines()
     assert lines[:2] == ["pass  page-sizes", "skip  closed  The feed has no closed partition."]
     assert summary == "2 passed, 0 with a note, 0 failed, 1 skipped"
+    assert silent.exit_code == 0, silent.stderr
+    assert "canary" not in silent.stdout + silent.stderr
 
 
-def test_failed_check_shows_what_was_sent_and_what_came(bad_url, tmp_path):
+def test_failed_check_shows_what_was_sent_and_what_came(tmp_path):
     """A failed check shows the request and the answer, as text, --json and --junit."""
-    shown = invoke("conformance", bad_url, *QUICK, "--junit", tmp_path / "results.xml")
+    with serving(publisher(MUTANTS["sends NaN"])) as url:
+        shown = invoke("conformance", f"{url}/feed", *QUICK, "--junit", tmp_path / "results.xml")
+        as_json = invoke("conformance", f"{url}/feed", *QUICK, "--json")
     assert shown.exit_code == 1
     failed = shown.stdout.partition("fail  ")[2].splitlines()
     assert failed[0] == "lines-strict"
@@ -46,16 +40,7 @@ def test_failed_check_shows_what_was_sent_and_what_came(bad_url, tmp_path):
     assert "\x1b" not in shown.stdout
     suite = ET.parse(tmp_path / "results.xml").getroot().find("testsuite")
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("3", "1", "1")
-    shown = invoke("conformance", bad_url, *QUICK, "--json")
-    document = json.loads(shown.stdout)
-    assert shown.exit_code == 1
+    document = json.loads(as_json.stdout)
+    assert as_json.exit_code == 1
     (failed,) = [entry for entry in document["checks"] if entry["outcome"] == "fail"]
     assert (failed["answer"]["status"], failed["request"]["method"]) == (200, "GET")
-
-
-def test_header_is_sent_and_not_shown(good_url):
-    """Headers, and the credentials and the query of the URL, are not printed."""
-    url = good_url.replace("http://", "http://user:canary@") + "?key=canary"
-    shown = invoke("conformance", url, *QUICK, "--json", "-H", "Authorization: canary")
-    assert shown.exit_code == 0, shown.stderr
-    assert "canary" not in shown.stdout + shown.stderr

@@ -361,6 +361,7 @@ def test_files_are_for_those_who_see_everything(sqlite, tmp_path):
             ask = session(name)
             seen = [0 if name in {"half", "paid"} else 1 if name == "one" else 3]
             found = [ask(), ask(n=4, cursor0="_first", cursor1="_first", cursor3="_first")]
+            assert "segments" not in found[0].json()["extensions"]
             for route, partition in product([*ROUTES[:-1], "segments"], seen):
                 found.append(ask(route, **request_for(route, partition)))
                 assert route != "segments" or found[-1].status_code == 404

@@ -11,36 +11,30 @@ from sqlalchemy import delete, insert
 from zeroeventhub import FIRST, LAST, errors
 
 
-@pytest.fixture
-def url(shop, publish):
-    """The URL of the shop's feed."""
-    with publish(shop) as url:
-        yield url
-
-
-def test_batch_ends_where_offsets_say(shop, url):
+def test_batch_ends_where_offsets_say(shop, publish):
     """A batch that starts where another ended repeats and omits nothing."""
-    driver = Streaming(url, startingOffsets="latest")
-    ends = driver.begin()["cursors"]
-    driver.reader.stop()
-    write(shop, 10, first=200, partitions=2)
 
     def found(**options):
         return sorted(numbers(read(url, **options)))
 
-    text = json.dumps(ends)
-    assert found(endingOffsets=text, minPartitions=3) == list(range(200))
-    assert found(startingOffsets=text) == list(range(200, 210))
-    assert found(startingOffsets=text, endingOffsets=text) == []
-    whole = json.dumps({"token": "another", "cursors": ends | {"0": FIRST}})
-    assert found(startingOffsets=whole) == sorted([*range(0, 210, 2), *range(201, 210, 2)])
-    assert found(startingOffsets="latest") == []
-    assert found(startingOffsets=json.dumps({"0": LAST, "1": LAST})) == []
-    assert found(endingOffsets=json.dumps({"1": ends["1"]})) == list(range(1, 200, 2))
-    assert found(partitions="1", startingOffsets="earliest") == list(range(1, 210, 2))
-    assert found(partitions="0", startingOffsets=json.dumps({"0": LAST})) == []
-    with pytest.raises(errors.ConfigurationError, match="partition 1"):
-        planned(url, startingOffsets=json.dumps({"0": FIRST}))
+    with publish(shop) as url:
+        driver = Streaming(url, startingOffsets="latest")
+        ends = driver.begin()["cursors"]
+        driver.reader.stop()
+        write(shop, 10, first=200, partitions=2)
+        text = json.dumps(ends)
+        assert found(endingOffsets=text, minPartitions=3) == list(range(200))
+        assert found(startingOffsets=text) == list(range(200, 210))
+        assert found(startingOffsets=text, endingOffsets=text) == []
+        whole = json.dumps({"token": "another", "cursors": ends | {"0": FIRST}})
+        assert found(startingOffsets=whole) == sorted([*range(0, 210, 2), *range(201, 210, 2)])
+        assert found(startingOffsets="latest") == []
+        assert found(startingOffsets=json.dumps({"0": LAST, "1": LAST})) == []
+        assert found(endingOffsets=json.dumps({"1": ends["1"]})) == list(range(1, 200, 2))
+        assert found(partitions="1", startingOffsets="earliest") == list(range(1, 210, 2))
+        assert found(partitions="0", startingOffsets=json.dumps({"0": LAST})) == []
+        with pytest.raises(errors.ConfigurationError, match="partition 1"):
+            planned(url, startingOffsets=json.dumps({"0": FIRST}))
 
 
 def test_batch_is_between_two_moments(shop, publish):

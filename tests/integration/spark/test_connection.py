@@ -5,7 +5,6 @@ import ssl
 import sys
 import traceback
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 import pytest
 import trustme
@@ -28,27 +27,6 @@ def serving_tls(application, authority: trustme.CA) -> AbstractContextManager[st
     authority.configure_trust(context)
     context.verify_mode = ssl.CERT_REQUIRED
     return serving(application, tls=context)
-
-
-def certificate_files(authority: trustme.CA, folder: Path, password: str) -> dict[str, str]:
-    """Write files of a reader, one with an encrypted key; return their paths by their contents."""
-    issued = authority.issue_cert(common_name="billing")
-    key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
-    locked = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.BestAvailableEncryption(password.encode()),
-    )
-    texts = {
-        "ca": authority.cert_pem.bytes(),
-        "certificate": issued.cert_chain_pems[0].bytes(),
-        "key": issued.private_key_pem.bytes(),
-        "locked": locked,
-        "both": issued.private_key_and_cert_chain_pem.bytes(),
-    }
-    for name, text in texts.items():
-        (folder / name).write_bytes(text)
-    return {name: str(folder / name) for name in texts}
 
 
 CANARY = "kanarek"
@@ -77,12 +55,16 @@ def feed():
 
 
 def test_token_and_headers_are_found_and_sent(feed, tmp_path, monkeypatch):
-    """A token and headers come from files or the environment, without white space around."""
+    """A token and headers come from files or the environment, without white space around, and are
+    not in what is sent to executors, each of which reads them itself.
+    """
     url, _, seen = feed
     (tmp_path / "token").write_text(f"{CANARY}\n")
-    monkeypatch.setenv("HEADERS", '{"X-Api-Key": "b"}')
-    assert planned(url, bearerTokenFile=tmp_path / "token", headersEnv="HEADERS")
-    assert (seen[0]["authorization"], seen[0]["x-api-key"]) == (f"Bearer {CANARY}", "b")
+    monkeypatch.setenv("HEADERS", '{"X-Api-Key": "kanarek-b"}')
+    reader, tasks = planned(url, bearerTokenFile=tmp_path / "token", headersEnv="HEADERS")
+    assert (seen[0]["authorization"], seen[0]["x-api-key"]) == (f"Bearer {CANARY}", "kanarek-b")
+    assert CANARY.encode() not in pickle.dumps((reader, tasks))
+    assert [batch.num_rows for task in tasks for batch in reader.read(task)] == [1]
 
 
 def test_token_is_read_again_when_it_is_refused(feed, tmp_path):
@@ -138,10 +120,25 @@ def authority():
 def files(authority, tmp_path, monkeypatch):
     """Files of a certificate, its key with and without a password, an authority, and headers."""
     monkeypatch.setenv("KEY_PASSWORD", CANARY)
-    (tmp_path / "token").write_text("kanarek-1")
-    (tmp_path / "headers").write_text('{"X-Api-Key":"kanarek-2"}')
-    own = {name: str(tmp_path / name) for name in ("token", "headers")}
-    return certificate_files(authority, tmp_path, CANARY) | own
+    issued = authority.issue_cert(common_name="billing")
+    key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
+    locked = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(CANARY.encode()),
+    )
+    contents = {
+        "ca": authority.cert_pem.bytes(),
+        "certificate": issued.cert_chain_pems[0].bytes(),
+        "key": issued.private_key_pem.bytes(),
+        "locked": locked,
+        "both": issued.private_key_and_cert_chain_pem.bytes(),
+        "token": b"kanarek-1",
+        "headers": b'{"X-Api-Key":"kanarek-2"}',
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    return {name: str(tmp_path / name) for name in contents}
 
 
 def test_certificate_is_shown(files, authority):
@@ -159,14 +156,6 @@ def test_certificate_is_shown(files, authority):
     for password in ({}, {"tlsKeyPasswordEnv": "HOME"}):
         with pytest.raises(ConfigurationError, match="tlsKeyFile"):
             planned(base, **two, tlsKeyFile=files["locked"], **password)
-
-
-def test_secrets_are_not_in_what_is_sent_to_executors(feed, monkeypatch):
-    """Options name the places of secrets, which each executor reads itself."""
-    monkeypatch.setenv("TOKEN", CANARY)
-    reader, tasks = planned(feed[0], bearerTokenEnv="TOKEN")
-    assert CANARY.encode() not in pickle.dumps((reader, tasks))
-    assert [batch.num_rows for task in tasks for batch in reader.read(task)] == [1]
 
 
 async def broken(request):

@@ -59,7 +59,6 @@ def test_bulk_and_consumer_have_every_event_once(spark, stream, any_engine, writ
     with store.engine.connect() as connection:
         applied = list(connection.scalars(select(copied.c.n)))
         standings = {one.partition: one.ended for one in store.standings(connection, "copy")}
-    store.engine.dispose()
     assert set(bulk) > set(range(HISTORY))
     assert sorted(bulk + applied) == sorted(published)
     assert applied

@@ -4,11 +4,9 @@ import gzip
 import json
 import logging
 import re
-from contextlib import contextmanager
 from operator import itemgetter
 
 import anyio
-import httpx
 import pyarrow as pa
 import pytest
 from harness.laid_out_feed import ReadFeed
@@ -23,7 +21,7 @@ from starlette.applications import Starlette
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from zeroeventhub import FIRST, Principal, TableFeed, feed_routes
+from zeroeventhub import FIRST, TableFeed, feed_routes
 from zeroeventhub.archive import Archive
 from zeroeventhub.archive.segment_writer import SegmentWriter
 from zeroeventhub.errors import (
@@ -34,7 +32,7 @@ from zeroeventhub.errors import (
     Unavailable,
     Unreachable,
 )
-from zeroeventhub.protocol import EVENT_TYPES, SEGMENTS, STOP, SegmentPart, Segments
+from zeroeventhub.protocol import SEGMENTS, STOP, SegmentPart, Segments
 from zeroeventhub.publisher.retention import Retention
 from zeroeventhub.spark import segment_reader
 from zeroeventhub.spark.connection import Connection
@@ -123,12 +121,6 @@ class Store:
         return FileResponse(self._folder / request.path_params["name"])
 
 
-def application(feed, store, **options):
-    """Serve a feed, and its files beside it."""
-    files = Route("/files/{name}", store.answer)
-    return Starlette(routes=[*feed_routes("/feed", feed, **options), files])
-
-
 def publish(feed, count):
     """Publish events of six keys."""
     for _ in range(count):
@@ -148,14 +140,15 @@ def feed(tmp_path):
 
 @pytest.fixture
 def store(tmp_path):
-    """Gives the files over HTTP."""
+    """The store that serves the files."""
     return Store(tmp_path)
 
 
 @pytest.fixture
 def url(feed, store):
     """The feed's URL, whose files are given by HTTP."""
-    with serving(application(feed, store)) as url:
+    files = Route("/files/{name}", store.answer)
+    with serving(Starlette(routes=[*feed_routes("/feed", feed), files])) as url:
         feed.base = f"{url}/files"
         yield f"{url}/feed"
 
@@ -328,19 +321,14 @@ def test_signed_addresses_of_a_store_are_read():
     connection.close()
 
 
-def test_credentials_of_the_feed_are_not_shown_to_the_store(store, url, monkeypatch):
-    """The store of files gets none of the feed's headers."""
+def test_credentials_and_signatures_stay_where_they_belong(feed, store, url, monkeypatch, caplog):
+    """The store gets none of the feed's headers, and a task logs no signature of a file."""
     monkeypatch.setenv("FEED_TOKEN", "only-for-the-feed")
-    found(url, 0, bearerTokenEnv="FEED_TOKEN")
-    assert store.asked
-    assert "only-for-the-feed" not in str(store.asked)
-
-
-def test_signatures_are_not_logged(feed, url, caplog):
-    """A task's log does not hold the signatures that grant access to files."""
     feed.signature = "?X-Amz-Signature=0123abcd"
     caplog.set_level(logging.DEBUG)
-    assert found(url, 0) == wanted(feed, 0)
+    assert found(url, 0, bearerTokenEnv="FEED_TOKEN") == wanted(feed, 0)
+    assert store.asked
+    assert "only-for-the-feed" not in str(store.asked)
     assert "/files/" in caplog.text
     assert "0123abcd" not in caplog.text
 
@@ -355,37 +343,6 @@ def test_files_are_passed_by(feed, store, url, options):
     found(url, 0, **options)
     assert not feed.asked
     assert not store.asked
-
-
-@pytest.mark.parametrize("limits", [{"partitions": [0]}, {"types": ["placed"]}])
-def test_files_are_for_readers_of_everything(feed, store, limits):
-    """A reader that may not read all of a feed is not offered files."""
-    feed.extensions |= {EVENT_TYPES}
-
-    def authorize(request):
-        return Principal(name="ada", **limits)
-
-    with serving(application(feed, store, authorize=authorize)) as url, httpx.Client() as http:
-        assert SEGMENTS not in http.get(f"{url}/feed").json()["extensions"]
-        query = {"token": feed.info().token, "partition": 0, "cursor": FIRST}
-        assert http.get(f"{url}/feed/segments", params=query).status_code == 404
-
-
-@contextmanager
-def served(feed, engine):
-    """The feed over HTTP, and a client of it."""
-    with mounted(feed, engine) as url, client_of(url) as client:
-        yield url, client
-
-
-def texts(url, partition, start, stop, origins):
-    """The events of a range, as a task of Spark reads them."""
-    options = {
-        "segmentOrigins": origins,
-        "startingOffsets": json.dumps({partition: start}),
-        "endingOffsets": json.dumps({partition: stop}),
-    }
-    return [row["data"] for row in read(url, partitions=partition, **options)]
 
 
 def pages(client, partition, start, stop=None):
@@ -405,7 +362,7 @@ def test_files_and_pages_are_the_feed(any_engine, sealed, origins, caplog):
     caplog.set_level(logging.DEBUG)
     bound = sealed.bind(any_engine)
     bound.trim(bound.plan_trim(sealed=45))
-    with served(sealed, any_engine) as (url, client):
+    with mounted(sealed, any_engine) as url, client_of(url) as client:
         assert SEGMENTS in client.discover().extensions
         for partition in range(3):
             whole, cursors = pages(client, partition, FIRST)
@@ -414,15 +371,16 @@ def test_files_and_pages_are_the_feed(any_engine, sealed, origins, caplog):
             assert (behind.parts, behind.cursor) == ((), cursors[-1])
             for place_of_start, start in enumerate((FIRST, *cursors)):
                 for stop in cursors[place_of_start:]:
-                    wanted, _ = pages(client, partition, start, stop)
-                    assert texts(url, partition, start, stop, origins) == wanted
+                    rows = read(url, **of_range(partition, start, stop), segmentOrigins=origins)
+                    by_pages, _ = pages(client, partition, start, stop)
+                    assert [row["data"] for row in rows] == by_pages
     assert "segments" in caplog.text
     assert not re.search(r"Signature=[0-9a-f]{8}", caplog.text)
 
 
 def test_cursors_of_another_history_find_no_files(any_engine, sealed):
     """No file is offered if the table's history is not the archive's, or for a bad cursor."""
-    with served(sealed, any_engine) as (_, client):
+    with mounted(sealed, any_engine) as url, client_of(url) as client:
         cursor = client.segments(0, FIRST).parts[0].cursor
         with any_engine.begin() as connection:
             connection.execute(delete(orders).where(orders.c.id >= 15))
@@ -441,7 +399,7 @@ def test_files_are_shared_only_if_that_is_said(any_engine, tmp_path):
     metadata.create_all(any_engine)
     feed = TableFeed(orders, data="data", retention=Retention(), archive=Archive(tmp_path))
     install(feed, any_engine)
-    with served(feed, any_engine) as (_, client):
+    with mounted(feed, any_engine) as url, client_of(url) as client:
         assert SEGMENTS not in client.discover().extensions
         with pytest.raises(ConfigurationError, match="segments"):
             client.segments(0, FIRST)

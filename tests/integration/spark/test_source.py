@@ -262,55 +262,31 @@ BOMB = gzip.compress(b"\n" * (8 * MEBIBYTE), 1) * 128
 END = b'{"cursor":"9","caughtUp":true}\n'
 
 
-def packed(request):
-    """Send a gibibyte in a few mebibytes."""
-    return Response(BOMB, headers={"Content-Encoding": "gzip"})
-
-
-def long_line(request):
-    """Send an event that is larger than a line may be."""
-    return Response(b'{"data":"%b"}\n' % (b"x" * 12 * MEBIBYTE) + END)
-
-
-def no_events(request):
-    """Send millions of lines that are no events."""
-    return Response(b"\n" * (8 * MEBIBYTE) + END)
-
-
-def circle(request):
-    """Lead from one cursor to another and back."""
-    return Response(b'{"cursor":"%d"}\n' % (1 + (request.query_params["cursor"] == "1")))
-
-
-def broken(request):
-    """Send a line that is no JSON, and would move a terminal's cursor."""
-    return Response(f"{HOSTILE}\n".encode() + END)
-
-
-def refused(request):
-    """Refuse with words that would move a terminal's cursor."""
-    problem = {"type": "about:blank", "title": HOSTILE, "status": 400, "detail": HOSTILE}
-    return Response(json.dumps(problem), 400, media_type="application/problem+json")
-
-
-ONE = {"token": "1", "partitions": [{"id": "0"}]}
-MANY = {"token": "1", "partitions": [{"id": str(number)} for number in range(40_000)]}
-LARGE = {"token": "1", "partitions": "x" * (20 * MEBIBYTE)}
+PROBLEM = {"type": "about:blank", "title": HOSTILE, "status": 400, "detail": HOSTILE}
+PAGES = {
+    "gibibyte": lambda _: Response(BOMB, headers={"Content-Encoding": "gzip"}),
+    "long line": lambda _: Response(b'{"data":"%b"}\n' % (b"x" * 12 * MEBIBYTE) + END),
+    "no events": lambda _: Response(b"\n" * (8 * MEBIBYTE) + END),
+    "no JSON": lambda _: Response(f"{HOSTILE}\n".encode() + END),
+    "refusal": lambda _: JSONResponse(PROBLEM, 400, media_type="application/problem+json"),
+    "circle": lambda request: Response(
+        b'{"cursor":"%d"}\n' % (1 + (request.query_params["cursor"] == "1"))
+    ),
+}
+PARTITIONS = {
+    "many partitions": [{"id": str(number)} for number in range(40_000)],
+    "large discovery": "x" * (20 * MEBIBYTE),
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("info", "page"),
-    [
-        *((ONE, page) for page in (packed, long_line, no_events, circle, broken, refused)),
-        pytest.param(MANY, circle, id="many partitions"),
-        pytest.param(LARGE, circle, id="large discovery"),
-    ],
-)
-def test_feed_that_means_harm_ends_the_query(spark, info, page):
+@pytest.mark.parametrize("harm", [*PAGES, *PARTITIONS])
+def test_feed_that_means_harm_ends_the_query(spark, harm):
     """Whatever a hostile publisher sends, the query fails soon with a printable error."""
-    discovery = Route("/feed", lambda request: JSONResponse(info))
-    with serving(Starlette(routes=[discovery, Route("/feed/events", page)])) as url:
+    info = {"token": "1", "partitions": PARTITIONS.get(harm, [{"id": "0"}])}
+    discovery = Route("/feed", lambda _: JSONResponse(info))
+    page = Route("/feed/events", PAGES.get(harm, PAGES["circle"]))
+    with serving(Starlette(routes=[discovery, page])) as url:
         began = time.monotonic()
         with pytest.raises(Exception, match=r"zeroeventhub\.errors\.") as failed:
             spark.read.format("zeroeventhub").option("attempts", 1).load(f"{url}/feed").count()

@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 from harness.readers import client_of, mounted
+from harness.stores import load, new_store
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry, generate_latest
 
-from zeroeventhub import FIRST, CursorStore, Event, FeedInfo, Lag, Page
+from zeroeventhub import FIRST, Event, FeedInfo, Lag, Page
 from zeroeventhub.errors import Diverged
 from zeroeventhub.protocol import LAG
 from zeroeventhub.telemetry import OpenTelemetry, Prometheus, lag_collector, metrics
@@ -46,10 +47,8 @@ def feed():
 @pytest.fixture
 def store(sqlite):
     """A store in which the consumer has a cursor in one partition."""
-    store = CursorStore(sqlite)
-    with sqlite.begin() as connection:
-        store.create_tables(connection)
-        store.load(connection, CONSUMER, 1, start="c")
+    store = new_store(sqlite)
+    load(store, 1, start="c", name=CONSUMER)
     return store
 
 

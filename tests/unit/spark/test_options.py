@@ -18,10 +18,14 @@ def read(**given):
 
 
 def test_url_is_enough():
-    """Without options all of the feed is read; the case of their names does not matter."""
+    """Without options all of the feed is read; the case of their names does not matter, and a
+    moment is exact to the millisecond, up to the last one.
+    """
     assert read() == read_options({"url": URL}) == Options(url=URL)
     one = read(minPartitions="4", STARTINGOFFSETS="Earliest", failondataloss="FALSE")
     assert (one.min_partitions, one.starting, one.fail_on_data_loss) == (4, EARLIEST, False)
+    moment = datetime.max.replace(microsecond=999_000, tzinfo=UTC)
+    assert read(endingTimestamp="253402300799999").ending == Moments(moment, {})
 
 
 @pytest.mark.parametrize(
@@ -56,12 +60,6 @@ def test_what_cannot_be_meant_is_refused(given, match):
         read(**given)
     assert CANARY not in str(refused.value)
     assert refused.value.__suppress_context__ or refused.value.__context__ is None
-
-
-def test_moment_is_exact():
-    """A moment is exact to the millisecond, up to the last one."""
-    moment = datetime.max.replace(microsecond=999_000, tzinfo=UTC)
-    assert read(endingTimestamp="253402300799999").ending == Moments(moment, {})
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import json
 import logging
 from collections import Counter
 from contextlib import contextmanager
-from functools import partial
 
 import pytest
 from harness.laid_out_feed import ReadFeed
@@ -224,8 +223,7 @@ def test_task_whose_events_are_trimmed(losing, url, caplog, tells_earliest):
 def test_partition_that_is_gone(losing, url, caplog):
     """A partition that is gone without an heir ends a task, or is skipped with a warning."""
     losing.layout = Layout.of(1).split(0, into=1)
-    strict, tolerant = (partial(planned, url, **options) for options in ({}, PASSING))
-    strict, tolerant = strict(), tolerant()
+    strict, tolerant = planned(url), planned(url, **PASSING)
     losing.layout = losing.layout.drop(0)
     with pytest.raises(Gone, match=f"Partition 0 of the feed is gone.*{ADVICE}"):
         rows_of(*strict)

@@ -2,6 +2,9 @@
 
 import pytest
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry
 
 
@@ -27,6 +30,15 @@ def reader():
     reader = InMemoryMetricReader()
     yield reader
     reader.shutdown()
+
+
+@pytest.fixture
+def spans():
+    """An exporter that keeps spans, and the provider that has it."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    yield exporter, provider
+    provider.shutdown()
 
 
 @pytest.fixture

@@ -4,9 +4,6 @@ from datetime import timedelta
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import generate_latest
 
 from zeroeventhub.errors import Unavailable
@@ -18,14 +15,7 @@ from zeroeventhub.telemetry.metrics import HORIZON_METRICS, PUBLISHER_METRICS
 
 ROUTE = {"feed": "orders", "route": "events"}
 PAGE = Answered(
-    feed="orders",
-    route="events",
-    principal="alice",
-    status=200,
-    events=5,
-    size=1000,
-    seconds=20.2,
-    waited=20.0,
+    **ROUTE, principal="alice", status=200, events=5, size=1000, seconds=20.2, waited=20.0
 )
 BLOCKERS = (
     Blocker(4711, "shop", "import", timedelta(seconds=73.5), timedelta(seconds=2)),
@@ -81,10 +71,9 @@ def test_answer_is_measured(registry, value, reader, collected):
     assert found["waiters"][0].value == 3
 
 
-def test_span_of_the_host_is_told_of_the_answer(reader):
+def test_span_of_the_host_is_told_of_the_answer(reader, spans):
     """The current span gets the feed's attributes; where there is none, none is made."""
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    exporter, provider = spans
     observer = OpenTelemetryPublisher(MeterProvider([reader]))
     observer.answered(PAGE)
     with provider.get_tracer("host").start_as_current_span("GET /orders/events"):
@@ -97,7 +86,6 @@ def test_span_of_the_host_is_told_of_the_answer(reader):
         "zeroeventhub.route": "events",
         "zeroeventhub.waited": 20.0,
     }
-    provider.shutdown()
 
 
 def test_age_and_oldest_blocker_of_each_horizon_are_shown(registry, value, reader, collected):
