@@ -193,7 +193,10 @@ def _line(line: bytes) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise _RefusedError
     cursor, partition = document.get("cursor"), document.get("partition")
-    if not (cursor is None or type(cursor) is str) or not _are_headers(document.get("headers")):
+    headers = {} if document.get("headers") is None else document["headers"]
+    if not (cursor is None or type(cursor) is str) or not isinstance(headers, dict):
+        raise _RefusedError
+    if any(type(value) is not str for value in headers.values()):
         raise _RefusedError
     if not (partition is None or type(partition) in {str, Whole}):
         raise _RefusedError
@@ -209,16 +212,11 @@ def _line(line: bytes) -> dict[str, Any]:
     return document
 
 
-def _are_headers(headers: Any) -> bool:
-    if isinstance(headers, dict):
-        return all(type(value) is str for value in headers.values())
-    return headers is None
-
-
 def _document(line: bytes) -> Any:
     try:
         document = strict(line.decode(), _once)
-        _expect_scalars(document)
+        # A surrogate without its other half has no form in UTF-8, wherever it is.
+        json.dumps(document, ensure_ascii=False).encode()
     except RecursionError:
         raise _UnclearError from None
     except ValueError:
@@ -248,17 +246,3 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(names) != len(set(names)):
         raise _UnclearError
     return dict(pairs)
-
-
-def _expect_scalars(document: Any) -> None:
-    """Refuse surrogates without their other half, wherever they are."""
-    match document:
-        case str():
-            document.encode()
-        case list():
-            for item in document:
-                _expect_scalars(item)
-        case dict():
-            for name, value in document.items():
-                name.encode()
-                _expect_scalars(value)

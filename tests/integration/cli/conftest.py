@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from harness.command_line import invoke
 from harness.readers import mounted
-from harness.shop import metadata, orders, place
-from harness.stores import NAME
+from harness.shop import fill, orders
+from harness.stores import NAME, load, new_store
 from sqlalchemy import update
 
-from zeroeventhub import CursorStore, TableFeed
+from zeroeventhub import TableFeed
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -21,9 +21,7 @@ def shop(sqlite):
 
     Every tenth is of type paid, the others are of type placed.
     """
-    metadata.create_all(sqlite)
-    with sqlite.begin() as connection:
-        place(connection, 100, partitions=2)
+    with fill(sqlite, 100, partitions=2).begin() as connection:
         connection.execute(update(orders).where(orders.c.id % 10 == 0).values(kind="paid"))
         for number in range(100):
             moment = NOON + timedelta(seconds=number)
@@ -43,12 +41,7 @@ def feed(shop):
 @pytest.fixture
 def expect_refusal(sqlite, sqlite_url, tmp_path, monkeypatch):
     """A function that runs a command which must fail, with two orders and a consumer around."""
-    metadata.create_all(sqlite)
-    store = CursorStore(sqlite)
-    with sqlite.begin() as connection:
-        place(connection, 2, partitions=2)
-        store.create_tables(connection)
-        store.load(connection, NAME, 0)
+    load(new_store(fill(sqlite, 2, partitions=2)), 0)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty.db").touch()
     places = {

@@ -8,9 +8,8 @@ from harness.command_line import invoke
 from harness.readers import mounted
 from harness.shop import metadata, orders
 from harness.spark import write_checkpoint
-from harness.statements import scalars
+from harness.statements import add, execute, scalars
 from harness.stores import NAME, call, claim, enter, load, move, new_store
-from sqlalchemy import insert, text
 
 from zeroeventhub import FIRST, LAST, TableFeed
 from zeroeventhub.consumer.steps import Place
@@ -79,11 +78,9 @@ def test_reset_empties_tables_in_its_transaction(postgresql, postgresql_url):
     """Cursors go back and tables are emptied together; if rows cannot go, nothing is changed."""
     store = new_store(postgresql)
     load(store, 0, start="a")
-    with postgresql.begin() as connection:
-        connection.execute(text("CREATE TABLE parent (n INTEGER PRIMARY KEY)"))
-        connection.execute(text("CREATE TABLE child (n INTEGER REFERENCES parent (n))"))
-        connection.execute(text("INSERT INTO parent VALUES (1), (2)"))
-        connection.execute(text("INSERT INTO child VALUES (1)"))
+    execute(postgresql, "CREATE TABLE parent (n INTEGER PRIMARY KEY)")
+    execute(postgresql, "CREATE TABLE child (n INTEGER REFERENCES parent (n))")
+    execute(postgresql, "INSERT INTO parent VALUES (1), (2)", "INSERT INTO child VALUES (1)")
     reset = ("reset", "--store", postgresql_url, "--consumer", NAME, "--yes", "--json")
     refused = run(*reset, "--empty", "parent")
     assert (refused.exit_code, stands(store)) == (1, {0: "a"})
@@ -186,29 +183,21 @@ def test_what_cannot_be_is_refused_in_a_sentence(sqlite, sqlite_url, tmp_path, a
     assert stands(store) == {0: "a"}
 
 
-@pytest.fixture
-def billing(any_engine):
-    """A feed of two partitions, of which billing has read some of the first; its URL."""
+def test_lag_is_shown_for_people_and_for_machines(any_engine, of_billing):
+    """A table for people has a line for each partition; JSON has the same in numbers."""
     metadata.create_all(any_engine)
     ago = datetime.now(UTC) - timedelta(minutes=90)
-    with any_engine.begin() as connection:
-        rows = [{"part": n % 2, "placed": ago, "data": {"n": n}} for n in range(2500)]
-        connection.execute(insert(orders), rows)
+    add(any_engine, orders, [{"part": n % 2, "placed": ago, "data": {}} for n in range(2500)])
     feed = TableFeed(orders, data="data", time="placed", partition="part", partitions=2)
     load(new_store(any_engine), 0, start=feed.bind(any_engine).read(0, FIRST, 1248).cursor)
     with mounted(feed, any_engine) as url:
-        yield url
-
-
-def test_lag_is_shown_for_people_and_for_machines(billing, any_database_url):
-    """A table for people has a line for each partition; JSON has the same in numbers."""
-    options = ("--store", any_database_url, "--consumer", NAME)
-    shown = invoke("lag", billing, *options)
+        shown = invoke("lag", url, *of_billing)
+        as_json = invoke("lag", url, *of_billing, "--json")
     assert (shown.exit_code, shown.stderr) == (0, "")
     assert shown.stdout == (
         "partition  events  behind\n        0       2   1.5 h\n        1   1,250   1.5 h\n"
     )
-    document = json.loads(invoke("lag", billing, *options, "--json").stdout)
+    document = json.loads(as_json.stdout)
     assert document["consumer"] == NAME
     assert all(5400 <= lag.pop("seconds") < 5520 for lag in document["partitions"])
     assert document["partitions"] == [

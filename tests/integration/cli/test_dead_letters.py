@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 from harness.command_line import invoke
 from harness.stores import NAME, call, new_store
 
@@ -24,19 +23,14 @@ def add(store, event, *, key=None, held=False, text="no"):
     return call(store, store.dead_letters.letters)[-1].id
 
 
-@pytest.fixture
-def store(any_engine):
-    """A store without letters."""
-    return new_store(any_engine)
-
-
 def states(store):
     """Return the states of the letters."""
     return [letter.state for letter in call(store, store.dead_letters.letters)]
 
 
-def test_letters_are_listed_shown_retried_and_forgotten(store, of_billing):
+def test_letters_are_listed_shown_retried_and_forgotten(any_engine, of_billing):
     """An operator lists letters, shows one, and retries or discards it."""
+    store = new_store(any_engine)
     first = add(store, Event.of({"n": 1}), key="k", text="no such customer\nor other")
     held = add(store, Event.of({"n": 2}), key="k", held=True)
     last = add(store, Event(b'{"n":1e400}', {"h": "1"}))

@@ -5,6 +5,7 @@ import logging
 import re
 import sqlite3
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
@@ -12,9 +13,9 @@ import pytest
 from harness.command_line import invoke, started
 from harness.published import install
 from harness.shop import fill, metadata, orders, place, write
-from harness.statements import count_of
+from harness.statements import add, count_of, execute
 from harness.trimmed import numbers, ten_days
-from sqlalchemy import Index, func, insert, text
+from sqlalchemy import Index, text
 
 from zeroeventhub import FIRST, TableFeed
 from zeroeventhub.archive import Archive
@@ -31,24 +32,17 @@ def block(name):
     return re.search(rf"<!-- {name} -->\n```\w+\n(.*?)```", GUIDE, re.DOTALL)[1]
 
 
-def execute(engine, statement):
+def run(engine, statement):
     """Run a statement as an operator does."""
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(text(statement))
-
-
-def create(engine):
-    """Make the table of orders, where readers and writers do not wait for each other."""
-    metadata.create_all(engine)
-    if engine.dialect.name == "sqlite":
-        execute(engine, "PRAGMA journal_mode = WAL")
+    execute(engine.execution_options(isolation_level="AUTOCOMMIT"), statement)
 
 
 def unindexed(engine):
     """Make the table of orders without its index; return a feed of two partitions over it."""
-    create(engine)
-    on = " ON orders" if engine.dialect.name == "mariadb" else ""
-    execute(engine, f"DROP INDEX orders_by_part{on}")
+    metadata.create_all(engine)
+    if engine.dialect.name == "sqlite":
+        run(engine, "PRAGMA journal_mode = WAL")
+    run(engine, "DROP INDEX orders_by_part" + " ON orders" * (engine.dialect.name == "mariadb"))
     return TableFeed(orders, data="data", partition="part", partitions=2)
 
 
@@ -83,7 +77,7 @@ def test_statement_that_is_printed_mends_it(engine, database_url):
     assert invoke(*options, "--strict").exit_code == 1
     for warning in warnings:
         assert ("CONCURRENTLY" in warning["statement"]) == (engine.dialect.name == "postgresql")
-        execute(engine, warning["statement"])
+        run(engine, warning["statement"])
     found = invoke(*options, "--strict")
     assert {each["level"] for each in json.loads(found.stdout)} == {"ok"}
     assert found.exit_code == 0
@@ -103,7 +97,7 @@ def test_feed_is_checked_from_code(engine):
     """The check of a feed reports what is missing, and raises nothing."""
     feed = unindexed(engine).bind(engine)
     assert levels(feed) == {"index": "warning"}
-    execute(engine, "ALTER TABLE orders RENAME COLUMN data TO other")
+    run(engine, "ALTER TABLE orders RENAME COLUMN data TO other")
     assert levels(feed) == {"columns": "error"}
     orders.drop(engine)
     assert levels(feed) == {"columns": "error"}
@@ -241,10 +235,8 @@ def test_consumers_are_listed_and_forgotten(trimmed, table):
 
 def test_table_is_compacted(trimmed, table):
     """Compact keeps the last event of each key; it refuses a condition that is no SQL."""
-    with trimmed.begin() as connection:
-        for customer in ("ada", "bob", "ada"):
-            row = {"customer": customer, "kind": "placed", "placed": func.now(), "data": {}}
-            connection.execute(insert(orders).values(row))
+    row = {"kind": "placed", "placed": datetime.now(UTC), "data": {}}
+    add(trimmed, orders, [row | {"customer": customer} for customer in ("ada", "bob", "ada")])
     compact = ["compact", *table, "--yes", "--time", "placed"]
     assert "give key" in invoke(*compact).stderr
     compact += ["--key", "customer"]

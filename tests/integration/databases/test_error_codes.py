@@ -79,7 +79,6 @@ def test_full_pool_is_transient(sqlite_url):
     small = create_engine(sqlite_url, pool_size=1, max_overflow=0, pool_timeout=0.05)
     with small.connect(), pytest.raises(PoolTimeoutError) as raised:
         small.connect()
-    small.dispose()
     assert is_transient(raised.value)
 
 

@@ -8,6 +8,7 @@ import pytest
 from harness.log import connected
 from harness.published import published
 from harness.shop import metadata, orders, write
+from harness.statements import execute
 from harness.waiting import until
 from sqlalchemy import Integer, create_engine, event, insert, inspect, literal_column, text
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -230,25 +231,20 @@ def test_connection_that_breaks_is_never_seen_again(postgresql_url):
     write(engine, 3)
     feed = TableFeed(orders, data="data").bind(engine)
     feed.info()
-    admin = create_engine(postgresql_url, isolation_level="AUTOCOMMIT")
+    admin = create_engine(postgresql_url)
 
     @event.listens_for(engine, "before_cursor_execute")
     def cut(connection, cursor, statement, *_):
         if "orders" in statement:
             event.remove(engine, "before_cursor_execute", cut)
-            with admin.connect() as other:
-                other.execute(
-                    text("SELECT pg_terminate_backend(:pid)"),
-                    {"pid": connection.connection.driver_connection.info.backend_pid},
-                )
+            number = connection.connection.driver_connection.info.backend_pid
+            execute(admin, f"SELECT pg_terminate_backend({number})")
 
     before = session(engine)
     with pytest.raises(Unavailable, match="cannot answer"):
         feed.read(0, FIRST, 100)
     assert len(feed.read(0, FIRST, 100).events) == 3
     assert session(engine)[:2] == before[:2]
-    admin.dispose()
-    engine.dispose()
 
 
 @pytest.mark.anyio

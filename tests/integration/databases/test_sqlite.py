@@ -22,7 +22,6 @@ def test_locked_sqlite_is_transient(sqlite_url):
         writer.exec_driver_sql("BEGIN IMMEDIATE")
         with pytest.raises(DBAPIError) as raised:
             other.execute(text("CREATE TABLE t (id INTEGER PRIMARY KEY)"))
-    engine.dispose()
     assert is_transient(raised.value)
 
 

@@ -11,10 +11,10 @@ import httpx
 import pytest
 from harness.readers import kind, mounted
 from harness.shop import metadata, orders
-from harness.statements import execute
+from harness.statements import add, execute
 from harness.vectors import content, named, schema, vectors
 from jsonschema import Draft202012Validator
-from sqlalchemy import MetaData, create_engine, delete, insert, select
+from sqlalchemy import MetaData, create_engine, delete, select
 
 from zeroeventhub import FIRST, LAST, Event, EventLog, FeedInfo, NewEvent, Page, TableFeed
 from zeroeventhub.errors import BadCursor, Trimmed
@@ -76,21 +76,18 @@ class Shop:
             self._last += 1
             placed = datetime.fromisoformat(event["time"]).astimezone(UTC)
             row = {"id": self._last, "part": event["partition"], "kind": event["type"]}
-            self._run(insert(orders).values(placed=placed, data=event["data"], **row))
+            add(self._engine, orders, row | {"placed": placed, "data": event["data"]})
 
     def trim(self, count):
         """Delete the first events."""
         first = select(orders.c.id).order_by(orders.c.id).limit(count)
-        self._run(delete(orders).where(orders.c.id.in_(first)))
+        execute(self._engine, delete(orders).where(orders.c.id.in_(first)))
 
     def lose(self, count, events):
         """Have another history than before."""
         self._last -= count
-        self._run(delete(orders).where(orders.c.id > self._last))
+        execute(self._engine, delete(orders).where(orders.c.id > self._last))
         self.append(events)
-
-    def _run(self, statement):
-        execute(self._engine, statement)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import itertools
 import struct
 import time
 import tracemalloc
+from contextlib import contextmanager
 
 import httpx
 import pytest
@@ -38,6 +39,17 @@ def fetched(chunks, coding, *, compressed="zstd", **limits):
 def facts(page):
     """The numbers of a page's events, and its cursor."""
     return [event.data["n"] for event in page.events], page.cursor
+
+
+@contextmanager
+def holding_at_most(mebibytes):
+    """Fail if more memory is held at any moment of the block."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < mebibytes * MEBIBYTE
+    finally:
+        tracemalloc.stop()
 
 
 WHOLE, HALF = ([1, 2, 3], "b"), ([1], "a")
@@ -182,13 +194,8 @@ def test_memory_is_bounded(coding, most):
         "zstd": [zstd(EVENTS * 64)],
         "identity": itertools.repeat(EVENTS[: 11 * 6_000], 1024),
     }[coding]
-    tracemalloc.start()
-    try:
-        with pytest.raises(errors.PageTooLarge):
-            fetched(chunks, coding, page_bytes=MEBIBYTE, line_bytes=MEBIBYTE // 2)
-        assert tracemalloc.get_traced_memory()[1] < most * MEBIBYTE
-    finally:
-        tracemalloc.stop()
+    with holding_at_most(most), pytest.raises(errors.PageTooLarge):
+        fetched(chunks, coding, page_bytes=MEBIBYTE, line_bytes=MEBIBYTE // 2)
 
 
 CHECKPOINT = b'{"cursor":"a"}\n'
@@ -204,39 +211,26 @@ MANY = {
 def test_lines_that_are_no_events_are_bounded(body):
     """A page of some bytes that stand for millions of lines costs neither memory nor time."""
     packed, began = gzip.compress(CHECKPOINT + body, 1), time.process_time()
-    tracemalloc.start()
     try:
-        page = fetched([packed], "gzip")
+        with holding_at_most(100):
+            page = fetched([packed], "gzip")
         assert (page.events, page.cursor) == ([], "a")
-        assert tracemalloc.get_traced_memory()[1] < 100 * MEBIBYTE
     except errors.ProtocolError:
         assert body is MANY["objects on a line"]
-    finally:
-        tracemalloc.stop()
     assert time.process_time() - began < 10
 
 
 def test_chunks_of_a_few_bytes_take_their_bytes():
     """A page that comes in pieces of two bytes is held in little more than its bytes."""
-    tracemalloc.start()
-    try:
-        with pytest.raises(errors.CutPage):
-            fetched((bytes([32, 32]) for _ in range(30_000)), "")
-        assert tracemalloc.get_traced_memory()[1] < MEBIBYTE
-    finally:
-        tracemalloc.stop()
-
-
-def bomb(coding):
-    """Pack a gibibyte into a mebibyte at most, as members of a coding."""
-    return PACKERS[coding](bytes(32 * MEBIBYTE)) * 32
+    with holding_at_most(1), pytest.raises(errors.CutPage):
+        fetched((bytes([32, 32]) for _ in range(30_000)), "")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("coding", ["gzip", "zstd"])
 def test_bombs_are_bounded(coding):
     """A gibibyte in place of a page, discovery, a refusal, or a web page is not unpacked."""
-    packed = bomb(coding)
+    packed = PACKERS[coding](bytes(32 * MEBIBYTE)) * 32
     assert len(packed) < 1.1 * MEBIBYTE
     fields = {"Content-Encoding": coding}
     web_page = {**fields, "Content-Type": "text/html"}
@@ -254,10 +248,5 @@ def test_bombs_are_bounded(coding):
 
         with httpx.Client(transport=httpx.MockTransport(reply)) as http:
             client = Client("http://feed/", http, compressed="zstd")
-            tracemalloc.start()
-            try:
-                with pytest.raises(error):
-                    client.fetch(0, FIRST)
-                assert tracemalloc.get_traced_memory()[1] < 64 * MEBIBYTE
-            finally:
-                tracemalloc.stop()
+            with holding_at_most(64), pytest.raises(error):
+                client.fetch(0, FIRST)

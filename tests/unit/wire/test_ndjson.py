@@ -2,6 +2,7 @@ import json
 from itertools import pairwise
 
 import pytest
+from harness.json_values import json_values, numbers
 from harness.reference_decoder import HOSTILE, ODD, SEEDS, TOKENS, check
 from harness.vectors import alternatives, content, named
 from hypothesis import example, given, settings
@@ -222,12 +223,7 @@ def test_page_without_a_checkpoint_within_the_bounds_is_too_large(name, least, s
 
 SPECIAL = ["\u2028", "\u2029", "\u0085", "\u0000", "\r", "\ufeff", "\U0001f600"]
 text = st.text(max_size=8) | st.sampled_from(SPECIAL)
-numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
-json_data = st.recursive(
-    st.none() | st.booleans() | numbers | text,
-    lambda data: st.lists(data, max_size=3) | st.dictionaries(text, data, max_size=3),
-    max_leaves=8,
-)
+json_data = json_values(numbers | text, text)
 header_fields = st.dictionaries(text, text, max_size=3)
 cursors = st.text(
     st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1, max_size=8
