@@ -6,10 +6,11 @@ import pytest
 from harness.command_line import invoke
 from harness.published import install
 from harness.readers import mounted
-from harness.shop import fill, orders, place, write
+from harness.shop import fill, orders, write
+from harness.statements import add, scalars
 from harness.stores import call, new_store
 from harness.web import serving
-from sqlalchemy import MetaData, Table, insert, inspect, select, text
+from sqlalchemy import MetaData, Table, inspect, select
 from starlette.applications import Starlette
 
 from zeroeventhub import CursorStore, TableFeed, feed_routes
@@ -144,25 +145,17 @@ def test_sync_says_that_it_waits_for_a_process_that_died(feed, sqlite, sqlite_ur
     assert shown.stderr.count("Other processes of consumer 'copy' hold its partitions") == 1
 
 
-@pytest.fixture
-def poison(shop):
-    """An order that PostgreSQL refuses, for its JSON has U+0000, and four orders after it."""
-    with shop.begin() as connection:
-        connection.execute(insert(orders), [{"part": 0, "data": {"n": 100, "name": "\0"}}])
-        place(connection, 4, first=101, partitions=2)
-
-
-@pytest.mark.usefixtures("poison")
 @pytest.mark.parametrize("sets_aside", [False, True])
-def test_sync_at_an_event_that_cannot_land(feed, postgresql, postgresql_url, sets_aside):
+def test_sync_at_an_event_that_cannot_land(feed, shop, postgresql, postgresql_url, sets_aside):
     """Sync halts the partition and names it, or writes a dead letter and continues."""
+    # PostgreSQL refuses JSON that has U+0000.
+    add(shop, orders, {"part": 0, "data": {"n": 100, "name": "\0"}})
+    write(shop, 4, first=101, partitions=2)
     flags = ["--set-aside"] if sets_aside else []
     shown = sync(feed, postgresql_url, "--tries", 2, *flags)
     store = CursorStore(postgresql)
-    with postgresql.connect() as connection:
-        in_1 = connection.scalar(text("SELECT count(*) FROM landed WHERE partition = 1"))
-        letters = store.dead_letters.letters(connection, "copy")
-    assert in_1 == 52
+    letters = call(store, store.dead_letters.letters, name="copy")
+    assert scalars(postgresql, "SELECT count(*) FROM landed WHERE partition = 1") == [52]
     if sets_aside:
         assert shown.exit_code == 0, shown.stderr
         document = json.loads(shown.stdout)

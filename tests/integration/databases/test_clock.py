@@ -3,8 +3,7 @@
 import time
 from datetime import UTC, datetime, timedelta
 
-import pytest
-from harness.stores import call, claim, empty_store, load, new_store
+from harness.stores import call, claim, load, new_store
 from sqlalchemy import event
 
 ZONES = {
@@ -14,9 +13,10 @@ ZONES = {
 }
 
 
-@pytest.fixture
-def abroad(engine):
-    """A store whose connections are in a zone far from UTC."""
+def test_clock_is_that_of_the_database_in_utc(engine, monkeypatch):
+    """A lease runs out when UTC says so, and a cursor's moment is in UTC, though connections are in
+    a zone far from it and the clock of the process is a day off.
+    """
     if zone := ZONES.get(engine.dialect.name):
 
         @event.listens_for(engine, "connect")
@@ -25,27 +25,15 @@ def abroad(engine):
                 cursor.execute(zone)
             connection.commit()
 
-    return new_store(engine)
-
-
-def test_clock_takes_no_notice_of_time_zones(abroad):
-    """A lease runs out when UTC says so, and a cursor's moment is in UTC, in any zone."""
-    load(abroad, 0)
-    claim(abroad, "one", [0], seconds=30)
-    ending = claim(abroad, "two", [0]).elsewhere[0]
-    assert 20 < ending - time.time() < 40
-    (standing,) = call(abroad, abroad.standings)
-    assert abs(datetime.now(UTC) - standing.updated_at) < timedelta(seconds=10)
-
-
-def test_clock_of_a_process_does_not_count(shop_engine, monkeypatch):
-    """A process whose own clock is a day off sees the same."""
-    store = empty_store(shop_engine)
-    claim(store, "one", (0,))
-    before = time.time()
+    store = new_store(engine)
+    load(store, 0)
+    claim(store, "one", [0], seconds=30)
+    before, now = time.time(), datetime.now(UTC)
     for name in ("time", "monotonic"):
         function = getattr(time, name)
         monkeypatch.setattr(time, name, lambda function=function: function() + 86400)
-    elsewhere = claim(store, "two", (0,)).elsewhere
-    assert 20 < elsewhere[0] - before < 40
-    assert claim(store, "one", (0,)).held == {0}
+    ending = claim(store, "two", [0]).elsewhere[0]
+    assert 20 < ending - before < 40
+    assert claim(store, "one", [0]).held == {0}
+    (standing,) = call(store, store.standings)
+    assert abs(now - standing.updated_at) < timedelta(seconds=10)

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from harness.statements import execute
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError, PendingRollbackError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -20,15 +21,14 @@ SERVERS = pytest.mark.parametrize("database_url", ["postgresql", "mariadb"], ind
 
 def kill(engine, number):
     """End a session of the server."""
-    with engine.connect() as connection:
-        connection.execute(text(KILL[engine.dialect.name].format(number)))
+    execute(engine, KILL[engine.dialect.name].format(number))
 
 
 @SERVERS
 def test_connection_that_was_ended_is_transient(engine):
     """A session that is ended between statements can be tried again, by an async driver as well."""
 
-    async def execute(one):
+    async def use(one):
         async with one.connect() as connection:
             kill(engine, await connection.scalar(text(WHO[engine.dialect.name])))
             await connection.execute(text("SELECT 1"))
@@ -37,7 +37,7 @@ def test_connection_that_was_ended_is_transient(engine):
     driver = {"postgresql": "postgresql+psycopg", "mariadb": "mariadb+aiomysql"}
     url = engine.url.set(drivername=driver[engine.dialect.name])
     with pytest.raises(DBAPIError) as raised:
-        asyncio.run(execute(create_async_engine(url)))
+        asyncio.run(use(create_async_engine(url)))
     assert is_transient(raised.value)
 
 
@@ -84,13 +84,12 @@ def test_full_pool_is_transient(sqlite_url):
 
 def test_error_of_a_statement_stays(engine):
     """What a database refuses for its content is raised as it is."""
-    with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE t (id INTEGER PRIMARY KEY, n INTEGER NOT NULL)"))
-        connection.execute(text("INSERT INTO t VALUES (1, 0)"))
+    execute(engine, "CREATE TABLE t (id INTEGER PRIMARY KEY, n INTEGER NOT NULL)")
+    execute(engine, "INSERT INTO t VALUES (1, 0)")
     refused = ["INSERT INTO t VALUES (1, 1)", "INSERT INTO t VALUES (9, NULL)"]
     for statement in (*refused, "SELECT * FROM nothing_here", "SELEC 1"):
-        with pytest.raises(DBAPIError) as raised, reaching_store(), engine.begin() as connection:
-            connection.execute(text(statement))
+        with pytest.raises(DBAPIError) as raised, reaching_store():
+            execute(engine, statement)
         assert not is_transient(raised.value)
 
 

@@ -2,6 +2,7 @@
 
 import sqlalchemy as sa
 from harness.shop import orders, write
+from harness.statements import scalars
 
 from zeroeventhub import FIRST, TableFeed
 
@@ -21,6 +22,5 @@ def test_feed_plans_so_on_postgresql_and_its_host_does_not(postgresql):
     write(postgresql, 3)
     TableFeed(orders, data="data").bind(postgresql).read(0, FIRST, 3)
     assert {*seen} == {"off"}
-    with postgresql.connect() as connection:
-        for name in ("enable_sort", "enable_seqscan"):
-            assert connection.scalar(sa.text(f"SHOW {name}")) == "on"
+    for name in ("enable_sort", "enable_seqscan"):
+        assert scalars(postgresql, f"SHOW {name}") == ["on"]

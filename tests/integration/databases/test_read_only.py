@@ -3,11 +3,12 @@
 import asyncio
 import time
 from contextlib import contextmanager, suppress
+from unittest.mock import Mock
 
 import pytest
 from harness.log import connected
 from harness.published import published
-from harness.shop import metadata, orders, write
+from harness.shop import fill, orders, write
 from harness.statements import execute
 from harness.waiting import until
 from sqlalchemy import Integer, create_engine, event, insert, inspect, literal_column, text
@@ -48,8 +49,7 @@ CHANGING |= {"rand_seed1", "rand_seed2"}
 @pytest.fixture
 def host(database_url):
     """An engine of one connection, on a database with an empty table of orders."""
-    engine = create_engine(database_url, pool_size=1, max_overflow=0)
-    metadata.create_all(engine)
+    engine = fill(create_engine(database_url, pool_size=1, max_overflow=0), 0)
     yield engine
     engine.dispose()
 
@@ -101,17 +101,6 @@ def during(engine, act):
         assert acted
 
 
-@contextmanager
-def raising(engine, error):
-    """Let an error be raised before a page is read, and show that it comes through."""
-
-    def fail(cursor):
-        raise error
-
-    with during(engine, fail), pytest.raises(error):
-        yield
-
-
 def as_host_likes(engine, lines):
     """Let every new connection have settings of the host's own."""
 
@@ -158,14 +147,14 @@ def test_connection_is_given_back_as_it_was(host, own):
     with pytest.raises(Unavailable, match="longer"):
         read(host, SHORT, data=slow(host))
     assert session(host) == before
-    with raising(host, ZeroDivisionError):
+    with during(host, Mock(side_effect=ZeroDivisionError)), pytest.raises(ZeroDivisionError):
         read(host)
     assert session(host) == before
     with pytest.raises(FeedFailure):
         read(host, data={"n": literal_column("nonsense", Integer())})
     assert session(host) == before
     # In the middle of something a connection is closed, and its host gets another one.
-    with raising(host, KeyboardInterrupt):
+    with during(host, Mock(side_effect=KeyboardInterrupt)), pytest.raises(KeyboardInterrupt):
         read(host)
     assert session(host)[:2] == before[:2]
 
@@ -226,9 +215,7 @@ def test_transaction_that_a_hook_begins_is_ended(sqlite):
 
 def test_connection_that_breaks_is_never_seen_again(postgresql_url):
     """A connection that breaks in use ends in a 503, and the next one is whole."""
-    engine = create_engine(postgresql_url, pool_size=1, max_overflow=0)
-    metadata.create_all(engine)
-    write(engine, 3)
+    engine = fill(create_engine(postgresql_url, pool_size=1, max_overflow=0), 3)
     feed = TableFeed(orders, data="data").bind(engine)
     feed.info()
     admin = create_engine(postgresql_url)

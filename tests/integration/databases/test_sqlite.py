@@ -7,6 +7,7 @@ from contextlib import closing
 import pytest
 from harness.published import published
 from harness.shop import write
+from harness.statements import scalars
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 
@@ -70,6 +71,5 @@ def test_check_recommends_the_journal_that_does_not_lock(sqlite):
     feed = published(sqlite)
     (found,) = [one for one in feed.check() if one.subject == "journal"]
     assert (found.level, found.statement) == ("warning", "PRAGMA journal_mode = WAL")
-    with sqlite.connect() as connection:
-        connection.exec_driver_sql(found.statement)
+    scalars(sqlite, found.statement)
     assert [one for one in feed.check() if one.subject == "journal"] == []

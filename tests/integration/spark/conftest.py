@@ -6,8 +6,9 @@ from itertools import count
 
 import pytest
 from harness.archives import s3_store
+from harness.published import install
 from harness.readers import mounted
-from harness.shop import metadata, orders, place
+from harness.shop import fill, orders, write
 from harness.spark import spark_session
 from harness.statements import add
 from harness.waiting import meanwhile
@@ -78,10 +79,7 @@ def stream(spark, tmp_path):
 @pytest.fixture
 def shop(any_engine):
     """The database of a shop with two hundred orders in two partitions."""
-    metadata.create_all(any_engine)
-    with any_engine.begin() as connection:
-        place(connection, 200, partitions=2)
-    return any_engine
+    return fill(any_engine, 200, partitions=2)
 
 
 @pytest.fixture
@@ -113,15 +111,12 @@ def origins(archive):
 @pytest.fixture
 def sealed(any_engine, archive):
     """A feed of three partitions, of which 60 events of 90 are in files of 20."""
-    metadata.create_all(any_engine)
+    fill(any_engine, 60, partitions=3)
     options = {"data": "data", "partition": "part", "partitions": 3}
     feed = TableFeed(orders, **options, retention=Retention(), archive=archive)
-    with any_engine.begin() as connection:
-        feed.install(connection)
-        place(connection, 60, partitions=3)
+    install(feed, any_engine)
     feed.bind(any_engine).seal(segment_events=20)
-    with any_engine.begin() as connection:
-        place(connection, 30, first=60, partitions=3)
+    write(any_engine, 30, first=60, partitions=3)
     return feed
 
 

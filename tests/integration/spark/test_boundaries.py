@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from harness.shop import orders, write
 from harness.spark_reading import Streaming, numbers, planned, read
-from sqlalchemy import delete, insert
+from harness.statements import add, execute
+from sqlalchemy import delete
 
 from zeroeventhub import FIRST, LAST, errors
 
@@ -44,9 +45,8 @@ def test_batch_is_between_two_moments(shop, publish):
         {"part": n % 2, "data": {"n": n}, "placed": begin + timedelta(minutes=n)}
         for n in range(200)
     ]
-    with shop.begin() as connection:
-        connection.execute(delete(orders))
-        connection.execute(insert(orders), moments)
+    execute(shop, delete(orders))
+    add(shop, orders, moments)
 
     def at(minute):
         return int((begin + timedelta(minutes=minute)).timestamp() * 1000)

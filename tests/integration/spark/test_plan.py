@@ -2,8 +2,8 @@
 
 from harness.shop import orders, write
 from harness.spark_reading import numbers, planned, read, rows_of
-from harness.statements import execute, scalars
-from sqlalchemy import delete, insert, select
+from harness.statements import add, execute, scalars
+from sqlalchemy import delete, select
 
 from zeroeventhub.partitions import Layout
 
@@ -21,12 +21,11 @@ def test_tasks_divide_the_history_while_it_is_written(shop, publish, writing):
     everything = [number for part in found for number in part]
     assert before <= set(everything)
     assert max(everything) < 5 * 10**6
-    with shop.connect() as connection:
-        for part in (0, 1):
-            written = select(orders.c.data).where(orders.c.part == part).order_by(orders.c.id)
-            of_part = [row["n"] for row in connection.scalars(written) if row["n"] < 5 * 10**6]
-            of_tasks = [number for number in everything if number in set(of_part)]
-            assert of_part[: len(of_tasks)] == of_tasks
+    for part in (0, 1):
+        written = select(orders.c.data).where(orders.c.part == part).order_by(orders.c.id)
+        of_part = [row["n"] for row in scalars(shop, written) if row["n"] < 5 * 10**6]
+        of_tasks = [number for number in everything if number in set(of_part)]
+        assert of_part[: len(of_tasks)] == of_tasks
 
 
 def test_one_partition_is_read_by_several_tasks(shop, publish):
@@ -45,9 +44,7 @@ def test_one_partition_is_read_by_several_tasks(shop, publish):
 def test_closed_partition_and_its_children_are_read(shop, publish):
     """A batch has the events of a parent and of the partitions that start after it."""
     layout = Layout.of(2).split(1, into=2)
-    with shop.begin() as connection:
-        rows = [{"part": 2 + n % 2, "data": {"n": n}} for n in range(200, 220)]
-        connection.execute(insert(orders), rows)
+    add(shop, orders, [{"part": 2 + n % 2, "data": {"n": n}} for n in range(200, 220)])
     with publish(shop, partitions=layout) as url:
         found = read(url, minPartitions=7)
     assert sorted(numbers(found)) == list(range(220))

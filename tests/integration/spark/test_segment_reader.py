@@ -14,9 +14,10 @@ from harness.published import install
 from harness.readers import client_of, mounted
 from harness.shop import metadata, orders
 from harness.spark_reading import numbers, planned, read
+from harness.statements import add, execute
 from harness.web import serving
 from pyarrow import parquet
-from sqlalchemy import delete, insert
+from sqlalchemy import delete
 from starlette.applications import Starlette
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -382,10 +383,8 @@ def test_cursors_of_another_history_find_no_files(any_engine, sealed):
     """No file is offered if the table's history is not the archive's, or for a bad cursor."""
     with mounted(sealed, any_engine) as url, client_of(url) as client:
         cursor = client.segments(0, FIRST).parts[0].cursor
-        with any_engine.begin() as connection:
-            connection.execute(delete(orders).where(orders.c.id >= 15))
-            rows = [{"id": number, "part": 0, "data": {"n": -number}} for number in range(15, 91)]
-            connection.execute(insert(orders), rows)
+        execute(any_engine, delete(orders).where(orders.c.id >= 15))
+        add(any_engine, orders, [{"id": n, "part": 0, "data": {"n": -n}} for n in range(15, 91)])
         for start in (FIRST, cursor):
             with pytest.raises(Diverged):
                 client.segments(0, start)

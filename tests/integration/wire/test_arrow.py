@@ -16,9 +16,9 @@ from harness import readers
 from harness.calling import answer, discovery, raw_feed, sync_call
 from harness.json_values import json_values, numbers
 from harness.shop import fill, metadata, orders
+from harness.statements import add
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import insert
 
 from zeroeventhub import (
     FIRST,
@@ -192,9 +192,7 @@ def test_kept_and_large_pages_are_sent_in_both_forms(url, sqlite):
     """A reader of columns gets the pages that were read ahead for one of lines, and pages of
     megabytes; they are ordinary streams, a table with a row for each event and the checkpoint.
     """
-    with sqlite.begin() as connection:
-        rows = [{"data": {"n": n, "text": "x" * 2_000}} for n in range(10, 800)]
-        connection.execute(insert(orders), rows)
+    add(sqlite, orders, [{"data": {"n": n, "text": "x" * 2_000}} for n in range(10, 800)])
     assert len(both(url, 0, FIRST, limit=1_000)[0]) == 800
     cursor, caught_up, count = FIRST, False, 0
     while not caught_up:
@@ -452,15 +450,12 @@ def test_rows_of_a_page_are_bounded():
         decoded(stream(many + few), page_events=2)
 
 
-UNASKED = (
-    "import sys, zeroeventhub.server, zeroeventhub.client, zeroeventhub.cli;"
-    "assert 'pyarrow' not in sys.modules"
-)
-
-
 def test_lines_need_no_pyarrow(monkeypatch):
     """Without pyarrow lines go on, and what needs it says so; it is imported only when needed."""
-    python(UNASKED)
+    python(
+        "import sys, zeroeventhub.server, zeroeventhub.client, zeroeventhub.cli;"
+        "assert 'pyarrow' not in sys.modules"
+    )
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtra, match=r"extra \[arrow\]"):
         feed_routes("/orders", OwnFeed(), arrow=True)
