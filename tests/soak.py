@@ -149,21 +149,17 @@ def _every_byte(breaking: Callable[..., None], *arguments: object) -> Findings:
 
 
 def _with_account(folder: str, breaking: Callable[[Account], Findings]) -> Findings:
-    with Account.open(_in(folder) / "consumer.db") as account:
+    with Account.open(Path(tempfile.mkdtemp(dir=folder)) / "consumer.db") as account:
         return breaking(account)
-
-
-def _in(folder: str) -> Path:
-    """Make a folder in another."""
-    return Path(tempfile.mkdtemp(dir=folder))
 
 
 def publishers(soak: Soak) -> Iterator[str]:
     """Kill publishers while they answer, however they are deployed."""
     with tempfile.TemporaryDirectory() as folder:
         for deployment in Deployment:
-            arguments = (deployment, _in(folder), count(soak.seed), soak.size(1_000))
-            find = partial(killed_while_sending, *arguments)
+            own = Path(tempfile.mkdtemp(dir=folder))
+            seeds, kills = count(soak.seed), soak.size(1_000)
+            find = partial(killed_while_sending, deployment, own, seeds, kills)
             yield soak.row(("R4", "killed publishers", deployment), find, "kills", 1_000)
 
 

@@ -45,7 +45,10 @@ def postgresql_server() -> Iterator[str]:
     """Yield the URL of a PostgreSQL server on which databases may be created."""
     if url := os.environ.get(POSTGRESQL_VARIABLE):
         yield url
-        _drop_spare(url)
+        # What this process has created goes, as the server stays.
+        with _admin(url).connect() as connection:
+            for name in _SPARE.pop(url, ()):
+                connection.execute(text(f"DROP DATABASE {name}"))
         return
     if has_engine():
         from testcontainers.postgres import PostgresContainer
@@ -168,13 +171,6 @@ def new_database(server: str) -> Iterator[str]:
 
 
 _SPARE: dict[str, list[str]] = {}  # by server, the empty databases that no test uses
-
-
-def _drop_spare(server: str) -> None:
-    """Drop what this process has created on a server that stays."""
-    with _admin(server).connect() as connection:
-        for name in _SPARE.pop(server, ()):
-            connection.execute(text(f"DROP DATABASE {name}"))
 
 
 @cache
@@ -360,12 +356,8 @@ def _line(url: URL) -> list[str]:
     """Return the options that lead the programs of MariaDB to a server."""
     socket = url.query.get("unix_socket")
     place = [f"--socket={socket}"] if socket else [f"--host={url.host}", f"--port={url.port}"]
-    return [
-        "--no-defaults",
-        *place,
-        f"--user={url.username}",
-        *([f"--password={url.password}"] if url.password else []),
-    ]
+    password = [f"--password={url.password}"] if url.password else []
+    return ["--no-defaults", *place, f"--user={url.username}", *password]
 
 
 def _sqlite(source: URL, target: URL) -> None:

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -145,15 +145,6 @@ KINDS = (
 """What can happen; two hundred rounds in all."""
 
 
-@dataclass
-class Reader:
-    """Know a consumer, and what it has seen."""
-
-    name: str
-    limit: int
-    seen: list[int] = field(default_factory=list)
-
-
 class Round:
     """Let one disaster befall one feed.
 
@@ -168,9 +159,7 @@ class Round:
         self._dice = random.Random(name)
         self._found = Findings(Counter(rounds=1))
         self._next = 0
-        self._readers = [
-            Reader(f"{name}, reader {n}", self._dice.randrange(1, 9)) for n in range(5)
-        ]
+        self._limits = {f"{name}, reader {n}": self._dice.randrange(1, 9) for n in range(5)}
 
     def run(self, disaster: Disaster) -> Findings:
         """Run it; the publisher lives through all, or is started anew."""
@@ -179,10 +168,11 @@ class Round:
         with ExitStack() as publisher:
             url = publisher.enter_context(self._publishing())
             self._write(self._dice.randrange(1, 30))
-            self._read_some(url, self._readers[:3])
+            readers = [*self._limits]
+            self._read_some(url, readers[:3])
             with disaster(self._place) as strike:
                 self._write(self._dice.randrange(60))
-                self._read_some(url, self._readers[1:4])
+                self._read_some(url, readers[1:4])
                 strike()
                 time.sleep(VOUCHED)
                 if not lives_on:
@@ -205,20 +195,20 @@ class Round:
             for number in numbers:
                 self._log.write(number)
 
-    def _read_some(self, url: str, readers: list[Reader]) -> None:
+    def _read_some(self, url: str, readers: list[str]) -> None:
         """Let consumers read on for some pages, the last of them to the head."""
         for reader in readers:
             last = reader is readers[-1]
             self._read(url, reader, pages=None if last else self._dice.randrange(1, 5))
 
-    def _read(self, url: str, reader: Reader, *, pages: int | None = None) -> bool:
+    def _read(self, url: str, reader: str, *, pages: int | None = None) -> bool:
         """Read on; return whether the feed refused the cursor as one of another history."""
         ending = time.monotonic() + PATIENCE
         with httpx.Client(verify=False, timeout=PATIENCE) as session:
             while True:
-                client = Client(url, session)
+                client, limit = Client(url, session), self._limits[reader]
                 try:
-                    self._account.read_in_turn(client, reader.name, limit=reader.limit, pages=pages)
+                    self._account.read_in_turn(client, reader, limit=limit, pages=pages)
                 except Gone as error:
                     self._found.counts[type(error).__name__] += 1
                     return True
@@ -229,30 +219,28 @@ class Round:
                     time.sleep(0.02)
                 else:
                     return False
-                finally:
-                    reader.seen = self._account.seen(reader.name).get(0, [])
+
+    def _seen(self, reader: str) -> list[int]:
+        return self._account.seen(reader).get(0, [])
 
     def _judge(self, url: str) -> None:
         """See who goes on: at once, and behind new events, which may get numbers of old ones."""
         left = self._left()
         lost = self._next - len(left)
-        allowed = {reader.name: left[: len(reader.seen)] == reader.seen for reader in self._readers}
+        seen = {reader: self._seen(reader) for reader in self._limits}
+        allowed = {reader: left[: len(numbers)] == numbers for reader, numbers in seen.items()}
         self._found.counts["lost"] += lost
         for more in (0, 1, lost, self._dice.randrange(1, 40)):
             self._write(more)
-            for reader in self._readers:
-                self._judge_one(url, reader, may_go_on=allowed[reader.name])
-
-    def _judge_one(self, url: str, reader: Reader, *, may_go_on: bool) -> None:
-        before = reader.seen
-        refused = self._read(url, reader)
-        expected = self._left() if may_go_on else before
-        self._found.counts["goes on" if may_go_on else "refused"] += 1
-        if refused is may_go_on or reader.seen != expected:
-            verdict = "was refused" if refused else "went on"
-            self._found.complaints.append(
-                f"{reader.name} {verdict}: {before} became {reader.seen}, not {expected}"
-            )
+            for reader, may_go_on in allowed.items():
+                before, refused = self._seen(reader), self._read(url, reader)
+                after, expected = self._seen(reader), self._left() if may_go_on else before
+                self._found.counts["goes on" if may_go_on else "refused"] += 1
+                if refused is may_go_on or after != expected:
+                    verdict = "was refused" if refused else "went on"
+                    self._found.complaints.append(
+                        f"{reader} {verdict}: {before} became {after}, not {expected}"
+                    )
 
     def _left(self) -> list[int]:
         return scalars(self._log.engine, "SELECT n FROM log ORDER BY id")

@@ -25,19 +25,18 @@ def schema(name: str) -> dict:
 
 def content(text) -> bytes:
     """Put a text together: a string, or parts of characters, bytes and repetitions."""
-    parts = [{"text": text}] if isinstance(text, str) else text
-    return b"".join(map(_part, parts))
-
-
-def _part(part: dict) -> bytes:
-    match part:
-        case {"text": text}:
-            return text.encode()
-        case {"hex": digits}:
-            return bytes.fromhex(digits)
-        case {"repeat": text, "times": times}:
-            return text.encode() * times
-    raise AssertionError(f"{part} is not a part of a text.")
+    body = b""
+    for part in [{"text": text}] if isinstance(text, str) else text:
+        match part:
+            case {"text": characters}:
+                body += characters.encode()
+            case {"hex": digits}:
+                body += bytes.fromhex(digits)
+            case {"repeat": characters, "times": times}:
+                body += characters.encode() * times
+            case _:
+                raise AssertionError(f"{part} is not a part of a text.")
+    return body
 
 
 def named(kind: str) -> list:

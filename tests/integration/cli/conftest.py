@@ -1,6 +1,5 @@
 """A shop whose orders commands read."""
 
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -65,30 +64,3 @@ def expect_refusal(sqlite, sqlite_url, tmp_path, monkeypatch):
 def of_billing(any_database_url):
     """The options that name a store and a consumer."""
     return ("--store", any_database_url, "--consumer", NAME)
-
-
-@pytest.fixture
-def run_as_client():
-    """A function that runs a script as the client that comes with a database does."""
-
-    def run(engine, script):
-        raw = engine.raw_connection()
-        with closing(raw), closing(raw.cursor()) as cursor:
-            if engine.dialect.name == "postgresql":
-                cursor.execute(script)
-            elif engine.dialect.name == "sqlite":
-                cursor.executescript(script)
-            else:
-                delimiter, statement = ";", ""
-                for line in script.splitlines(keepends=True):
-                    if line.startswith("DELIMITER "):
-                        delimiter = line.split()[1]
-                        continue
-                    statement += line
-                    if line.endswith(f"{delimiter}\n"):
-                        cursor.execute(statement.rstrip().removesuffix(delimiter))
-                        statement = ""
-                assert statement == ""
-            raw.commit()
-
-    return run

@@ -37,6 +37,28 @@ def run(engine, statement):
     execute(engine.execution_options(isolation_level="AUTOCOMMIT"), statement)
 
 
+def run_as_client(engine, script):
+    """Run a script as the client that comes with a database does."""
+    raw = engine.raw_connection()
+    with closing(raw), closing(raw.cursor()) as cursor:
+        if engine.dialect.name == "postgresql":
+            cursor.execute(script)
+        elif engine.dialect.name == "sqlite":
+            cursor.executescript(script)
+        else:
+            delimiter, statement = ";", ""
+            for line in script.splitlines(keepends=True):
+                if line.startswith("DELIMITER "):
+                    delimiter = line.split()[1]
+                    continue
+                statement += line
+                if line.endswith(f"{delimiter}\n"):
+                    cursor.execute(statement.rstrip().removesuffix(delimiter))
+                    statement = ""
+            assert statement == ""
+        raw.commit()
+
+
 def unindexed(engine):
     """Make the table of orders without its index; return a feed of two partitions over it."""
     metadata.create_all(engine)
@@ -132,7 +154,7 @@ def test_log_hears_of_a_missing_index_once(sqlite, caplog, monkeypatch):
 GATED = ("--table", "orders", "--position", "id", "--ordering", "gated")
 
 
-def test_ddl_prints_a_gate_that_can_be_run(postgresql, postgresql_url, run_as_client):
+def test_ddl_prints_a_gate_that_can_be_run(postgresql, postgresql_url):
     """What ddl prints installs the gate that serve needs, and --uninstall removes it."""
     metadata.create_all(postgresql)
     table = ("--database", postgresql_url, *GATED)
@@ -183,7 +205,7 @@ def table(sqlite_url):
     return ["--database", sqlite_url, "--table", "orders"]
 
 
-def test_table_is_trimmed(engine, database_url, run_as_client):
+def test_table_is_trimmed(engine, database_url):
     """Trim prints what it would delete, deletes it, and the feed knows its new start."""
     ten_days(engine)
     options = ["--database", database_url, "--table", "orders"]
