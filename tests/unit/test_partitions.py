@@ -193,7 +193,6 @@ def test_closed_partition_has_no_successor():
     ("change", "complaint"),
     [
         (lambda layout: layout.close(1).close(1), "closed already"),
-        (lambda layout: layout.close(1).split(1, into=2), "closed already"),
         (lambda layout: layout.split(0, into=2).split(0, into=2), "closed already"),
         (lambda layout: layout.close(4), "no partition 4"),
         (lambda layout: layout.split(4, into=2), "no partition 4"),

@@ -16,12 +16,8 @@ def test_every_rule_can_be_removed(planted, tmp_path):
     assert module.read_text() != (PACKAGE / planted.module).read_text()
 
 
-def test_rules_have_names_of_their_own():
-    """Each can be asked for alone."""
+def test_rules_have_names_of_their_own_and_tests_that_are_there():
+    """Each can be asked for alone, and every file of tests that a mistake names exists."""
     assert len({planted.name for planted in PLANTED}) == len(PLANTED)
-
-
-def test_tests_that_must_notice_are_there():
-    """Every file of tests that a mistake names exists."""
     named = {name for planted in PLANTED for name in planted.tests if name.startswith("tests/")}
     assert [name for name in named if not (PACKAGE.parent / name).exists()] == []

@@ -9,11 +9,7 @@ SERVE = ["--database", "{shop}", *TABLE]
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        (
-            ["--database", "{shop}", "--table", "nothing", "--position", "id"],
-            2,
-            "no table 'nothing'",
-        ),
+        ([*SERVE, "--table", "nothing"], 2, "no table 'nothing'"),
         ([*SERVE, "--columns", "id,nothing"], 2, "no column 'nothing'"),
         ([*SERVE, "--data", "data", "--columns", "id"], 2, "not both"),
         ([*SERVE, "--partitions", "2"], 2, "--partition"),

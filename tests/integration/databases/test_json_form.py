@@ -95,27 +95,17 @@ def test_every_type_has_its_documented_form(engine):
 
 def test_arrays_follow_their_elements(postgresql):
     """The elements of an array have the form of their own type, at any depth."""
-    event = published(
-        postgresql,
-        {
-            "moments": sa.ARRAY(sa.DateTime(timezone=True)),
-            "states": sa.ARRAY(sa.Enum(State)),
-            "grid": sa.ARRAY(sa.Integer, dimensions=2),
-            "floats": sa.ARRAY(sa.Float),
-        },
-        {
-            "moments": [MOMENT, None],
-            "states": [State.shipped],
-            "grid": [[1, 2], [3, 4]],
-            "floats": [float("nan"), 1.5],
-        },
-    )
-    assert event.data == {
-        "moments": ["2013-01-01T10:00:00.500000Z", None],
-        "states": ["shipped"],
-        "grid": [[1, 2], [3, 4]],
-        "floats": ["NaN", 1.5],
+    zoned, grid = sa.DateTime(timezone=True), [[1, 2], [3, 4]]
+    arrays = {
+        "moments": (sa.ARRAY(zoned), [MOMENT, None], ["2013-01-01T10:00:00.500000Z", None]),
+        "states": (sa.ARRAY(sa.Enum(State)), [State.shipped], ["shipped"]),
+        "grid": (sa.ARRAY(sa.Integer, dimensions=2), grid, grid),
+        "floats": (sa.ARRAY(sa.Float), [float("nan"), 1.5], ["NaN", 1.5]),
     }
+    types, values, forms = (
+        {name: case[place] for name, case in arrays.items()} for place in range(3)
+    )
+    assert published(postgresql, types, values).data == forms
 
 
 STORED = [
@@ -201,17 +191,8 @@ def test_cloudevents_envelope_is_valid(engine):
         "amount": sa.Numeric(10, 2),
     }
     values = {"identity": UUID, "kind": "placed", "at": MOMENT, "customer": 7, "amount": 3}
-    event = published(
-        engine,
-        types,
-        values,
-        data=["amount"],
-        id="identity",
-        type="kind",
-        time="at",
-        key="customer",
-        cloudevents="/shop",
-    ).data
+    names = {"id": "identity", "type": "kind", "time": "at", "key": "customer"}
+    event = published(engine, types, values, data=["amount"], cloudevents="/shop", **names).data
     body = event.pop("data")
     CloudEvent({**event, "time": datetime.fromisoformat(event["time"])}, body)
     assert event == {

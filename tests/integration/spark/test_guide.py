@@ -15,10 +15,12 @@ from sqlalchemy import create_engine, text
 
 from zeroeventhub import TableFeed
 
+pytestmark = pytest.mark.test_all
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "spark" / "flights.py"
 INVOICES = [("ada", 12.0), ("bob", 7.5), ("ada", 3.25), ("eve", 8.0)]
 
 
-@pytest.mark.test_all
 def test_pieces_of_the_guide_run_as_they_stand(spark, sqlite, tmp_path, capsys):
     """A reader of the guide gets every event in batches, in streams, and applied once."""
     metadata.create_all(sqlite)
@@ -47,11 +49,6 @@ def test_pieces_of_the_guide_run_as_they_stand(spark, sqlite, tmp_path, capsys):
         with engine.connect() as connection:
             applied = connection.execute(text("SELECT customer, amount FROM invoices")).all()
     assert sorted((who, float(amount)) for who, amount in applied) == sorted(INVOICES)
-
-
-pytestmark = pytest.mark.test_all
-
-EXAMPLE = Path(__file__).parents[3] / "examples" / "spark" / "flights.py"
 
 
 def test_flights_are_in_the_files_once(tmp_path):

@@ -5,20 +5,22 @@ import re
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from urllib.parse import quote, urlencode
 
 import httpx
 import pytest
+from harness.published import install
 from harness.readers import kind, mounted
 from harness.shop import metadata, orders
 from harness.statements import add, execute
+from harness.trimmed import trim
 from harness.vectors import content, named, schema, vectors
 from jsonschema import Draft202012Validator
 from sqlalchemy import MetaData, create_engine, delete, select
 
-from zeroeventhub import FIRST, LAST, Event, EventLog, FeedInfo, NewEvent, Page, TableFeed
-from zeroeventhub.errors import BadCursor, Trimmed
-from zeroeventhub.protocol import CAUGHT_UP
+from zeroeventhub import FIRST, LAST, EventLog, NewEvent, TableFeed
+from zeroeventhub.publisher.retention import Retention
 
 DOCUMENT = vectors("requests")
 PROBLEM = Draft202012Validator(schema("problem"))
@@ -29,46 +31,21 @@ RECORDED = {"a cursor from before the first event, below the retained range"}
 there ever was an event before the first that it holds."""
 
 
-class MemoryFeed:
-    """A feed in memory, which knows what it has trimmed."""
-
-    def __init__(self, *extensions):
-        self._info = replace(FeedInfo.of(1), extensions=frozenset(extensions))
-        self._events = []
-        self._trimmed = 0
-
-    def info(self):
-        return self._info
-
-    def read(self, partition, cursor, limit):
-        end = self._trimmed + len(self._events)
-        cursor = {FIRST: str(self._trimmed), LAST: str(end)}.get(cursor, cursor)
-        if cursor not in {*map(str, range(end + 1))}:
-            raise BadCursor("The cursor is not one that this feed has given.")
-        if int(cursor) < self._trimmed:
-            raise Trimmed("What follows is gone.", earliest=str(self._trimmed))
-        events = self._events[int(cursor) - self._trimmed :][:limit]
-        place = int(cursor) + len(events)
-        caught_up = place == end and CAUGHT_UP in self._info.extensions
-        return Page(events, str(place), caught_up=caught_up)
-
-    def append(self, events):
-        """Append events."""
-        self._events += [Event.of(event["data"]) for event in events]
-
-    def trim(self, count):
-        """Forget the first events."""
-        del self._events[:count]
-        self._trimmed += count
-
-
 class Shop:
-    """Write a table of orders."""
+    """Write a table of orders, and publish it; record what is trimmed if that is said."""
 
-    def __init__(self, engine):
+    def __init__(self, engine, described, *, recorded):
         self._engine = engine
         self._last = 0
+        self._recorded = recorded
         metadata.create_all(engine)
+        columns = {"data": "data", "type": "kind", "time": "placed", "partition": "part"}
+        retention = Retention() if recorded else None
+        self.feed = TableFeed(
+            orders, partitions=described["partitions"], retention=retention, **columns
+        )
+        install(self.feed, engine)
+        self.append(described["events"])
 
     def append(self, events):
         """Append events."""
@@ -80,6 +57,9 @@ class Shop:
 
     def trim(self, count):
         """Delete the first events."""
+        if self._recorded:
+            trim(self.feed.bind(self._engine), count + 1)
+            return
         first = select(orders.c.id).order_by(orders.c.id).limit(count)
         execute(self._engine, delete(orders).where(orders.c.id.in_(first)))
 
@@ -94,23 +74,27 @@ class Shop:
 def publishing(name, folder, *, recorded=False):
     """Serve one of the feeds of the vectors; yield its URL, and what changes it."""
     described = DOCUMENT["feeds"][name]
-    if name == "plain" or recorded:
-        feed = MemoryFeed(*([CAUGHT_UP] if recorded else []))
-        feed.append(described["events"])
-        with mounted(feed) as url:
-            yield url, feed
-        return
     engine = create_engine(f"sqlite:///{folder / 'vectors.db'}")
     if name == "keys":
-        writer, feed = None, keys(engine, described)
+        writer, feed = None, keys(engine, described).bind(engine)
     else:
-        writer = Shop(engine)
-        writer.append(described["events"])
-        columns = {"data": "data", "type": "kind", "time": "placed", "partition": "part"}
-        feed = TableFeed(orders, partitions=described["partitions"], **columns)
-    with mounted(feed, engine) as url:
+        writer = Shop(engine, described, recorded=recorded)
+        feed = writer.feed.bind(engine)
+    if name == "plain":
+        feed = without_extensions(feed)
+    with mounted(feed) as url:
         yield url, writer
     engine.dispose()
+
+
+def without_extensions(feed):
+    """Make a feed of the same events that has no extensions."""
+    info = replace(feed.info(), extensions=frozenset())
+
+    def read(partition, cursor, limit):
+        return replace(feed.read(partition, cursor, limit), caught_up=False)
+
+    return SimpleNamespace(info=lambda: info, read=read)
 
 
 def keys(engine, described):

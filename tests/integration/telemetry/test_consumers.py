@@ -137,9 +137,8 @@ def test_lag_that_cannot_be_had_is_absent(feed, registry, caplog):
 
 def test_store_without_tables_is_told_without_its_statement(sqlite, store, observed, caplog):
     """A missing table is named; other errors of the database are named by their kind alone."""
-    with sqlite.begin() as connection:
-        for table in store.tables.all():
-            table.drop(connection)
+    for table in store.tables.all():
+        table.drop(sqlite)
     assert observed() == {}
     said = [one.getMessage() for one in caplog.records if one.name == "zeroeventhub.telemetry"]
     lag, letters = said

@@ -110,19 +110,16 @@ def test_time_at_the_head_is_told_apart(url, observer, sqlite):
 
 def test_what_consumers_miss_is_a_metric(sqlite):
     """Events in no partition of the feed, and the size of the longest event, can be alerted on."""
-    feed = TableFeed(orders, data="data", partition="part", partitions=1).bind(fill(sqlite, 0))
-    add(sqlite, orders, [{"data": "x" * 70_000}, {"data": {}}])
-    registry = CollectorRegistry()
-    PrometheusPublisher(registry).observe_horizon(feed, "orders")
+    source = TableFeed(orders, data="data", partition="part", partitions=1)
 
-    def shown(name):
+    def shown(feed, name):
+        registry = CollectorRegistry()
+        PrometheusPublisher(registry).observe_horizon(feed, "orders")
         return registry.get_sample_value(f"zeroeventhub_publisher_{name}", {"feed": "orders"})
 
+    feed = source.bind(fill(sqlite, 0))
+    add(sqlite, orders, [{"data": "x" * 70_000}, {"data": {}}])
     feed.read(0, FIRST, 10)
-    assert (shown("unpublished"), shown("longest_event_bytes")) == (0, 70_002)
+    assert (shown(feed, "unpublished"), shown(feed, "longest_event_bytes")) == (0, 70_002)
     add(sqlite, orders, {"part": 1, "data": {}})
-    later = PrometheusPublisher(registry := CollectorRegistry())
-    later.observe_horizon(
-        TableFeed(orders, data="data", partition="part", partitions=1).bind(sqlite), "orders"
-    )
-    assert shown("unpublished") == 1
+    assert shown(source.bind(sqlite), "unpublished") == 1

@@ -12,10 +12,7 @@ MYSQL, POSTGRESQL, SQLITE = mysql.dialect(), postgresql.dialect(), sqlite.dialec
 @pytest.mark.parametrize(
     ("kind", "names"),
     [
-        (
-            tables.exact(String(9)),
-            ("VARCHAR(9)", "VARCHAR(9)", "VARCHAR(9) COLLATE utf8mb4_bin"),
-        ),
+        (tables.exact(String(9)), ("VARCHAR(9)", "VARCHAR(9)", "VARCHAR(9) COLLATE utf8mb4_bin")),
         (tables.long_text(), ("TEXT", "TEXT", "LONGTEXT")),
         (tables.document(), ("JSON", "JSONB", "JSON")),
         (tables.row_number(), ("INTEGER", "BIGINT", "BIGINT")),
