@@ -161,8 +161,10 @@ class Watcher(Observer):
     def __init__(self):
         self.counts = [0]
         self.answers = []
+        self.feeds = set()
 
     def waiting(self, feed, requests):
+        self.feeds.add(feed)
         self.counts.append(requests)
 
     def answered(self, answered):

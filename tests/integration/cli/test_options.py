@@ -1,7 +1,6 @@
 """Credentials reach a feed from options, variables and files, and their lack is explained."""
 
 import httpx
-import pytest
 from harness.command_line import invoke
 from harness.readers import get, mounted
 from harness.shop import orders
@@ -12,37 +11,31 @@ from zeroeventhub.server import bearer_tokens
 TOKEN = "9f8e7d6c5b4a3f2e1d0c9b8a7f6e5d4c"
 
 
-@pytest.fixture
-def guarded(shop):
-    """The URL of a feed that asks for a token."""
-    feed = TableFeed(orders, data="data")
-    with mounted(feed, shop, authorize=bearer_tokens({TOKEN: "reader"})) as url:
-        yield url
-
-
-def test_credentials_come_from_files_and_the_environment(guarded, tmp_path, monkeypatch):
+def test_credentials_come_from_files_and_the_environment(shop, tmp_path, monkeypatch):
     """No token has to stand on the command line, where every user of the machine sees it; what is
     in a file that holds no token is neither sent nor shown. A refusal names the options that help.
     """
-    refused = invoke("tail", guarded)
-    assert refused.exit_code == 2
-    assert "-H 'Authorization: Bearer" in refused.stderr
-    assert "--token-file" in refused.stderr
-    assert "httpx" not in refused.stderr
-    file = tmp_path / "token"
-    for content in ("", "kanarek kanarek"):
-        file.write_text(content)
-        result = invoke("discover", guarded, "--token-file", file)
-        assert (result.exit_code, "does not hold a token" in result.stderr) == (2, True)
-        assert "kanarek" not in result.stderr
-    file.write_text(f"{TOKEN}\n")
-    assert invoke("discover", guarded, "--token-file", file).exit_code == 0
-    with monkeypatch.context() as patch:
-        patch.setenv("ZEROEVENTHUB_TOKEN_FILE", str(file))
+    authorize, feed = bearer_tokens({TOKEN: "reader"}), TableFeed(orders, data="data")
+    with mounted(feed, shop, authorize=authorize) as guarded:
+        refused = invoke("tail", guarded)
+        assert refused.exit_code == 2
+        assert "-H 'Authorization: Bearer" in refused.stderr
+        assert "--token-file" in refused.stderr
+        assert "httpx" not in refused.stderr
+        file = tmp_path / "token"
+        for content in ("", "kanarek kanarek"):
+            file.write_text(content)
+            result = invoke("discover", guarded, "--token-file", file)
+            assert (result.exit_code, "does not hold a token" in result.stderr) == (2, True)
+            assert "kanarek" not in result.stderr
+        file.write_text(f"{TOKEN}\n")
+        assert invoke("discover", guarded, "--token-file", file).exit_code == 0
+        with monkeypatch.context() as patch:
+            patch.setenv("ZEROEVENTHUB_TOKEN_FILE", str(file))
+            assert invoke("tail", guarded).exit_code == 0
+        headers = f"X-Team: shop and more\nAuthorization: Bearer {TOKEN}"
+        monkeypatch.setenv("ZEROEVENTHUB_HEADER", headers)
         assert invoke("tail", guarded).exit_code == 0
-    headers = f"X-Team: shop and more\nAuthorization: Bearer {TOKEN}"
-    monkeypatch.setenv("ZEROEVENTHUB_HEADER", headers)
-    assert invoke("tail", guarded).exit_code == 0
 
 
 def test_made_up_token_is_answered_with_the_right_one(shop):

@@ -180,18 +180,13 @@ def plans_on_postgresql(engine, statement, parameters):
 
 def steps_on_sqlite(path, statement, parameters):
     """Count the steps of SQLite's machine that a statement takes, and return its plan."""
-    steps = 0
-
-    def count():
-        nonlocal steps
-        steps += 1
-
+    steps = []
     with closing(sqlite3.connect(path)) as connection:
         register(connection)
         plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)]
-        connection.set_progress_handler(count, 100)
+        connection.set_progress_handler(lambda: steps.append(100), 100)
         connection.execute(statement, parameters).fetchall()
-    return steps * 100, plan
+    return sum(steps), plan
 
 
 READ = ("key", "next", "prev", "first", "last", "rnd", "rnd_next")

@@ -19,22 +19,10 @@ from zeroeventhub.telemetry import PrometheusPublisher
 PLACE = {"token": "1", "partition": "0", "cursor": "_first"}
 
 
-class Listening(Watcher):
-    """An observer that records answers, and the feeds that have waiters."""
-
-    def __init__(self):
-        super().__init__()
-        self.feeds = set()
-
-    def waiting(self, feed, requests):
-        self.feeds.add(feed)
-        super().waiting(feed, requests)
-
-
 @pytest.fixture
 def observer():
     """An observer that records answers."""
-    return Listening()
+    return Watcher()
 
 
 @pytest.fixture

@@ -58,11 +58,10 @@ def url(sqlite):
         yield url
 
 
-def get(url, *, accept=None, method="GET", headers=None, **parameters):
+def get(url, *, accept=None, **parameters):
     """Ask for a page of FeedAPI v2."""
-    parameters = {"token": "1", "partition": 0, "cursor": "1-0", **parameters}
-    headers = {**(headers or {}), **({} if accept is None else {"Accept": accept})}
-    return httpx.request(method, f"{url}/events", params=parameters, headers=headers)
+    headers = {} if accept is None else {"Accept": accept}
+    return readers.get(url, headers=headers, **{"cursor": "1-0", **parameters})
 
 
 def facts(page):
