@@ -74,7 +74,7 @@ class FeedApp:
 
     Attributes:
         name: the name of the feed's routes.
-        observer: sees the requests that have been answered; None without one.
+        observer: is notified of answered requests; None for no observer.
         shared_cache: whether shared caches may store immutable pages of a feed without
             authorization.
     """
@@ -92,7 +92,7 @@ class FeedApp:
 
 
 Answer: TypeAlias = Callable[[FeedApp, FeedRequest], Awaitable[Response]]
-"""Finds the answer to a request. A page is whole before its status is sent."""
+"""Returns the answer to a request. A page is complete before its status is sent."""
 
 
 @dataclass(frozen=True)

@@ -116,8 +116,8 @@ class Principal:
         """Convert collections to sets, and check the values.
 
         Raises:
-            ConfigurationError: the name is not one line of text, a partition is no number that a
-                partition may have, a type is none that can be filtered by, or the quota is none.
+            ConfigurationError: the name is not one line of text, the number of a partition is out
+                of range, a type is not text, or the quota is not a Quota.
         """
         name: object = self.name
         if not isinstance(name, str) or len(name) > _LONGEST_NAME or not name.isprintable():
@@ -173,7 +173,7 @@ SCOPE_KEY = "zeroeventhub.authorize"
 
 
 async def everybody(request: Request) -> Principal:  # noqa: ARG001 - a hook takes it
-    """Let everybody read everything: the hook of a public feed below a FeedAuthorization."""
+    """Let every reader read everything: the hook of a public feed below a FeedAuthorization."""
     return EVERYBODY
 
 
@@ -187,7 +187,7 @@ class FeedAuthorization:
 
     A middleware for applications of Starlette and FastAPI, and for parts of them:
     `Starlette(routes=…, middleware=[Middleware(FeedAuthorization)])`. Without a hook it refuses
-    every request, so that no feed is open to everybody because a hook was forgotten.
+    every request, so that no feed is public because a hook was forgotten.
 
     Example:
         authorize = bearer_tokens({os.environ["BILLING_TOKEN"]: "billing"})
@@ -244,7 +244,7 @@ def bearer_tokens(tokens: Mapping[str, str | Principal]) -> Authorize:
             # The token is not repeated: it may be a real one followed by a blank.
             raise ConfigurationError(
                 f"A bearer token has at least {_SHORTEST_TOKEN} letters, digits and characters of "
-                "._~+/- in front of any =, such as secrets.token_urlsafe() gives."
+                "._~+/-, and may end with =: use secrets.token_urlsafe()."
             )
         principal = reader if isinstance(reader, Principal) else Principal(name=reader)
         known.append((digest(token.encode()).digest(), principal))
@@ -293,8 +293,8 @@ class Account:
     Attributes:
         in_flight: its requests in flight.
         waiters: those of them that wait at the head.
-        due: when the next request would be due if all came at the rate; it may be ahead of the
-            clock by a burst.
+        due: when the next request would be due at the quota's rate; a burst moves it ahead of the
+            clock.
     """
 
     in_flight: int = 0
@@ -340,7 +340,7 @@ class Quotas:
             early = due - now - (quota.burst - 1) * interval
             # With a tolerance for rounding, so that the last request of a burst is accepted.
             if early > interval * 1e-6:
-                text = "You ask more often than you may: slow down."
+                text = "You send more requests per second than you may: slow down."
                 raise TooManyRequests(text, retry_after=early)
             account.due = due + interval
         setattr(account, among, getattr(account, among) + 1)
@@ -369,7 +369,7 @@ class Access:
 
     Args:
         authorize: the feed's own hook; None to call the hook of the application around the feed,
-            or to accept everybody if the application has none.
+            or to accept every reader if the application has none.
         patience: seconds that a hook may take.
 
     Raises:

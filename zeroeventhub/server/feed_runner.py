@@ -24,9 +24,9 @@ __all__ = ["FeedRunner"]
 
 _log = logging.getLogger("zeroeventhub.server")
 
-_BUSY = "The feed is asked more than it can answer just now."
+_BUSY = "The feed has more requests than it can answer just now."
 
-_SLOW = "The feed's archive is asked more than it can answer just now."
+_SLOW = "The feed's archive has more requests than it can answer just now."
 
 _LARGE = 256 * 1024
 """Bytes of a page that block the event loop for a millisecond, roughly."""
@@ -67,7 +67,7 @@ class FeedRunner:
         )
         self._connections = queue(refusal=_BUSY)
         self.answers = queue(refusal=_BUSY)
-        """For answers of several pages, which are in memory until their end."""
+        """Admits answers of several pages, which stay in memory until they are complete."""
         self._archive = queue(refusal=_SLOW)
         # As many threads as admitted calls, so that none waits for a thread.
         self._threads = anyio.CapacityLimiter(capacity.connections)
@@ -99,9 +99,9 @@ class FeedRunner:
         if getattr(self._feed, "has_open_digests", False) and not self._has_warned:
             self._has_warned = True
             _log.warning(
-                "This feed has readers who may see only a part of it, and no secret: a reader who "
-                "makes up a cursor learns whether a guess of a hidden event is right. Give its "
-                "TableFeed a cursor_secret."
+                "This feed has readers who may see only a part of it, and its cursors have no "
+                "secret: with a forged cursor, a reader can check a guess of a hidden event. Give "
+                "its TableFeed a cursor_secret."
             )
         return shown
 
@@ -153,10 +153,10 @@ class FeedRunner:
 
         Args:
             wanted: the page.
-            request: the request that may wait, and may share a read with equal requests of its
-                reader that queue as well; its `waited` is set to the seconds that it waited. None
-                to do neither.
-            seconds: how long to wait, if the feed's capacity allows that.
+            request: the request, which may wait, and may share a read with equal requests of the
+                same reader in the queue; the seconds that it waited are set as its `waited`. None
+                to neither wait nor share.
+            seconds: how long to wait, at most as long as the feed's capacity allows.
         """
         began, version = anyio.current_time(), self._head.version
         if request is None or self._connections.fits(1):
@@ -175,7 +175,7 @@ class FeedRunner:
                 account.waiters -= 1
             request.waited = anyio.current_time() - began
         page, is_part = found
-        del found  # it would keep a page in memory that is dropped for lack of room
+        del found  # it would keep the page in memory, which may be dropped for lack of room
         size, budget = size_of(page.events), self._sender.budget
         # Other responses may have used the room meanwhile.
         if size and (is_part or (is_own and not budget.fits(size))):
@@ -214,7 +214,7 @@ class FeedRunner:
             flight = SingleFlight(lambda _: self._begin(wanted, begun))
             self._not_begun[key] = flight
         found, is_own = await flight.result()
-        return cast("Found", found), is_own  # there is no end to its time
+        return cast("Found", found), is_own  # never None, as there is no deadline
 
     async def _begin(self, wanted: PageRequest, begun: Callable[[], object] | None = None) -> Found:
         """Read a page; if the send budget is used up, only one event of it.

@@ -42,7 +42,7 @@ class _Waiter:
 
     Attributes:
         scope: the cancel scope that it waits in.
-        is_woken: whether to continue, with the result or to search for it.
+        is_woken: whether to continue, either with the result or by computing it.
     """
 
     scope: anyio.CancelScope
@@ -183,7 +183,7 @@ RAREST = 10
 """The longest pause between polls of a quiet feed, as a multiple of the shortest."""
 
 LONGEST = 0.005
-"""Seconds that a poll counts for at most: a poll that had to wait does not predict the next."""
+"""Longest duration of a poll, in seconds, that counts: one that had to wait predicts nothing."""
 
 PAUSES = (0.001, 0.002, 0.004, 0.008)
 """Seconds between polls after a commit was announced, until it is visible."""
@@ -264,7 +264,7 @@ class HeadWatcher:
             self._watched.discard(self)
 
     async def _pause(self) -> bool:
-        """Wait until it is time to poll, or for a commit; return whether there was one."""
+        """Wait until the next poll is due or a commit is announced; return whether one was."""
         notified = anyio.Event()
         if anyio.current_time() > self._deaf_until:
             is_notified, self._is_notified = self._is_notified, False
@@ -292,7 +292,7 @@ class HeadWatcher:
 
 
 def _call_soon() -> Callable[[Callable[[], object]], object]:
-    """Return what lets the event loop call something, from any thread and without waiting."""
+    """Return a function, for any thread, that has the event loop call another function soon."""
     token: Any = anyio.lowlevel.current_token()
     loop = getattr(token, "native_token", token)  # before anyio 4.11 they are the same
     soon: Callable[[Callable[[], object]], object]
@@ -321,8 +321,8 @@ class LongPoll:
         read: reads a page.
         most: how many requests may wait at once.
         on_change: called with the number of waiting requests, when it changes.
-        at_once: how many of their pages may be read at once, so that requests which do not wait
-            find a place in the queue of the feed as well.
+        at_once: how many of their pages may be read at once, which leaves places in the feed's
+            queue to requests that do not wait.
     """
 
     def __init__(
@@ -358,8 +358,9 @@ class LongPoll:
             receive: reports that the reader has gone.
 
         Returns:
-            The request, as far as it has come; its page, or the last idle one when the time is over
-            or the server is ending; and whether this request has read the page itself.
+            The request, moved on to the cursor that it has reached; its page, or the last idle one
+            at the deadline or when the server is ending; and whether this request has read the page
+            itself.
         """
         if self._count >= self._most:
             raise Unavailable(_TOO_MANY, retry_after=1)
@@ -397,9 +398,10 @@ class LongPoll:
         if is_ending():
             return None
         version = self._head.version
-        # What is read for several readers does not queue after what is read for one of them.
+        # A read for several readers is on behalf of none, so that it queues as one of its own.
         reader = READER.get() if len(readers) == 1 else ""
-        with anyio.CancelScope(shield=True), on_behalf_of(reader):  # a connection is at stake
+        # Cancelling the read would cost its connection.
+        with anyio.CancelScope(shield=True), on_behalf_of(reader):
             async with self._reading.acquire():
                 found = await self._read(wanted)
         return version, found

@@ -48,8 +48,7 @@ OVERHEAD = 1_000
 """Bytes of memory of a page besides its body, cursors and stop."""
 
 VOUCHED = 0.05
-"""Seconds for which a check that kept pages are of the feed's history is valid: failovers take
-longer."""
+"""Seconds for which a check of the feed's history is valid: a failover takes longer."""
 
 READERS = 1_000
 """For how many readers the cache remembers the next expected request."""
@@ -83,7 +82,7 @@ class EncodedPage(NamedTuple):
 
 
 def encode(page: Page, wanted: PageRequest | None) -> EncodedPage:
-    """Encode the page that answers a request; None if it is for one principal only."""
+    """Encode a page; `wanted` is the request that it answers, None if only one principal's."""
     body = encode_page(page)
     lasts = page.full and wanted is not None and wanted.cursor not in {FIRST, LAST}
     tag = tag_of(page.cursor, body) if lasts else None
@@ -91,9 +90,9 @@ def encode(page: Page, wanted: PageRequest | None) -> EncodedPage:
 
 
 class PageCache:
-    """Keep the pages of a feed that can never change, and read them ahead.
+    """Keep the pages of a feed that can never change, and read the next ones ahead.
 
-    Only of a feed that can vouch for them.
+    It keeps no page of a feed without the method `vouch`.
 
     Args:
         runner: calls the feed.
@@ -134,10 +133,7 @@ class PageCache:
         return page
 
     async def _vouch(self) -> bool:
-        """Ask the feed whether kept pages still are of its history; drop them if they are not.
-
-        The last of their cursors vouches for all, as long as all are of one history.
-        """
+        """Ask the feed whether kept pages still are of its history; drop them if they are not."""
         async with self._vouching:
             cursors = {wanted.cursor for wanted in self._kept}
             cursors |= {page.cursor for _, page, _ in self._kept.values()}
@@ -172,7 +168,7 @@ class PageCache:
         lasting = [(key, page) for key, page in found if page.tag is not None and key.types is None]
         if not lasting or not self._keeps:
             return
-        with suppress(ZeroEventHubError):  # a request for a page that is kept meets the error
+        with suppress(ZeroEventHubError):  # the next request for a kept page reports the error
             if monotonic() <= self._vouched_until or await self._vouch():
                 now = monotonic()
                 while self._kept and next(iter(self._kept.values()))[0] < now:
@@ -199,7 +195,7 @@ class PageCache:
     def read_ahead(
         self, wanted: PageRequest, page: EncodedPage
     ) -> Callable[[], Coroutine[Any, Any, None]] | None:
-        """Return what reads the pages after a full one, if its reader seems to read on."""
+        """Return a function that reads the pages after a full one, if its reader reads on."""
         following, now = wanted._replace(cursor=page.cursor), monotonic()
         reads_on = wanted in self._expected
         start = self._expected.pop(wanted, (now, None))[1] or following
@@ -216,7 +212,7 @@ class PageCache:
         return partial(self._read, start, most)
 
     def _may_be_read(self, wanted: PageRequest) -> bool:
-        """Return whether to read pages that are not kept, and that no request waits for."""
+        """Return whether a page may be read ahead: it is not kept, and there is spare room."""
         return (
             self._keeps
             and wanted.types is None
@@ -226,7 +222,7 @@ class PageCache:
         )
 
     async def _read(self, wanted: PageRequest, count: int) -> None:
-        """Read pages, and those after them for as long as their reader waits for them."""
+        """Read pages, and go on with the next ones while a request waits for them."""
         with anyio.CancelScope(shield=True):  # other requests wait for it
             while self._may_be_read(wanted):
                 done = self._under_way[wanted] = anyio.Event()
@@ -244,7 +240,7 @@ class PageCache:
                         start = start._replace(cursor=page.cursor)
                     await self._keep(found)
                     following = start if found and found[-1][1].full else None
-                except Exception:  # noqa: BLE001, S110 - a request for the page meets the error
+                except Exception:  # noqa: BLE001, S110 - a request for the page reports the error
                     pass
                 finally:
                     is_late = done.statistics().tasks_waiting > 0

@@ -202,7 +202,7 @@ _LEVELS = {
     429: logging.INFO,
     503: logging.WARNING,
 }
-"""The log level of a problem by its status; what the reader can correct is for debugging."""
+"""The log level of a problem by its status; DEBUG for a problem that the reader can correct."""
 
 _SAFE = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
@@ -223,13 +223,13 @@ class Log:
     def failed(
         self, error: ZeroEventHubError, *, route: str, request: FeedRequest, request_id: str
     ) -> None:
-        """Log the problem that a route has answered a request with, unless it is one of many."""
+        """Log the problem that answered a request, unless its cause was logged recently."""
         status = getattr(error, "status", FAILED)
         kind = getattr(error, "problem", "failed")
         level = _LEVELS.get(status, logging.ERROR if status >= FAILED else logging.DEBUG)
         times: int | None = 1
         if status >= FAILED:
-            # What all errors of its kind have in common, whatever their texts are.
+            # Equal for all errors of one cause, though their texts may differ.
             cause = tuple((_name(link), _code(link), *_places(link)[-1:]) for link in _chain(error))
             times = self.failures.happened((status, cause))
         elif level > logging.DEBUG:

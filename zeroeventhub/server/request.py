@@ -44,7 +44,7 @@ class FeedRequest(Request):
     """A request of Starlette's.
 
     Attributes:
-        hook: the function that identifies the reader; None if everybody may read the feed.
+        hook: the function that identifies the reader; None for a public feed.
         principal: the reader, once it is identified.
         events: the number of events in the response.
         waited: seconds that the request waited at the head.
@@ -76,14 +76,14 @@ _MOMENT_FORM = re.compile(
 
 
 def parameters(request: Request, *required: str, optional: Collection[str] = ()) -> dict[str, str]:
-    """Return the parameters with these names, each of which may occur once; ignore all others."""
+    """Return the parameters with these names, each of which may occur once; ignore the rest."""
     found: dict[str, str] = {}
     for name, value in parse_qsl(
         request.scope["query_string"].decode("latin-1"), keep_blank_values=True
     ):
         if name in required or name in optional:
             if name in found:
-                raise BadRequest(f"The parameter {name} is there more than once.")
+                raise BadRequest(f"The parameter {name} occurs more than once.")
             found[name] = value
     for name in required:
         if name not in found:
@@ -95,7 +95,7 @@ def number_in(text: str, name: str) -> int:
     """Return the whole number that a text is."""
     if not (text.isascii() and text.isdigit()):
         raise BadRequest(f"The parameter {name} is not a whole number.")
-    # Longer numbers are all the same to a feed, and costly to read.
+    # A feed treats all longer numbers alike, and they are costly to parse.
     return int(text) if len(text) <= _MOST_DIGITS else 10**_MOST_DIGITS
 
 
@@ -229,7 +229,7 @@ def read_v1_request(
 def read_extension_request(
     request: FeedRequest, extension: Extension, info: FeedInfo, most: int
 ) -> dict[str, Any]:
-    """Return the parameters of a request for what an extension answers, by name."""
+    """Return the parameters of a request to the path of an extension, by name."""
     required = [one.name for one in extension.parameters if one.default is REQUIRED]
     optional = [one.name for one in extension.parameters if one.default is not REQUIRED]
     if PARTITION in extension.parameters:
@@ -256,7 +256,7 @@ def _value(text: str, parameter: Parameter) -> Any:
             return cursor_in(text, parameter.refused)
         case "moment":
             try:
-                # Python reads more forms than RFC 3339 has, and days that UTC then does not hold.
+                # Python accepts more forms than RFC 3339, and times that are out of range in UTC.
                 if _MOMENT_FORM.fullmatch(text):
                     return datetime.fromisoformat(text.upper()).astimezone(UTC)
             except (ValueError, OverflowError):

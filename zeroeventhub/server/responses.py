@@ -56,7 +56,7 @@ class ContentCoding(NamedTuple):
 
     Attributes:
         name: its name in HTTP.
-        edition: differs from another one if the same bytes may be compressed differently.
+        edition: another text whenever the same bytes may be compressed differently.
         compress: compresses a body.
     """
 
@@ -102,19 +102,19 @@ def preferred_coding(
 
 
 FRESH = {"Cache-Control": "no-store"}
-"""The headers of what is true only now."""
+"""The headers of a response that caches must not store."""
 
 YEAR = 31_536_000
 
 LARGE = 32 * 1024
-"""Bytes whose compression takes as long as the event loop may be kept."""
+"""Bytes from which compression would block the event loop for too long."""
 
 
 class Renderer:
     """Send pages in the form that a client prefers.
 
     Args:
-        runner: runs what takes long in threads.
+        runner: runs slow functions in threads.
         arrow: whether clients may get Arrow record batches; otherwise they get lines only.
         compressed: whether clients may get compressed pages.
 

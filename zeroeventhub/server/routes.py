@@ -107,7 +107,7 @@ async def events(app: FeedApp, request: FeedRequest) -> Response:
 
 
 async def extension_of(extension: Extension, app: FeedApp, request: FeedRequest) -> Response:
-    """Answer a request for what an extension describes."""
+    """Answer a request to the path of an extension."""
     info, principal = await app.runner.info(request.principal), request.principal
     expect_extension(info, extension.name)
     asked = read_extension_request(request, extension, info, app.runner.capacity.page_events)
@@ -189,11 +189,11 @@ def feed_routes(
 ) -> list[Route]:
     """Return the routes of a feed, for an application of Starlette or FastAPI.
 
-    `path` answers discovery (FeedAPI v2) and pages of ZeroEventHub v1; `path`/events answers
-    pages of FeedAPI v2; `path`/cursor, `path`/splits, `path`/lag, `path`/cursor-of-count,
-    `path`/segments and `path`/key-history answer what discovery announces; a PUT of
-    `path`/progress registers how far a consumer has come. Pass the routes to an application as its
-    `routes`, or append them to its own.
+    `path` serves discovery (FeedAPI v2) and pages of ZeroEventHub v1; `path`/events serves pages of
+    FeedAPI v2; `path`/cursor, `path`/splits, `path`/lag, `path`/cursor-of-count, `path`/segments
+    and `path`/key-history serve the extensions that discovery lists; a PUT of `path`/progress
+    registers how far a consumer has come. Pass the routes to an application as its `routes`, or
+    append them to its own.
 
     Args:
         path: where the feed is mounted, such as "/departures".
@@ -203,11 +203,12 @@ def feed_routes(
             a suffix, such as ":events".
         authorize: a function of the request, sync or async, that returns a Principal, or raises
             `Unauthorized` or `Forbidden`; anything else is a refusal. By default the hook of a
-            FeedAuthorization around the feed; without one, everybody reads everything. See
+            FeedAuthorization around the feed; without one, the feed is public. See
             docs/security.md.
         quota: default for principals without their own; anonymous readers share one.
         capacity: the limits of the feed in this process and in its database.
-        observer: is called with requests and answers, such as one of `zeroeventhub.telemetry`.
+        observer: is notified of answered and waiting requests, such as one of
+            `zeroeventhub.telemetry`.
         shared_cache: let caches that serve several clients, such as those of a CDN, store pages
             that can never change. Only for a feed without `authorize`: such a cache sends what it
             stores to every client.
@@ -227,8 +228,8 @@ def feed_routes(
     capacity = capacity or Capacity()
     if shared_cache and authorize is not None and authorize is not everybody:
         raise ConfigurationError(
-            "A shared cache gives what it has to every client: leave shared_cache out of a feed "
-            "that not everybody may read."
+            "A shared cache sends what it stores to every client: leave shared_cache out of a feed "
+            "with an authorize hook."
         )
     access, sender = Access(authorize, patience=capacity.patience), Sender(capacity)
     quotas, on_waiting = Quotas(quota), partial((observer or Observer()).waiting, name)

@@ -43,10 +43,10 @@ PROCESS = _Process()
 
 
 def end_waits() -> None:
-    """Answer all waiting requests of this process at once, and let none wait any more.
+    """Answer all waiting requests of this process at once, and let no request wait from now on.
 
-    A feed notices the shutdown of uvicorn only. With another server, call this when it has to end,
-    such as in a handler of SIGTERM.
+    A feed notices only uvicorn's shutdown by itself. With another server, call this when the server
+    shuts down, such as in a handler of SIGTERM.
     """
     PROCESS.ending = True
 
@@ -62,8 +62,8 @@ def _warn_once() -> None:
     config = getattr(_server(), "config", None)
     if config is not None and getattr(config, "timeout_graceful_shutdown", 0) is None:
         _log.warning(
-            "This server does not end while a reader takes nothing of its answer: give uvicorn "
-            "--timeout-graceful-shutdown, such as 10."
+            "This server's shutdown waits without a limit for readers that take nothing of their "
+            "answers: start uvicorn with --timeout-graceful-shutdown, such as 10."
         )
 
 
@@ -77,7 +77,7 @@ def _server() -> Any:
 
 
 READER: ContextVar[str] = ContextVar("READER", default="")
-"""The name of the principal whose request this task answers; empty for none in particular."""
+"""The name of the principal whose request this task answers; empty if it serves several."""
 
 
 @contextmanager
@@ -95,16 +95,15 @@ class AdmissionQueue:
 
     It admits the oldest request of the reader that holds the fewest units; readers with equal
     numbers take turns. It admits a request for more units than exist when no other request holds
-    any. A reader with a name may use at most as many places of the queue as it leaves free: half
-    of them, if it is alone.
+    any. A named reader may occupy at most as many places of the queue as stay free.
 
     Args:
         units: how many units exist.
         queue: how many requests may wait.
         patience: seconds that a request may wait.
         refusal: the text of the error if the queue is too long, or too slow.
-        keeps_some: whether a reader with a name may take at most as many units as it leaves free,
-            so that the next reader gets some, however long the present ones hold theirs.
+        keeps_some: whether a named reader may hold at most as many units as stay free, so that
+            another reader gets some even while the first one holds its units for long.
     """
 
     def __init__(
@@ -137,8 +136,8 @@ class AdmissionQueue:
 
         Args:
             size: how many units.
-            first: the reader whose turn it is; None for the present one, which goes to the end of
-                the queue.
+            first: the reader in the queue whose turn it is; None for the reader of the current
+                request, which would join the end of the queue.
         """
         reader = READER.get() if first is None else first
         if first is None and self._queues:
@@ -153,7 +152,7 @@ class AdmissionQueue:
 
         Args:
             size: how many units.
-            first: the reader in the queue that takes them; None for the present one.
+            first: the reader in the queue that takes them; None for that of the current request.
         """
         reader = READER.get() if first is None else first
         self.taken += size
@@ -207,7 +206,7 @@ PIECE = 512 * 1024
 """How many bytes are passed to the server at once; a piece of a larger body is a copy."""
 
 BUFFERED = 64 * 1024
-"""How many bytes servers hold for a reader before they let the next ones wait."""
+"""How many bytes a server buffers for a reader before `send` waits."""
 
 
 class Sender:
@@ -225,11 +224,11 @@ class Sender:
             capacity.sending_bytes,
             queue=capacity.queue,
             patience=capacity.patience,
-            refusal="Too much of the feed is on its way to readers who do not take it.",
+            refusal="Answers that readers are slow to take use up the feed's send budget.",
             keeps_some=True,
         )
-        """Bytes in memory, and on their way. To wait for room, acquire what an answer needs, and
-        make it ready and send it without a pause after that: it takes its own then."""
+        """The bytes of answers in memory and on their way. To wait for room, acquire the bytes of
+        an answer, release them, and send it without waiting in between: `send` takes its own."""
 
     async def send(self, response: Response, request: Request, send: Send) -> None:
         """Send a response; give it up if its reader receives nothing of it for too long."""
@@ -247,9 +246,9 @@ class Sender:
                 finally:
                     self.budget.take(-len(body))
         if patience.cancelled_caught:
-            # The reader notices: by the answer's length, or the end of a stream without one.
+            # The reader notices, as bytes are missing, or the end of a chunked stream.
             _log.info(
-                "An answer was given up: its reader took nothing of it for %g s.", self._seconds
+                "An answer was aborted: its reader took nothing of it for %g s.", self._seconds
             )
 
     async def _send_in_pieces(
@@ -260,7 +259,7 @@ class Sender:
         self.budget.take(len(body))  # all of it, while some of it is left to send
         try:
             if len(body) > BUFFERED:
-                # Cut one by one: many readers may be slow to take the same page.
+                # Each piece is cut when it is sent, as many readers may be slow to take a page.
                 for start in range(0, len(body), PIECE):
                     piece = body if len(body) <= PIECE else body[start : start + PIECE]
                     patience.deadline = anyio.current_time() + self._seconds

@@ -27,7 +27,7 @@ HEARTBEAT = 15.0
 reader's permissions are checked again."""
 
 EVENTS = 100
-"""Events that are sent at once: there may be thousands of streams, which hold what they send."""
+"""Events of one piece of a stream: thousands of streams may hold a piece in memory."""
 
 # A proxy that buffers responses until they are complete would buffer a stream for ever.
 HEADERS = {**FRESH, "X-Accel-Buffering": "no"}
@@ -46,7 +46,7 @@ async def server_sent_events(app: FeedApp, request: FeedRequest) -> Response:
     limit = min(EVENTS, app.runner.capacity.page_events)
     shown = types_of(query, request.principal)
     wanted = PageRequest(partition, start, limit, shown, each=True)
-    # Read before the status is sent, which then reports an error.
+    # Read before the status is sent, so that it can report an error.
     page = await app.runner.read(wanted)
     # The stream will wait: a principal that may not wait is refused before the status is sent.
     app.quotas.count(request.principal, "waiters").waiters -= 1

@@ -155,7 +155,7 @@ def test_parameter_is_there_once(ask, refused, route):
         assert (answer.status_code, reached) == (400, None)
         assert f"{name.rstrip('0')} is missing" in answer.json()["detail"]
     for name in [*needed, *OPTIONAL.get(route, [])]:
-        assert f"{name} is there more than once" in refused(route, **{name: ["2", "2"]})[1]
+        assert f"{name} occurs more than once" in refused(route, **{name: ["2", "2"]})[1]
 
 
 @pytest.mark.parametrize(

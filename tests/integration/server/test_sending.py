@@ -148,7 +148,7 @@ def test_answer_that_is_not_taken_is_given_up(caplog):
     feed = Large(16 * MEBIBYTE)
     with mounted(feed, capacity=Capacity(sending_seconds=1.5)) as url:
         with ask(page_url(url), room=4096) as reader:
-            until(lambda: "An answer was given up" in caplog.text, "the answer is given up")
+            until(lambda: "An answer was aborted" in caplog.text, "the answer is aborted")
             received = everything(reader)
         head, _, body = received.partition(b"\r\n\r\n")
         length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
