@@ -161,7 +161,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class EventSequence(Sequence[Event]):
-    """Act as the list of events that a subclass makes once one of them is read."""
+    """A sequence of events that are made when one of them is first read."""
 
     @abstractmethod
     def _all(self) -> list[Event]:

@@ -59,14 +59,14 @@ class Archive:
         feed.bind(engine).seal()
 
     Args:
-        store: a local folder, a URL such as `s3://bucket/orders`, or an obstore store, which has
-            its own credentials.
+        store: a local folder, a URL such as `s3://bucket/orders`, or a store of obstore's, such as
+            one with credentials.
         cache: a local folder for fetched parts, which the processes of this machine may share;
             None for a cache in memory only.
         cache_bytes: bytes of that folder, roughly; 1 GiB by default.
         memory_bytes: bytes in memory, unpacked; 64 MiB by default.
-        grace: how long replaced files remain for readers of an older manifest, and files of no
-            manifest for their writers; a day by default.
+        grace: how long replaced files stay for readers of an older manifest, and files that no
+            manifest lists for their writers; a day by default.
         look_seconds: seconds between two requests for a newer manifest while the archive is read;
             1 or more, 60 by default.
         erasable: whether events may be erased after they were published; if so, the feed marks no
@@ -102,7 +102,8 @@ class Archive:
         """The objects in the store."""
         if shared == SIGNED and not self.objects.can_sign:
             raise ConfigurationError(
-                "This store does not sign URLs: share its files by a URL, or not at all."
+                "This store does not sign URLs: give the URL prefix of its files as `shared`, or "
+                "None."
             )
         if shared not in {None, SIGNED} and urlsplit(shared).scheme not in {
             "file",
@@ -110,8 +111,7 @@ class Archive:
             "https",
         }:
             raise ConfigurationError(
-                "The files of an archive are shared by a URL of file, http or https, or as "
-                f'"{SIGNED}".'
+                f'Archive.shared is the prefix of a URL of file, http or https, or "{SIGNED}".'
             )
         self._shared = shared
         self._shared_for = min(shared_for, grace)
@@ -155,7 +155,7 @@ class Archive:
         except Unavailable as error:
             if not self.manifest.generation:
                 raise
-            _log.warning("The archive is read by a manifest that may be old: %s", error)
+            _log.warning("The archive is read with a manifest that may be out of date: %s", error)
             self._looked_at = monotonic()
             return self.manifest
 
@@ -164,12 +164,16 @@ class Archive:
         return self.look().sealed
 
     def expect(self, feed: str) -> None:
-        """Refuse to serve a feed, identified by a digest, from the archive of another one."""
+        """Refuse the archive of another feed.
+
+        Args:
+            feed: the digest that identifies the feed.
+        """
         if self.manifest.feed not in {"", feed}:
             raise ConfigurationError(
                 "The archive belongs to another feed, or to this one before a change of its table, "
                 "its partitions or the form of its events: give each feed an archive of its own, "
-                "and a new one to a feed whose events are made in another way."
+                "and a new one after such a change."
             )
 
     @property
@@ -187,7 +191,7 @@ class Archive:
         return f"{self._shared.rstrip('/')}/{path}"
 
     def held(self, segment: Segment, part: str | int) -> Any:
-        """Return a part of a segment that is in memory, else None; see `load`."""
+        """Return a part of a segment if it is in memory, else None; see `load`."""
         return self._memory.get((segment.name, part))
 
     def load(self, segment: Segment, part: str | int) -> Any:
@@ -222,7 +226,7 @@ class Archive:
         return found
 
     def content(self, segment: Segment) -> bytes:
-        """Fetch the whole file of a segment from the store, without the caches; check it."""
+        """Fetch the whole file of a segment from the store, not from a cache; check its digest."""
         path = _path(segment)
         content = self._fetched(path)
         if sha256(content).hexdigest() != segment.sha256:
@@ -236,10 +240,11 @@ class Archive:
     def add(self, written: WrittenSegment, feed: str) -> bool:
         """Add a segment of a feed after the last one; return whether it was added.
 
-        If not, another process has added some of its events: read again where the archive ends.
+        If it was not, another process has added some of its events: read again where the archive
+        ends.
 
         Raises:
-            Unavailable: the store did not answer; the segment was added or not.
+            Unavailable: the store did not answer; whether the segment was added is unknown.
         """
         self._upload(written)
         known, segment = self.manifest, written.segment
@@ -249,9 +254,15 @@ class Archive:
         return self._advance(known, segments=segments, feed=feed) or self._has(segment)
 
     def replace(self, written: WrittenSegment, name: str, events: int) -> bool:
-        """Replace the segment of a name by one of the same positions with so many events fewer.
+        """Replace a segment by one of the same positions without erased events.
 
-        Return whether it was replaced; if not, another process has replaced it before.
+        Args:
+            written: the new segment.
+            name: the name of the old segment.
+            events: the number of erased events.
+
+        Returns:
+            Whether it was replaced; if not, another process has replaced the old one.
         """
         self._upload(written)
         known, segment, now = self.manifest, written.segment, datetime.now(UTC)
@@ -317,10 +328,10 @@ class Archive:
         )
 
     def tidy(self) -> list[str]:
-        """Delete files that no process needs any more, and return their names.
+        """Delete files that no process needs any more; return the names of the segments' files.
 
-        These are replaced segments and those of sealers that died, once they are older than the
-        grace time, and old manifests.
+        These are old manifests, and segments that were replaced or never added, once they are older
+        than the grace time.
         """
         newest, before = self.look(), datetime.now(UTC) - self._grace
         removed = tuple(one for one in newest.removed if one.since > before)

@@ -1,4 +1,4 @@
-"""Caches for the parts of an archive: in memory as they are used, on disk as they were fetched."""
+"""Caches for the parts of an archive: decoded parts in memory, fetched bytes on disk."""
 
 import os
 from collections import OrderedDict
@@ -21,7 +21,7 @@ _CHECK = 4
 """Bytes of the checksum at the beginning of a cached file."""
 
 _SCANS = 16
-"""The fraction of its bound that a process writes before it scans all files again is 1/16."""
+"""A process scans all files each time it has written a sixteenth of the cache's bound."""
 
 
 def open_private(path: str, flags: int) -> int:
@@ -30,7 +30,7 @@ def open_private(path: str, flags: int) -> int:
 
 
 class MemoryCache:
-    """Hold the last used objects up to a number of bytes by `weight`; threads may share it."""
+    """Hold the last used objects, up to a sum of their `weight` in bytes; threads may share it."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -115,7 +115,7 @@ class DiskCache:
             self._shrink()
 
     def keep_only(self, names: Collection[str]) -> None:
-        """Delete all files except those of some names, each with any ending."""
+        """Delete all files except those with one of these names before the first dot."""
         for entry in self._entries():
             if entry.name.partition(".")[0] not in names:
                 with suppress(OSError):

@@ -71,7 +71,7 @@ class Group:
         self.weight = entry.size + 12 * entry.places + entry.length
 
     def above(self, position: int) -> int:
-        """Return the index of the first place above a position."""
+        """Return the index of the first position after one."""
         return bisect_right(self.positions, position)
 
     def at(self, position: int) -> int | None:
@@ -151,7 +151,7 @@ class Group:
         return len(part) - int(part.null_count)
 
     def index_of(self, start: int, events: int) -> int:
-        """Return the index of the last of a number of events that begin at an index."""
+        """Return the index of the last of `events` events from an index on."""
         if self.is_whole:
             return start + events - 1
         valid = pc.indices_nonzero(pc.is_valid(self._data.slice(start)))
@@ -198,7 +198,7 @@ class Places:
 
 
 class _Part(BytesIO):
-    """A file that consists of `size` bytes, of which only a part, from `start` on, is present."""
+    """A file of `size` bytes, of which only the part from `start` on is in memory."""
 
     def __init__(self, content: bytes, start: int, size: int) -> None:
         super().__init__(content)

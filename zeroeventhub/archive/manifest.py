@@ -1,4 +1,4 @@
-"""The manifest of an archive: which segments it has, in which form, and how it is replaced."""
+"""The manifest of an archive, which lists its segments, and how a new one replaces it."""
 
 from bisect import bisect_left
 from datetime import UTC, datetime, timedelta
@@ -62,12 +62,12 @@ def digest_of(content: bytes | memoryview) -> str:
 
 
 def is_whole(content: bytes, digest: str, check: int | None = None) -> bool:
-    """Return whether bytes are what was written.
+    """Return whether bytes are undamaged.
 
     Args:
         content: the bytes.
-        digest: the digest of what was written; empty in archives from before there were digests.
-        check: the CRC-32 to compare instead in such an archive; None if it has none either.
+        digest: the digest of the written bytes; empty in archives of earlier releases.
+        check: the CRC-32 to compare in such an archive; None if there is none either.
     """
     if digest:
         return digest_of(content) == digest
@@ -82,7 +82,7 @@ class GroupEntry(msgspec.Struct, frozen=True, array_like=True):
         first: the first position.
         last: the last position.
         places: the number of positions.
-        events: how many of them still have their event.
+        events: how many of these events have not been deleted.
         size: bytes of the events' JSON.
         start: offset of the group in the file.
         length: bytes of the group in the file.
@@ -91,7 +91,7 @@ class GroupEntry(msgspec.Struct, frozen=True, array_like=True):
         latest: the latest time.
         lowest: the lowest id; None if no event has an id.
         highest: the highest id.
-        digest: the digest of the group's bytes; empty in segments from before there were digests.
+        digest: the digest of the group's bytes; empty in segments of earlier releases.
     """
 
     partition: int
@@ -118,7 +118,7 @@ FORMAT = 1
 
 
 _Name = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{19}-[0-9]{19}-[0-9a-f]{16}\Z")]
-"""The name of a segment. It becomes a part of paths, so a name that leads elsewhere is refused."""
+"""The name of a segment. It is a part of paths, so a name that leads out of the archive fails."""
 
 
 class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -134,10 +134,10 @@ class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
         sha256: of the file, in hexadecimal digits.
         footer: bytes at the end of the file that index the rest.
         footer_check: the CRC-32 of those bytes.
-        last: the cursor after the last event, which reveals another history.
+        last: the cursor after the last event, which shows whether the feed has the same history.
         earliest: the earliest time of an event; None if no event has a time.
         latest: the latest time.
-        footer_digest: the digest of the footer; empty in manifests from before there were digests.
+        footer_digest: the digest of the footer; empty in manifests of earlier releases.
         places_digest: the digest of the index of positions; empty for one partition as well.
     """
 
@@ -158,21 +158,21 @@ class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Removed(msgspec.Struct, frozen=True):
-    """Name a segment that was replaced, and when."""
+    """A segment that was replaced, and when."""
 
     name: _Name
     since: datetime
 
 
 class Erasure(msgspec.Struct, frozen=True):
-    """Record when events were erased, and how many."""
+    """An erasure of events: when, and how many."""
 
     at: datetime
     events: int
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """List what an archive has.
+    """The content of an archive.
 
     Attributes:
         generation: the number of this manifest; the highest one is valid.
@@ -221,13 +221,13 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
             return _decode(content)
         except msgspec.DecodeError as error:
             raise ConfigurationError(
-                f"The archive's manifest cannot be read ({error}): this is no archive, or it was "
-                "changed by another program."
+                f"The archive's manifest cannot be read ({error}): this is not an archive, or "
+                "another program has changed it."
             ) from error
 
 
 class _Format(msgspec.Struct):
-    """The field of a manifest that is read before the others."""
+    """The field of a manifest that is read first, to know whether the rest can be read."""
 
     format: int = FORMAT
 
@@ -241,7 +241,7 @@ _DIGEST = b"blake2b"
 
 
 def _digest_field(content: bytes) -> bytes:
-    """Return the end of a manifest, given everything before its name."""
+    """Return the last field of a manifest, given the bytes before that field's name."""
     return b'%b": "%b"\n}' % (_DIGEST, digest_of(content).encode())
 
 
@@ -272,15 +272,16 @@ def newest_manifest(objects: Objects, known: Manifest) -> Manifest:
 def create_manifest(objects: Objects, manifest: Manifest) -> bool:
     """Create the next generation unless it exists; return whether it is the newest now.
 
-    Of two processes that add to the archive at once, one gets False and has to look again, without
-    relying on a clock or on a lock of the store. False may also mean that another process has
-    already continued from this manifest, or that the store was asked twice as its answer was lost.
+    Of two processes that add to the archive at once, one gets False and has to read the newest
+    manifest again; this needs neither a clock nor a lock of the store. False may also mean that
+    another process has already continued from this manifest, or that the store received the
+    request twice because its first answer was lost.
     """
     name = _name(manifest.generation)
     if not objects.create(f"{_FOLDER}/{name}", manifest.encode()):
         return False
-    # A process that was suspended until later generations existed, and its number was deleted, has
-    # created a manifest that no reader reads.
+    # If this process was suspended until this generation was replaced and deleted, it has created
+    # a manifest that no reader reads.
     return not objects.names(_FOLDER, name)
 
 

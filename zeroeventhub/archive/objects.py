@@ -41,15 +41,15 @@ _log = logging.getLogger("zeroeventhub.archive")
 
 def damaged(path: str) -> Unavailable:
     """Log which file is damaged, and return an error without its name, which may grant access."""
-    _log.error("The archive's file %s is not what was written.", path)
-    return Unavailable("A file of the archive is not what was written.", retry_after=60)
+    _log.error("The archive's file %s is damaged: its digest differs.", path)
+    return Unavailable("A file of the archive is damaged.", retry_after=60)
 
 
 class Objects:
     """Create, read and list the objects of a store.
 
-    A folder is created with its first object. obstore links whole files into it as well, but does
-    not wait for the disk; here a file is complete once it is visible, and survives a power failure.
+    A folder is created with its first object. A file in it is complete once it is visible, and
+    survives a power failure; obstore does not wait for the disk.
 
     Args:
         store: a store of obstore's, the URL of one, or a local folder.
@@ -94,7 +94,7 @@ class Objects:
         return isinstance(self._store, AzureStore | GCSStore | S3Store)
 
     def create(self, path: str, content: bytes) -> bool:
-        """Create an object, whole or not at all; return False if it existed.
+        """Create an object, completely or not at all; return False if it existed.
 
         Raises:
             Unavailable: the store did not answer; the object may exist or not.
@@ -116,7 +116,7 @@ class Objects:
             if not folder.is_dir():
                 folder.mkdir(self._mode, parents=True, exist_ok=True)
                 _sync(folder.parent)
-        # obstore does not list a name with such an end.
+        # obstore does not list names that end with # and digits.
         draft = file.with_name(f"{file.name}#{int(token_hex(7), 16)}")
         try:
             with open(draft, "xb", opener=self._opener) as opened:
@@ -166,7 +166,7 @@ class Objects:
                 obstore.delete(self.store, path)
 
     def sweep(self, folder: str, before: datetime) -> None:
-        """Delete the files that writers began before a moment and left incomplete in a folder."""
+        """Delete incomplete files of a folder that were begun before a moment."""
         if self._folder is None:
             return
         with _explained():
@@ -189,18 +189,14 @@ def _sync(folder: Path) -> None:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Translate an error of the store's.
-
-    Readers of the feed see the text of Unavailable. The store's own words, with addresses and names
-    of files, go to the log only.
-    """
+    """Translate the store's errors; their texts have addresses, so that only the log gets them."""
     try:
         yield
     except (AlreadyExistsError, FileExistsError, FileNotFoundError):
         raise
     except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
         raise ConfigurationError(
-            f"The archive's store does not let this process in: {_sentence(error)}"
+            f"The archive's store denies this process access: {_sentence(error)}"
         ) from error
     except (BaseError, OSError) as error:
         _log.warning("The archive's store did not answer: %s", _sentence(error))
@@ -208,5 +204,5 @@ def _explained() -> Iterator[None]:
 
 
 def _sentence(error: Exception) -> str:
-    """Return an error's message without credentials and obstore's details for its developers."""
+    """Return the first line of an error's message, without credentials."""
     return _CREDENTIALS.sub("", str(error).partition("\n")[0])

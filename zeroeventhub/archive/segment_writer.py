@@ -47,9 +47,9 @@ class WrittenSegment:
 
 
 class SegmentWriter:
-    """Write a segment of events that come in the order of positions.
+    """Write a segment of events, which are added in the order of positions.
 
-    The events of each partition wait until they fill a row group; written groups are compressed.
+    The events of each partition are held until they fill a row group, which is then compressed.
 
     Attributes:
         size: bytes of JSON so far.
@@ -151,7 +151,7 @@ class _Waiting:
         self._size += _size(batch.column("data"))
 
     def groups(self, *, last: bool) -> Iterator[pa.Table]:
-        """Yield row groups; keep events that do not fill one unless these are the last groups."""
+        """Yield row groups; keep the rest unless `last`, which yields it as a smaller group."""
         table = pa.Table.from_batches(self._batches, SCHEMA)
         self._batches.clear()
         self._rows = self._size = start = 0
@@ -242,7 +242,11 @@ def without(
     keys: Collection[str],
     cursor_at: Callable[[int], str],
 ) -> tuple[WrittenSegment | None, int]:
-    """Rewrite a segment without some events; return it, None if it had none, and their number."""
+    """Rewrite a segment without the events of some ids and keys.
+
+    Returns:
+        The new segment, None if it has no such events, and the number of erased events.
+    """
     table = parquet.read_table(BytesIO(content)).cast(SCHEMA)
     gone = pc.or_(_among(table.column("id"), ids), _among(table.column("key"), keys))
     events = pc.sum(pc.and_(gone, pc.is_valid(table.column("data")))).as_py() or 0

@@ -73,7 +73,7 @@ def is_expected(expected: int | ExpectedVersion, version: int) -> bool:
 
 
 _TRIES = 20
-"""Tries of an append to any version while other transactions append to the same key."""
+"""How often an append is tried while other transactions append to the same key."""
 
 _STORE = "The database of the events"
 
@@ -189,7 +189,7 @@ class KeyedTable:
             raise ConfigurationError("Give every row values for the same columns.")
         if ready and (missing := self._required - ready[0].keys()):
             raise ConfigurationError(
-                f"A row has no {min(missing)!r}, by which it would be recognized if it came again."
+                f"A row has no {min(missing)!r}, which is needed to recognize a repeated append."
             )
         with reaching_store(_STORE):
             return self._append(connection, key, ready, expected_version)
@@ -220,9 +220,8 @@ class KeyedTable:
                 if fits:
                     raise unseen() from taken
                 raise Conflict(
-                    f"Key {key!r} has version {version}, and not the one that was expected: "
-                    "nothing was appended. Read what was appended after it, in a new transaction, "
-                    "and decide again.",
+                    f"Key {key!r} has version {version}, which is not the expected one: nothing "
+                    "was appended. Read the key's events in a new transaction, and decide again.",
                     key=key,
                     version=version,
                 ) from taken
@@ -236,7 +235,7 @@ class KeyedTable:
 
         Raises:
             DuplicateKey: the version or id of the first row exists already; no row was inserted.
-            IdReused: that of a later row exists.
+            IdReused: the version or id of a later row exists already.
         """
         if not rows:
             return
@@ -247,8 +246,8 @@ class KeyedTable:
             if not is_duplicate(error):
                 raise
             raise IdReused(
-                "Some of these events exist already, and the rest do not: roll back, and append "
-                "again only what was appended before, or give the new ones ids of their own."
+                "Some of these events exist already, and the rest do not: roll back. Then repeat "
+                "exactly the earlier append, or give the new events ids of their own."
             ) from error
 
     def _known(
@@ -287,8 +286,8 @@ class KeyedTable:
             form = forms.get(name)
             if form is None or form.column in {self._key, self._version}:
                 raise ConfigurationError(
-                    f"A row has the columns of table {self._table.fullname!r} without its key and "
-                    f"version; {name!r} is none of them."
+                    f"{name!r} is not a column of table {self._table.fullname!r} that a row may "
+                    "have: give each row the table's columns without key and version."
                 )
             ready[name] = value if form.from_python is None else form.from_python(value)
         return ready

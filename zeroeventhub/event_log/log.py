@@ -60,9 +60,9 @@ class EventLog:
         partitions: the number of partitions, to which the hash of a key assigns events, or a
             Layout of partitions that have changed; see docs/partitions.md.
         schema: the database schema; None for the connection's default.
-        ordering: as for a TableFeed; by default the first one of the database, which adds nothing
-            to an append and needs only the table. What another one needs, such as the triggers of
-            "gated", is installed when `metadata` creates the table; from an Alembic migration call
+        ordering: as for a TableFeed; by default the first one of the database, which needs only the
+            table. What another ordering needs, such as the triggers of "gated", is installed when
+            `metadata` creates the table; in an Alembic migration, call
             `log.feed().install(op.get_bind())`.
 
     Attributes:
@@ -102,7 +102,7 @@ class EventLog:
 
         Raises:
             ConfigurationError: an event cannot be stored.
-            IdReused: the log has an id with another event: roll the transaction back.
+            IdReused: the log has another event with one of the ids: roll the transaction back.
             StoreUnavailable: a transient error of the database: roll back, and try again.
         """
         rows = [self._row(one, one.key) | {"key": one.key} for one in _checked(events)]
@@ -147,7 +147,7 @@ class EventLog:
 
         Args:
             handle: the connection or session of the transaction.
-            key: the key; the events may leave theirs out.
+            key: the key; the `key` of an event may be None.
             events: in their order.
             expected_version: the version of the key's last event, 0 for a key without events, or
                 an ExpectedVersion.
@@ -166,7 +166,7 @@ class EventLog:
         for one in _checked(events):
             if one.key not in {None, key}:
                 raise ConfigurationError(
-                    f"The event {one.id!r} has the key {one.key!r}, and is appended to {key!r}."
+                    f"The event {one.id!r} has the key {one.key!r}, but is appended to {key!r}."
                 )
             # Bytes are JSON already.
             rows.append(self._row(one, key) | {"data": one.text.encode()})
@@ -234,5 +234,5 @@ class EventLog:
 def _checked(events: Iterable[Any]) -> Iterator[NewEvent]:
     for new in events:
         if not isinstance(new, NewEvent):
-            raise ConfigurationError(f"A log takes NewEvent(…), not {type(new).__name__}.")
+            raise ConfigurationError(f"A log appends NewEvent(…), not {type(new).__name__}.")
         yield new

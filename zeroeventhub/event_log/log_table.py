@@ -100,20 +100,20 @@ def connected(handle: Any, table: Table) -> Connection:
     connection = handle
     if not isinstance(connection, Connection):
         raise ConfigurationError(
-            f"{type(handle).__name__} is no transaction of yours: give a Connection or a Session, "
-            "from async code by `await connection.run_sync(log.append, events)`."
+            f"{type(handle).__name__} is not a Connection or a Session: give that of your "
+            "transaction; from async code, `await connection.run_sync(log.append, events)`."
         )
     return connection
 
 
 def writing(handle: Any, table: Table) -> Connection:
-    """Return the same connection for an append; refuse one that commits each statement."""
+    """Return the connection for an append; refuse one that commits each statement."""
     connection = connected(handle, table)
     level = connection.get_execution_options().get("isolation_level", "")
     if level.upper() == "AUTOCOMMIT":
         raise ConfigurationError(
-            "This connection commits each statement, and events are appended in a transaction: "
-            "give one without AUTOCOMMIT."
+            "This connection commits each statement, but an append needs a transaction: give a "
+            "connection without AUTOCOMMIT."
         )
     return connection
 

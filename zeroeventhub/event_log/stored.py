@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 LONGEST_NAME = 200
-"""Characters that the id, the key or the type of an event has at most."""
+"""The most characters of the id, the key or the type of an event."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class NewEvent:
         text = Event.of(self.data).raw.decode()
         if text.lstrip()[:1] in "-0123456789":
             raise ConfigurationError(
-                f"The event's data is a bare number, {text[:40]}, which not every database keeps "
-                'as it is: put it into an object, such as {"amount": 12.5}.'
+                f"The event's data is a bare number, {text[:40]}, which some databases change: put "
+                'it into an object, such as {"amount": 12.5}.'
             )
         if "\\u0000" in text.replace("\\\\", ""):
             raise ConfigurationError("The event's data holds U+0000, which PostgreSQL refuses.")
@@ -103,7 +103,7 @@ def check_name(attribute: str, value: Any) -> None:
 _Row = Mapping[str, Any]
 
 _EXACT = 19
-"""Digits from which on a number may not fit into 64 bits."""
+"""A whole number with so many digits may not fit into 64 bits."""
 
 _AT_ONCE = 500
 """Ids that one statement looks up."""
@@ -160,17 +160,17 @@ class Stored:
         for column in self._compared:
             if not _is_same(column, row[column.name], known[column.name]):
                 raise IdReused(
-                    f"An event of the id {row[self._id.name]!r} is there already, with another "
-                    f"{column.name}: roll back, and give each event an id of its own. An id may "
-                    "come again only with the event that it was given to."
+                    f"There already is an event with the id {row[self._id.name]!r} and another "
+                    f"{column.name}: roll back, and give each event an id of its own. Only an "
+                    "equal event may have the same id."
                 )
 
 
 def unseen() -> StoreUnavailable:
     """Return the error for a duplicate that this transaction cannot see."""
     return StoreUnavailable(
-        "Another transaction has appended the same since this one began, which cannot see it: roll "
-        "back, and try again in a new one."
+        "Another transaction has appended the same version or id since this one began: roll back, "
+        "and try again in a new transaction, which can see it."
     )
 
 

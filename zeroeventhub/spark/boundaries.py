@@ -26,7 +26,7 @@ __all__ = ["Boundaries", "Scan"]
 
 @dataclass(frozen=True)
 class Scan:
-    """Say how far a read goes.
+    """The end of a read.
 
     Attributes:
         cursor: where it ends.
@@ -45,7 +45,7 @@ class Boundaries:
     Attributes:
         info: the layout.
         partitions: those to read, each after the one that it starts after.
-        can_stop: whether the feed reads up to a cursor and no further.
+        can_stop: whether the feed has the extension stop: it reads up to a cursor and no further.
         can_split: whether the feed divides partitions into ranges.
     """
 
@@ -95,13 +95,13 @@ class Boundaries:
         return self.head(partition) if boundary == LATEST else self.first(partition)
 
     def _resolved(self, partition: int, cursor: str | None) -> str:
-        """Replace the name of a cursor by the cursor."""
+        """Return the cursor that FIRST or LAST stands for now; any other cursor as it is."""
         if cursor == LAST:
             return self.head(partition)
         return self.first(partition) if cursor in {None, FIRST} else str(cursor)
 
     def first(self, partition: int) -> str:
-        """Return the cursor before the first event, or its name if the feed cannot find it.
+        """Return the cursor before the first event; FIRST if the feed cannot resolve it.
 
         A real cursor does not move when history is trimmed, so that the reader notices the loss.
         """
@@ -122,7 +122,7 @@ class Boundaries:
         )
 
     def scan(self, partition: int, start: str, *, events: int | None, stop: str | None) -> Scan:
-        """Return how far a read of at most so many events goes, up to `stop` or the head."""
+        """Return where a read of at most `events` events ends, `stop` or the head at the latest."""
         if not self.can_stop:
             return self._scan_pages(partition, start, events, None)
         if events is None:
@@ -143,7 +143,7 @@ class Boundaries:
         if not page.events and (page.stop_reached or page.caught_up or page.cursor == start):
             return Scan(start, 0, at_head=True)
         if stop is None:
-            # Another process may answer, whose head lies before the event, or before the start.
+            # Another process of the feed may answer, and its head may lie before the start.
             stop = self.head(partition)
             page = self._page(partition, start, 1, stop)
         return Scan(stop if page.events else start, len(page.events), at_head=True)
@@ -166,7 +166,7 @@ class Boundaries:
         return Scan(end, found, at_head)
 
     def _cut(self, partition: int, start: str, page: Page) -> str:
-        """Return where a page ends if its number of events is requested.
+        """Return where a page ends if a request asks for exactly its number of events.
 
         At the head a page may end after its last event, at another cursor each time.
         """
@@ -175,7 +175,7 @@ class Boundaries:
         return again.cursor if len(again.events) == count else page.cursor
 
     def _page(self, partition: int, cursor: str, limit: int, stop: str | None) -> Page:
-        """Fetch one page; an empty one if the feed answers nothing at its head."""
+        """Fetch one page; an empty one if the feed sends nothing at its head."""
 
         def fetch(client: Client) -> Page:
             try:

@@ -65,13 +65,13 @@ AnyPage: TypeAlias = ArrowPage | Page
 
 @dataclass(frozen=True)
 class RangePage:
-    """Hold a page of a range.
+    """A page of a range.
 
     Attributes:
         partition: the partition that the page was read from.
         page: its events, as columns or, with their headers, one by one.
         count: how many of its events, from the first one on, belong to the range.
-        is_filtered: whether the feed left out other types than those asked for.
+        is_filtered: whether the feed has left out events of types that were not requested.
     """
 
     partition: int
@@ -101,7 +101,7 @@ _SCALARS: dict[type[DataType], Any] = {
     DateType: dt.date,
     DecimalType: Decimal,
     DoubleType: float,
-    # Arrow would make infinity of what is too large for it.
+    # Arrow would convert a larger number into infinity.
     FloatType: Annotated[float, msgspec.Meta(ge=-_LARGEST_FLOAT, le=_LARGEST_FLOAT)],
     IntegerType: _whole(32),
     LongType: _whole(64),
@@ -207,7 +207,7 @@ class Attributes:
 
 
 def _envelope(text: memoryview) -> _Envelope:
-    """Decode one event; one that is no object has no attributes."""
+    """Decode one event; an event that is not a JSON object has no attributes."""
     try:
         return _decode(text)
     except (msgspec.DecodeError, RecursionError):
@@ -248,8 +248,8 @@ _UNFIT = (
 class JsonColumns:
     """Turn the JSON of events into columns.
 
-    An event does not fit if it is no object, lacks a member that may not be null, or has a member
-    of another type. A STRING takes any value, as its JSON if it is no string.
+    An event does not fit if it is not an object, lacks a member that may not be null, or has a
+    member of another type. A STRING takes any value: its JSON if it is not a string.
 
     Args:
         fields: the columns, named as the members.
@@ -262,7 +262,7 @@ class JsonColumns:
         self._corrupt = corrupt
         if corrupt and not all(field.nullable for field in fields):
             raise ConfigurationError(
-                f"Beside a column {corrupt}, all columns of the events' JSON can be null."
+                f"With a column {corrupt}, all columns of the events' JSON have to be nullable."
             )
         self._decode = msgspec.json.Decoder(json_type(self._row, str)).decode
         self._decode_raw = msgspec.json.Decoder(json_type(self._row, msgspec.Raw)).decode
@@ -290,7 +290,7 @@ class JsonColumns:
                     # The decoder names members and types; other errors repeat values of events.
                     detail = f": {error}" if isinstance(error, msgspec.DecodeError) else ""
                     raise ProtocolError(
-                        f"An event does not fit the schema that it is read with{detail}. "
+                        f"An event does not fit the schema of the read{detail}. "
                         "Change the schema, or add a column _corrupt_record STRING for such events."
                     ) from None
                 rows.append({})
@@ -380,7 +380,7 @@ class Columns:
         corrupt = name if name in schema.names else None
         if corrupt and schema[corrupt].dataType != _TEXT:
             raise ConfigurationError(
-                f"The column {corrupt} for events that do not fit is a STRING."
+                f"The column {corrupt} for events that do not fit has to be a STRING."
             )
         fields = [one for one in schema if one.name != corrupt]
         known = [one for one in fields if _OF_FEED.get(one.name) == one.dataType]
@@ -390,8 +390,7 @@ class Columns:
         for one in known:
             if one.name in ATTRIBUTES and not one.nullable:
                 raise ConfigurationError(
-                    f"The column {one.name} cannot be NOT NULL: only CloudEvents say it of "
-                    "themselves."
+                    f"The column {one.name} cannot be NOT NULL: only CloudEvents have it."
                 )
         self.known = frozenset(one.name for one in known)
         self.with_headers = "headers" in self.known

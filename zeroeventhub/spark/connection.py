@@ -1,4 +1,4 @@
-"""How the source reaches a feed, and its log."""
+"""The connection of the source to a feed, with retries, and the source's log."""
 
 import logging
 import time
@@ -37,12 +37,12 @@ def log_to_stderr() -> None:
 _Answer = TypeVar("_Answer")
 
 _GIVE_CREDENTIALS = (
-    " Name the credentials that the feed's owner gave you by the option bearerTokenFile, "
-    "bearerTokenEnv, headersFile or headersEnv."
+    " Set the option bearerTokenFile, bearerTokenEnv, headersFile or headersEnv to where the "
+    "credentials are that the feed's owner gave you."
 )
 
 _SIGNATURES = {"x-amz-signature", "x-goog-signature", "sig"}
-"""Parameters of a URL that an object store has signed."""
+"""Query parameters that mark a URL as signed by an object store."""
 
 _LIMITS = Limits(page_bytes=64 * 1024 * 1024)
 
@@ -78,23 +78,23 @@ class Connection:
         """Pause before another attempt; raise the error after the last one."""
         for step in budget.wait_out(error):
             if isinstance(step, Pause):
-                log.warning("%s Asking again in %.1f s.", error, step.seconds)
+                log.warning("%s Retrying in %.1f s.", error, step.seconds)
                 time.sleep(step.seconds)
 
     def client_for(self, url: str) -> httpx.Client:
-        """Return the client that fetches a file which the feed names.
+        """Return the HTTP client for a file at a URL that the feed gave.
 
-        It sends none of the feed's headers, and shows the client's certificate only to the feed's
-        own origin.
+        It sends none of the feed's headers, and the client's certificate only to the feed's own
+        origin.
         """
         try:
             origin, is_own = origin_of(url), origin_of(url) == origin_of(self._options.url)
         except ValueError:
-            raise ProtocolError("The feed names a file by what is no URL.") from None
+            raise ProtocolError("The feed names a file by text that is not a URL.") from None
         if not (is_own or _is_signed(url) or origin in self._options.segment_origins):
             raise ConfigurationError(
-                f"The feed names files of {printable(origin, longest=200)}: allow them by the "
-                "option segmentOrigins, or read its pages instead, by readSegments false."
+                f"The feed names files of {printable(origin, longest=200)}: allow that origin by "
+                "the option segmentOrigins, or set readSegments to false to read pages instead."
             )
         if is_own not in self._files:
             self._files[is_own] = self._options.credentials.open({}, with_certificate=is_own)
@@ -119,7 +119,7 @@ class Connection:
 
 
 def _is_signed(url: str) -> bool:
-    """Return whether a URL lets its bearer read an object of a store, by HTTPS."""
+    """Return whether a URL is signed by an object store, and uses HTTPS."""
     parts = urlsplit(url)
     names = {name.lower() for name, _ in parse_qsl(parts.query)}
     return parts.scheme == "https" and not _SIGNATURES.isdisjoint(names)

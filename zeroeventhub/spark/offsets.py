@@ -16,7 +16,7 @@ __all__ = ["Offsets", "Range", "chains", "committed_offsets", "parents_first"]
 
 @dataclass(frozen=True)
 class Range:
-    """Name the settled events of a partition between two cursors.
+    """The settled events of a partition between two cursors.
 
     Attributes:
         partition: the partition's id.
@@ -33,13 +33,14 @@ class Range:
 
 @dataclass(frozen=True)
 class Offsets:
-    """Hold a cursor for each partition that a stream has begun.
+    """A cursor for each partition that a stream has begun.
 
     Attributes:
         cursors: by partition, the cursor up to which it is read.
         token: the version of the feed's layout when this was planned; None for a feed of v1.
-        starts_after: by partition, the one that is read to its end before (SPEC 8.3).
-        cursor_from: by partition, those whose cursors are valid in it, nearest first (SPEC 8.4).
+        starts_after: by partition, its parent, which is read to its end first (SPEC 8.3).
+        cursor_from: by partition, the partitions whose cursors are valid in it, nearest first
+            (SPEC 8.4).
         counts: by partition, how many events have been read since the query began, if the feed
             cannot stop at a cursor.
     """
@@ -54,7 +55,7 @@ class Offsets:
     def within(
         cls, info: FeedInfo, cursors: Mapping[int, str], counts: Mapping[int, int] | None = None
     ) -> "Offsets":
-        """Return offsets that say how their partitions follow one another in a layout."""
+        """Return offsets with the order of their partitions in a layout."""
         begun = [partition for partition in info.partitions if partition.id in cursors]
         return cls(
             cursors,
@@ -114,17 +115,17 @@ class Offsets:
 
 
 def chains(start: Offsets, end: Offsets) -> list[list[Range]]:
-    """Return the ranges between two offsets, in chains that can be read in parallel.
+    """Return the ranges between two offsets, in chains that tasks may read in parallel.
 
-    The ranges of one chain are read one after the other. The feed is not asked, so that the same
-    offsets always give the same ranges.
+    A task reads the ranges of its chain in order. The same offsets always give the same ranges, as
+    the feed is not asked.
     """
     found: dict[int, list[Range]] = {}
     parents = {one: end.starts_after.get(one) for one in sorted(end.cursors)}
     for partition in parents_first(parents):
         stop = end.cursors[partition]
         begin = start.cursor(partition, end.cursor_from.get(partition, ())) or FIRST
-        # A partition does not wait for a parent of which nothing is read.
+        # A partition waits for its parent only if events of the parent are read.
         chain = found.setdefault(
             partition, found.get(end.starts_after.get(partition, partition)) or []
         )
@@ -156,7 +157,7 @@ def _by_name(values: Mapping[int, Any]) -> dict[str, Any]:
 
 
 _ELSEWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-"""How the address of a folder on another machine begins; a drive is one letter."""
+"""How the URL of a remote folder begins; unlike a Windows drive, its scheme has two letters."""
 
 _NOTHING = "-"
 """What Spark writes for a source that has no offsets yet."""
@@ -175,8 +176,8 @@ def committed_offsets(folder: str, source: str | None = None) -> Offsets:
     """
     if _ELSEWHERE.match(folder):
         raise ConfigurationError(
-            f"{folder} is not a folder of this machine: copy its folders offsets and commits to "
-            "one that is, and name that."
+            f"{folder} is not a folder of this machine: copy its folders offsets and commits into "
+            "a local folder, and give that one."
         )
     batch = _last_batch(Path(folder))
     sources = _sources(Path(folder, "offsets", str(batch)))
@@ -184,7 +185,7 @@ def committed_offsets(folder: str, source: str | None = None) -> Offsets:
         (source,) = sources
     if source is None or source not in sources:
         raise ConfigurationError(
-            f"The stream has {len(sources)} sources, {', '.join(sources)}: say which of them is "
+            f"The stream has {len(sources)} sources, {', '.join(sources)}: choose the one that is "
             "the feed."
         )
     if sources[source] == _NOTHING:
@@ -209,8 +210,8 @@ def _last_batch(folder: Path) -> int:
     last = max(planned)
     if last not in committed:
         raise ConfigurationError(
-            f"Batch {last} of the stream was planned and is not committed: its sink may hold a "
-            "part of it. Let the query end by Trigger.AvailableNow, which finishes the batch."
+            f"Batch {last} of the stream was planned and is not committed: its sink may have a "
+            "part of it. Run the query once with Trigger.AvailableNow, which finishes the batch."
         )
     _lines(folder / "commits" / str(last))
     return last
@@ -234,7 +235,7 @@ def _sources(file: Path) -> dict[str, str]:
     if version == "v2":
         return {name: text for name, _, text in (line.partition(":") for line in offsets)}
     raise ConfigurationError(
-        f"{file} is written as {version[:10]!r}, and only v1 and v2 are known here: update "
+        f"{file} has the format {version[:10]!r}, and this release reads only v1 and v2: update "
         "zeroeventhub."
     )
 

@@ -23,7 +23,7 @@ __all__ = ["EARLIEST", "LATEST", "Boundary", "Moments", "Options", "origin_of", 
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t -~]*")
-"""What a header may have (RFC 9110, 5.1 and 5.5), without what is not ASCII."""
+"""The ASCII that the name and the value of a header may have (RFC 9110, 5.1 and 5.5)."""
 
 _TIMEOUT = httpx.Timeout(30.0, connect=10.0)
 
@@ -48,7 +48,7 @@ class Credentials:
                 raise ConfigurationError(f"Give {one} or {other}, not both.")
         for one in ("tlsKeyFile", "tlsKeyPasswordEnv"):
             if one in self.places and "tlsCertificateFile" not in self.places:
-                raise ConfigurationError(f"{one} is for the key of a tlsCertificateFile: give it.")
+                raise ConfigurationError(f"{one} needs the option tlsCertificateFile as well.")
 
     def headers(self) -> dict[str, str]:
         """Read the headers to send."""
@@ -59,8 +59,8 @@ class Credentials:
             headers["Authorization"] = f"Bearer {token.strip()}"
         if not all(_NAME.fullmatch(name) and _VALUE.fullmatch(headers[name]) for name in headers):
             raise ConfigurationError(
-                "A token or a header cannot be sent: HTTP takes names of letters, digits and "
-                "hyphens, and values of one line of ASCII."
+                "A token or a header cannot be sent: the name of a header has letters, digits and "
+                "hyphens, and its value is one line of ASCII."
             )
         return headers
 
@@ -91,8 +91,8 @@ class Credentials:
             return Path(file).read_text("utf-8")
         except (OSError, ValueError):
             raise ConfigurationError(
-                f"The file that {name}File names cannot be read on this machine: it has to be "
-                "there on the driver and on every executor."
+                f"The file that {name}File names cannot be read on this machine: the driver and "
+                "every executor need it."
             ) from None
 
     def _variable(self, option: str) -> str | None:
@@ -100,8 +100,8 @@ class Credentials:
             return None
         if not (value := os.environ.get(name)):
             raise ConfigurationError(
-                f"The environment variable that {option} names is not set on this machine: it has "
-                "to be there on the driver and on every executor."
+                f"The environment variable that {option} names is not set on this machine: the "
+                "driver and every executor need it."
             )
         return value
 
@@ -119,8 +119,8 @@ def _read_headers(text: str) -> dict[str, str]:
         found = None
     if not isinstance(found, dict) or not all(isinstance(one, str) for one in found.values()):
         raise ConfigurationError(
-            'Headers are a JSON object of strings, such as {"X-Api-Key":"…"}, wherever headersEnv '
-            "or headersFile say."
+            "headersEnv or headersFile has to name a JSON object of strings, such as "
+            '{"X-Api-Key":"…"}.'
         )
     return found
 
@@ -133,7 +133,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Moments:
-    """Name the cursors before the events of moments.
+    """The cursors before the events of a moment, for each partition.
 
     Attributes:
         of_all: the moment for every partition without one of its own.
@@ -148,7 +148,7 @@ class Moments:
         moment = self.by_partition.get(partition, self.of_all)
         if moment is None:
             raise ConfigurationError(
-                f"The options give a timestamp for some partitions and none for {partition}."
+                f"The options have timestamps for some partitions, but none for {partition}."
             )
         return moment
 
@@ -159,7 +159,7 @@ Boundary: TypeAlias = str | Offsets | Moments
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Say which feed to read, and how.
+    """The options of a read: which feed, from where, and how.
 
     Attributes:
         url: the feed's address.
@@ -182,7 +182,7 @@ class Options:
         among: the partitions that a query's filters allow, existing or not; None for all.
         since: the query's filters allow no events before this moment; None for no limit.
         column_name_of_corrupt_record: the name of the column for events that do not fit the schema.
-        credentials: reads what the feed wants to be shown.
+        credentials: reads the secrets that requests are sent with.
     """
 
     url: str
@@ -315,7 +315,7 @@ def read_options(given: Mapping[str, str]) -> Options:
     values = {name: _read(name, text) for name, text in found.items()}
     ending = _boundary(values, "ending") or LATEST
     if ending == EARLIEST:
-        raise ConfigurationError("Nothing can end at the earliest offset: give another one.")
+        raise ConfigurationError("A read cannot end at the earliest offset: give another one.")
     if "eventTypes" in found and "skipEventTypes" in found:
         raise ConfigurationError("Give eventTypes or skipEventTypes, not both.")
     types = [
@@ -339,9 +339,9 @@ def _known(name: str) -> str:
         return _LOWER[lower]
     if any(word in lower for word in _SECRET_WORDS):
         raise ConfigurationError(
-            "Spark shows options in plans and logs, so a secret is not one: give the name of an "
-            "environment variable or of a file by bearerTokenEnv, bearerTokenFile, headersEnv or "
-            "headersFile."
+            "Spark shows options in plans and logs, so no option takes a secret: name an "
+            "environment variable by bearerTokenEnv or headersEnv, or a file by bearerTokenFile "
+            "or headersFile."
         )
     close = get_close_matches(lower, _LOWER, n=1)
     meant = f" Did you mean {_LOWER[close[0]]}?" if close else ""
@@ -353,24 +353,24 @@ def _read(name: str, text: str) -> Any:
     try:
         return read(text)
     except (LookupError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
-        raise ConfigurationError(f"The option {name} is {form}.") from None
+        raise ConfigurationError(f"The option {name} has to be {form}.") from None
 
 
 def _url(found: Mapping[str, str]) -> str:
     given = {found[name] for name in ("path", "url") if name in found}
     if len(given) != 1:
         raise ConfigurationError(
-            'Say which feed to read, once: .load("https://shop.example/orders").'
+            'Give the URL of the feed once: .load("https://shop.example/orders").'
         )
     (url,) = given
     try:
         userinfo = httpx.URL(url).userinfo
     except (httpx.InvalidURL, UnicodeError):
-        raise ConfigurationError("What is to be loaded is not the URL of a feed.") from None
+        raise ConfigurationError("The text to load is not the URL of a feed.") from None
     if userinfo:
         raise ConfigurationError(
-            "The feed's URL holds a password, which Spark would show in plans and logs: give a "
-            "header by headersEnv or headersFile."
+            "The feed's URL has a password in it, which Spark would show in plans and logs: name a "
+            "header by headersEnv or headersFile instead."
         )
     return url
 

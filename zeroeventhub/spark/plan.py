@@ -19,9 +19,7 @@ __all__ = ["SCANNED", "DataLossPolicy", "Plan"]
 _Answer = TypeVar("_Answer")
 _Lost = TypeVar("_Lost", Trimmed, Diverged)
 
-_ADVICE = (
-    "Set failOnDataLoss to false to go on with what there is, or start again with a new checkpoint."
-)
+_ADVICE = "Set failOnDataLoss to false to go on without them, or start again with a new checkpoint."
 
 
 class DataLossPolicy:
@@ -36,7 +34,7 @@ class DataLossPolicy:
         """Send a request that starts at a cursor, or at the earliest one if the cursor is trimmed.
 
         Returns:
-            The answer; None if the cursor is of another history, in which it means nothing.
+            The answer; None if the cursor is of another history.
         """
         try:
             return call(cursor)
@@ -45,8 +43,8 @@ class DataLossPolicy:
                 raise _with_advice(partition, error) from None
             earliest = error.earliest or FIRST
             log.warning(
-                "Events of partition %d after the cursor %s are gone, and were not read: the "
-                "feed no longer has them. Going on at the earliest one, %s.",
+                "Events of partition %d after the cursor %s were not read: the feed no longer has "
+                "them. Going on at the earliest cursor, %s.",
                 partition,
                 cursor,
                 earliest,
@@ -56,7 +54,7 @@ class DataLossPolicy:
                 raise _with_advice(partition, error) from None
             log.warning(
                 "The cursor %s of partition %d is of a history that the feed no longer has. Going "
-                "on at its head: events before that may be missing.",
+                "on at the feed's head: events before it may not be read.",
                 cursor,
                 partition,
             )
@@ -64,14 +62,14 @@ class DataLossPolicy:
         try:
             return call(earliest)
         except Trimmed as error:
-            # The cursor at which the read was to end is gone as well.
+            # The events up to the end of the read are gone as well.
             raise _with_advice(partition, error) from None
 
     def skip(self, partition: int) -> None:
-        """Skip the rest of a plan for a partition that is gone; raise Gone if `fails` is set."""
+        """Skip the planned rest of a partition that is gone; raise Gone if `fails` is set."""
         error = Gone(
-            f"Partition {partition} of the feed is gone, and the rest of what was planned to be "
-            "read from it cannot be found in other partitions."
+            f"Partition {partition} of the feed is gone, and no other partition has the rest of "
+            "its planned events."
         )
         if self._fails:
             raise Gone(f"{error} {_ADVICE}")
@@ -79,14 +77,14 @@ class DataLossPolicy:
 
 
 def _with_advice(partition: int, error: _Lost) -> _Lost:
-    message = f"Partition {partition} cannot be read on. {error} {_ADVICE}"
+    message = f"Events of partition {partition} cannot be read. {error} {_ADVICE}"
     if isinstance(error, Trimmed):
         return type(error)(message, earliest=error.earliest)
     return type(error)(message)
 
 
 SCANNED = 100_000
-"""Events of a micro-batch, unless an option says less, if the driver has to read pages."""
+"""The most events of a micro-batch if the driver has to read pages to plan it."""
 
 _Given = ParamSpec("_Given")
 _Planned = TypeVar("_Planned")
@@ -157,7 +155,7 @@ class Plan:
     ) -> Offsets:
         """Return where a micro-batch ends, at the latest at `target`.
 
-        It has at most `limit` events, though each partition may always have one.
+        It has at most `limit` events, or one event of each partition if these are more.
         """
         if limit is None and not feed.can_stop:
             limit = SCANNED
@@ -176,10 +174,10 @@ class Plan:
     def _scan(
         self, feed: Boundaries, start: Offsets, limit: int | None, target: Offsets | None
     ) -> dict[int, Scan]:
-        """Find the end of a micro-batch in every partition that has been or is now begun.
+        """Find the end of a micro-batch in every partition that the stream has begun or begins now.
 
         If a partition has fewer events than its share, the other partitions share the rest. A
-        partition that starts after another is read once that one is read to its end (SPEC 8.3).
+        partition is begun once its parent is read to its end (SPEC 8.3).
         """
         ends: dict[int, Scan] = {}
         for one in feed.partitions:
@@ -217,7 +215,7 @@ class Plan:
         if self._options.ending != LATEST:
             raise ConfigurationError(
                 "This feed cannot be read up to an offset, because it does not have the extension "
-                "stop: leave the end away, and the batch ends where the feed does."
+                "stop: leave out the end, and the batch ends at the head of the feed."
             )
         scans = {
             one: feed.scan(one, start, events=None, stop=None) for one, start in starts.items()
@@ -242,7 +240,7 @@ class Plan:
         return [Range(partition, *pair) for pair in pairs if pair[0] != pair[1]]
 
     def _divided(self, feed: Boundaries, planned: list[list[Range]]) -> list[list[Range]]:
-        """Divide the ranges that no other range has to wait for."""
+        """Divide the ranges that are alone in their chain."""
         count = self._pieces_each(planned)
         if not feed.can_split or count == 1:
             return planned
@@ -259,7 +257,7 @@ class Plan:
 
 
 def _waits(one: Partition, rest: Iterable[Partition], ends: Mapping[int, Scan]) -> bool:
-    """Return whether a partition has to wait for one that is not read to its end."""
+    """Return whether a partition has to wait for its parent, which is not read to its end."""
     parent = one.starts_after
     is_there = any(parent == other.id for other in rest)
     return is_there and parent is not None and not _is_read(parent, ends)

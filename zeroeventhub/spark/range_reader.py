@@ -50,7 +50,7 @@ class RangeReader:
         budget = self._connection.retry_budget()
         rest = [one]
         while rest:
-            # The range may be in other partitions by now.
+            # The partition may have been split, so that other partitions have the range now.
             found, rest = self._found(rest[0]), rest[1:]
             if not found:
                 continue
@@ -66,7 +66,7 @@ class RangeReader:
                 rest = [current, *rest]
 
     def _found(self, one: Range) -> list[Range]:
-        """Return where a range is in the feed's layout of now (SPEC 8.4)."""
+        """Return the ranges that have a range's events in the feed's current layout (SPEC 8.4)."""
         partitions = self._layout().partitions
         if any(partition.id == one.partition for partition in partitions):
             return [one]
@@ -95,8 +95,8 @@ class RangeReader:
             if not moved and not page.stop_reached:
                 # These events are settled, but a replica that answers may lack them yet.
                 lacking = Unavailable(
-                    f"The feed does not have all of partition {one.partition} that it had when "
-                    "this was planned."
+                    f"The feed lacks events of partition {one.partition} that it had when this "
+                    "read was planned."
                 )
                 self._connection.back_off(budget, lacking)
                 continue
@@ -106,8 +106,8 @@ class RangeReader:
             left = None if one.count is None else one.count - taken
             if left == 0 and taken == events and not self._ends_together(one, page.cursor):
                 raise ProtocolError(
-                    f"The feed cuts partition {one.partition} at other places than when this was "
-                    "planned. It does not have the extension stop, and so cannot be read again "
+                    f"The feed ends pages of partition {one.partition} at other cursors than when "
+                    "this read was planned. Without the extension stop it cannot be read again "
                     "exactly: start again from other offsets."
                 )
             one = replace(one, start=page.cursor, count=left)
@@ -165,12 +165,12 @@ class RangeReader:
         except Trimmed:
             if self._options.fail_on_data_loss:
                 raise
-            # The whole range is gone, with its end.
+            # All events of the range are gone.
             return None
 
 
 class Task(InputPartition):
-    """Hold the ranges of a task, in the order in which they are read."""
+    """The ranges of a task, in the order in which they are read."""
 
     def __init__(self, ranges: tuple[Range, ...]) -> None:
         super().__init__(ranges)

@@ -35,10 +35,10 @@ Read = Callable[[int, int], bytes]
 """Return bytes of a file: from where, and how many."""
 
 _PATIENCE = 30.0
-"""Seconds that a range may take to arrive, however short it is."""
+"""Seconds that a range of bytes may take to arrive, however short it is."""
 
 _SLOWEST = 64 * 1024
-"""Bytes a second at which a longer range has to arrive."""
+"""The least rate in bytes per second at which a longer range has to arrive."""
 
 _MOVED_ON = {
     httpx.codes.UNAUTHORIZED,
@@ -92,8 +92,8 @@ def _of_folder(path: str) -> Read:
                 return file.read(length)
         except FileNotFoundError:
             raise Unreachable(
-                "A file that the feed names is not here: its folder has to be shared with all who "
-                "read, or the option readSegments be false."
+                "A file that the feed names is not on this machine: share its folder with the "
+                "driver and all executors, or set the option readSegments to false."
             ) from None
 
     return read
@@ -111,7 +111,7 @@ def _over_http(url: str, http: httpx.Client) -> Read:
                 _expect_range(answer)
                 return _taken(answer, length)
         except httpx.RequestError as error:
-            # Not the error's text: it may hold the URL, which grants access to the file.
+            # The error's text may have the URL in it, which grants access to the file.
             raise Unreachable(
                 f"A file that the feed names cannot be reached: {type(error).__name__}."
             ) from None
@@ -125,11 +125,11 @@ def _expect_range(answer: httpx.Response) -> None:
     """Refuse an answer that is not a range of the file's bytes, unencoded."""
     status = answer.status_code
     if status in _MOVED_ON or status >= httpx.codes.INTERNAL_SERVER_ERROR:
-        raise Unreachable(f"A file that the feed names was not given: status {status}.")
+        raise Unreachable(f"A file that the feed names was refused with status {status}.")
     if status != httpx.codes.PARTIAL_CONTENT:
         raise ProtocolError(
-            f"A file that the feed names was answered for with status {status} where a range of "
-            "its bytes was asked for."
+            f"The server of a file that the feed names answered a request for a range of bytes "
+            f"with status {status}."
         )
     if answer.headers.get("content-encoding", "identity") != "identity":
         raise ProtocolError("A file that the feed names came in a content coding.")
@@ -142,7 +142,7 @@ def _taken(answer: httpx.Response, length: int) -> bytes:
     for piece in answer.iter_raw():
         content += piece
         if len(content) > length:
-            raise ProtocolError("A file that the feed names was answered for with too many bytes.")
+            raise ProtocolError("The server of a file that the feed names sent too many bytes.")
         if time.monotonic() > deadline:
             raise Unreachable("A file that the feed names comes too slowly.")
     return bytes(content)
@@ -153,7 +153,7 @@ _READ = ["position", "data"]
 _REFUSED = (pa.ArrowException, OSError)
 
 _LARGEST_GROUP = 256 * 1024 * 1024
-"""Bytes of a row group, unpacked, that are read; publishers write some mebibytes."""
+"""The most bytes of an unpacked row group; publishers write some mebibytes."""
 
 _ROWS = 10_000
 """How many rows are unpacked at a time; a publisher writes no more into a row group."""
@@ -187,7 +187,7 @@ def read_part(
                 if missing:
                     raise ProtocolError("A file that the feed names has fewer rows than it says.")
     except _REFUSED as error:
-        raise ProtocolError(f"A file that the feed names is no segment: {error}") from error
+        raise ProtocolError(f"A file that the feed names is not a segment: {error}") from error
 
 
 def _expect_columns(schema: pa.Schema) -> None:
@@ -197,7 +197,7 @@ def _expect_columns(schema: pa.Schema) -> None:
 
 
 def _groups(metadata: parquet.FileMetaData, partition: int, after: int, upto: int) -> Sequence[int]:
-    """Return the numbers of the row groups that have such events; refuse one that is too large."""
+    """Return the numbers of the row groups to read; refuse one that is too large."""
     found = [
         number
         for number in range(metadata.num_row_groups)
@@ -219,7 +219,7 @@ def _holds(metadata: parquet.FileMetaData, number: int, name: str, low: int, hig
     column = metadata.row_group(number).column(metadata.schema.names.index(name))
     found = column.statistics if column.is_stats_set else None
     if found is None or not found.has_min_max:
-        raise ProtocolError(f"A file that the feed names does not say where its {name} is.")
+        raise ProtocolError(f"A file that the feed names has no statistics of its {name}.")
     return bool(found.min <= high and low <= found.max)
 
 
@@ -266,9 +266,9 @@ class SegmentReader:
         except TokenChanged as error:
             if not is_begun:
                 raise
-            # How far a file was read is a position, which cursors of other partitions are not.
+            # The read can go on from a position, which has no cursor in another partition.
             raise Unavailable(
-                "The feed's partitions have changed while a file was read: read again."
+                "The feed's partitions changed while a file was read: start the read again."
             ) from error
         if one.start in {part.cursor for part in found.parts}:
             raise ProtocolError("A file that the feed names ends where it begins.")

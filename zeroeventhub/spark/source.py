@@ -39,19 +39,19 @@ try:
 except ImportError:
 
     class AvailableNow:  # type: ignore[no-redef]
-        """Stand for the interface, which PySpark before 4.2 does not have."""
+        """A placeholder for the interface, which PySpark before 4.2 lacks."""
 
 
 __all__ = ["FeedSource", "register"]
 
 _MOST_TYPES = 100
-"""Names of types that a feed takes in a request (SPEC 9.3)."""
+"""How many names of types a request may have (SPEC 9.3)."""
 
 
 def narrowed(options: Options, filters: Sequence[Any], columns: AbstractSet[str]) -> Options:
-    """Narrow what is read to events that pass all filters of Spark, or somewhat more.
+    """Restrict a read to the events that may pass Spark's filters.
 
-    Only filters by `columns` count: members of the events' JSON may have the same names.
+    Only filters of `columns` are used, as a member of the events' JSON may have such a name too.
     """
     for one in filters:
         attribute = getattr(one, "attribute", ())
@@ -91,7 +91,7 @@ class _TaskReader:
     def __init__(self, schema: StructType, options: Options) -> None:
         self._schema = schema
         self._options = options
-        # A column that cannot be made is refused here, and not by a task.
+        # Refuses a column that cannot be made on the driver, before any task begins.
         self._known = Columns(schema, options).known
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -152,7 +152,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, AvailableNow):
         return ReadAllAvailable() if events is None else ReadMaxRows(events)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Read the events that exist when the query begins, and end."""
+        """End the query after the events that exist when it begins."""
         self._stops_at_head = True
 
     def latestOffset(  # noqa: N802 - Spark's name
@@ -160,7 +160,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, AvailableNow):
     ) -> dict[str, Any]:
         """Return where the next micro-batch ends; `start` itself if there is nothing to read.
 
-        PySpark before 4.2 gives neither the start nor the limit.
+        PySpark before 4.2 passes neither the start nor the limit.
         """
         begin = self._position if start is None else Offsets.of(start)
         if begin is None:
@@ -210,11 +210,11 @@ class StreamReader(_TaskReader, DataSourceStreamReader, AvailableNow):
         return Plan(self._connection, self._options)
 
     def _head(self) -> Offsets:
-        """Return the head, where a micro-batch ends whose start PySpark before 4.2 does not say."""
+        """Return the head, the end of a micro-batch whose start is unknown (PySpark before 4.2)."""
         if (head := self._plan().head()) is None:
             raise ConfigurationError(
-                "This feed cannot be streamed by a PySpark older than 4.2, which does not say "
-                "where to go on: the feed does not have the extension stop."
+                "PySpark before 4.2 cannot stream this feed, which does not have the extension "
+                "stop: update PySpark."
             )
         return head
 
@@ -260,7 +260,8 @@ class FeedSource(DataSource):
         options = read_options(self.options)
         if options.ending != LATEST:
             raise ConfigurationError(
-                "A stream does not end at an offset: leave it away, or read a batch."
+                "A stream has no end: leave out the options that end at an offset or a timestamp, "
+                "or read a batch."
             )
         return StreamReader(schema, options)
 

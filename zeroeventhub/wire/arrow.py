@@ -50,7 +50,7 @@ def metadata_length(prefix: bytes | bytearray) -> int:
     """
     marker, length = struct.unpack_from("<Ii", prefix)
     if marker != _MARKER or length < 0:
-        raise ProtocolError("The answer says that it is an Arrow stream, and is not.")
+        raise ProtocolError("The answer is not the Arrow stream that its Content-Type announces.")
     return int(length)
 
 
@@ -58,7 +58,7 @@ def body_length(metadata: bytes) -> int:
     """Return the length of a message's body.
 
     Raises:
-        ProtocolError: the metadata does not hold it.
+        ProtocolError: the metadata does not have it.
     """
     try:
         field = _field(metadata, _followed(metadata, 0), _BODY_LENGTH)
@@ -66,7 +66,7 @@ def body_length(metadata: bytes) -> int:
     except struct.error:
         length = -1
     if length < 0:
-        raise ProtocolError("A message of the Arrow stream does not say how long it is.")
+        raise ProtocolError("A message of the Arrow stream has no valid length.")
     return int(length)
 
 
@@ -114,7 +114,7 @@ EVENTS = pa.schema([pa.field("data", pa.string(), nullable=False)])
 
 @dataclass(frozen=True)
 class ArrowPage:
-    """Hold events of one partition up to and including a checkpoint; see `Page`.
+    """The events of one partition up to a checkpoint, as columns; see `Page`.
 
     Attributes:
         batches: the events in the partition's order, as record batches of the schema `EVENTS`.
@@ -130,7 +130,7 @@ class ArrowPage:
 
     @classmethod
     def of(cls, page: Page) -> "ArrowPage":
-        """Convert a page that came as lines."""
+        """Convert a page of lines."""
         data = pa.array([event.raw for event in page.events], pa.string())
         batches = [batch_of(data)] if page.events else []
         return cls(batches, page.cursor, page.caught_up, page.stop_reached)
@@ -184,7 +184,7 @@ class ArrowDecoder:
         """
         last = self._checkpoint
         if last is None:
-            raise CutPage("The page ended before its checkpoint; it has to be read again.")
+            raise CutPage("The page ended before its checkpoint: read it again.")
         # Events followed this checkpoint, so the next page has them.
         caught_up = last.caught_up and not self._tail
         return ArrowPage(self._settled, last.cursor, caught_up, last.stop_reached)
@@ -205,8 +205,8 @@ class ArrowDecoder:
                     self._needed = end  # the metadata may be long: read it once more, not each time
                     break
                 if is_packed(metadata):
-                    # Nothing bounds its content before it is decompressed.
-                    raise ProtocolError("The Arrow stream is compressed, which no page may be.")
+                    # The size of its content is unknown before it is decompressed.
+                    raise ProtocolError("The Arrow stream has compressed buffers; refused.")
             with memoryview(self._rest) as rest:
                 message = bytes(rest[:end])
             del self._rest[:end]
@@ -232,7 +232,7 @@ class ArrowDecoder:
     def _expect_schema(self, message: pa.Message) -> None:
         # pyarrow does not check the type before it reads a schema.
         if message.type != "schema" or not pa.ipc.read_schema(message).equals(ROWS):
-            raise ProtocolError("The Arrow stream has other columns than a page has.")
+            raise ProtocolError("The Arrow stream does not have the columns of a page.")
         self._has_schema = True
 
     def _take_rows(self, data: pa.StringArray, checkpoints: pa.StringArray) -> None:
@@ -261,7 +261,7 @@ class ArrowDecoder:
         except CutPage:
             page = None
         if page is None or page.events:
-            raise ProtocolError("A checkpoint of the page is none.")
+            raise ProtocolError("The checkpoint column of the page has text that is no checkpoint.")
         return page
 
     def _expect_bounds(self, batch: pa.RecordBatch) -> None:
@@ -307,5 +307,5 @@ def _split(events: bytes) -> pa.StringArray:
     except pa.ArrowException as error:
         raise FeedFailure(f"A page cannot be sent as Arrow: {error}") from error
     lines = pc.split_pattern(text, BETWEEN_EVENTS.decode()).values
-    # White space around a value is no part of it, as in the NDJSON form.
+    # White space around a value is not part of it, as in the NDJSON form.
     return pc.ascii_trim(lines, characters=" \t\r")

@@ -1,7 +1,7 @@
 """Read the attributes of CloudEvents.
 
-The events of a feed are JSON of any form. One with a member `specversion` is a CloudEvent
-(CloudEvents 1.0, JSON Format); of any other event the library knows nothing.
+The events of a feed are JSON of any form. An event with a member `specversion` is a CloudEvent
+(CloudEvents 1.0, JSON Format); any other event has no attributes.
 """
 
 import json
@@ -25,7 +25,7 @@ __all__ = [
 
 
 def attributes(event: Event) -> Mapping[str, Any]:
-    """Return the members of a CloudEvent; of any other event, none."""
+    """Return the members of a CloudEvent; an empty mapping for any other event."""
     try:
         data = event.data
     except ProtocolError:  # Python cannot decode the event exactly: consumers keep its bytes
@@ -78,10 +78,7 @@ def moment(text: str) -> datetime | None:
 
 
 def traceparent(event: Event) -> str | None:
-    """Return the event's trace (W3C Trace Context; CloudEvents extension), or else its header's.
-
-    Feeds of v1 send it as a header.
-    """
+    """Return the event's trace (W3C Trace Context): its attribute, or else its header of v1."""
     return _string(attributes(event).get("traceparent")) or event.headers.get("traceparent")
 
 

@@ -8,10 +8,10 @@ from zeroeventhub.errors import ProtocolError
 __all__ = ["ContentCoding", "content_coding"]
 
 PIECE = 64 * 1024
-"""Bytes of content that gzip gives at once."""
+"""Bytes of content that gzip yields at once."""
 
 STEP = 512
-"""Bytes of a zstd body that are decompressed at once: each four of them give 128 KiB at most."""
+"""Bytes of a zstd body that are decompressed at once: four bytes yield at most 128 KiB."""
 
 WINDOW = 8 * 1024 * 1024
 """The largest window of a zstd frame, in bytes (RFC 9659)."""
@@ -48,8 +48,10 @@ class ContentCoding:
                 self._unpacked += len(piece)
                 yield piece
         except self.error:
-            raise ProtocolError(f"The answer says that it is {self.name}, and is not.") from None
-        # Members and frames without content, and endless names: no bound of content counts them.
+            raise ProtocolError(
+                f"The answer's body is not {self.name}, as its Content-Encoding says."
+            ) from None
+        # Empty members and frames, and endless names, have no content that a bound would count.
         if self._packed > 2 * self._unpacked + PIECE:
             raise ProtocolError(
                 f"The {self.name} body is more than twice as long as its content; refused."
@@ -108,11 +110,11 @@ class _Zstd(ContentCoding):
 
 
 def content_coding(header: str, *, zstd: bool = False) -> ContentCoding | None:
-    """Choose what decompresses a body; None where it is not compressed.
+    """Return the decompressor for a body; None if it is not compressed.
 
     Args:
         header: the answer's Content-Encoding.
-        zstd: whether the client asked for zstd.
+        zstd: whether the request accepted zstd.
     """
     names = [name.strip().lower() for name in header.split(",")]
     match [name for name in names if name not in {"", "identity"}]:

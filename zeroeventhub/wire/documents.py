@@ -171,7 +171,7 @@ def decode_key_page(body: bytes, after_version: int) -> KeyPage:
 
     Args:
         body: the answer.
-        after_version: the version after which the request asked for events.
+        after_version: the version after which the request began.
 
     Raises:
         ProtocolError: the body is not such an answer, the versions do not rise, or an answer
@@ -183,7 +183,7 @@ def decode_key_page(body: bytes, after_version: int) -> KeyPage:
         raise ProtocolError("The versions of a key do not rise.")
     more = bytes(wire.more) == b"true"
     if more and not versions:
-        raise ProtocolError("There are more events of the key, and none came.")
+        raise ProtocolError("The answer has no events, but announces more.")
     # A Raw holds on to the whole answer; a copy does not.
     return KeyPage([Event(bytes(entry.data)) for entry in wire.events], versions, more)
 
@@ -194,8 +194,8 @@ def _decode(body: bytes, form: type[_Document]) -> _Document:
         return msgspec.json.decode(body, type=form)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if "matching regex" in str(error):  # only cursors have a pattern
-            raise ProtocolError("The feed gave a cursor that cannot be read from.") from error
-        raise ProtocolError(f"The answer is not what was asked for: {error}") from error
+            raise ProtocolError("The feed gave a cursor that is not valid.") from error
+        raise ProtocolError(f"The answer does not have the expected form: {error}") from error
 
 
 def _number(partition: str | int) -> int:

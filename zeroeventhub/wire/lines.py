@@ -10,12 +10,12 @@ __all__ = ["BETWEEN_EVENTS", "Lines", "joined", "one_line", "size_of"]
 _BEFORE, _AFTER = b'{"data":', b"}\n"
 
 BETWEEN_EVENTS = _AFTER + _BEFORE
-"""The bytes between the data of two events: no data has a newline in it."""
+"""The bytes between the data of two events: data has no newline in it."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Lines(EventSequence):
-    """Hold events without headers as one text.
+    """Events without headers, as one text.
 
     Attributes:
         text: the lines, as FeedAPI v2 has them (Events endpoint, Response).

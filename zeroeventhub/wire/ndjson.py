@@ -111,7 +111,7 @@ _SMALL = 1024
 """Chunks below so many bytes are joined: an object for each would take more memory."""
 
 _MORE = 1_000
-"""Lines that a page may have in addition to two for each event."""
+"""The number of lines that a page may have in addition to two for each event."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def _typed_decoder(data_type: Any) -> Any:
 
 
 class PageEvents(EventSequence):
-    """Hold the events of a decoded page, and make them once one of them is read.
+    """The events of a decoded page, which are made when one of them is first read.
 
     Args:
         lines: the lines with events.
@@ -180,7 +180,7 @@ class PageEvents(EventSequence):
         data_type: the type that their data was decoded as; None where it was not decoded.
 
     Attributes:
-        prepared: results that a consumer made ahead of time, by their purpose.
+        prepared: results that a consumer has computed ahead, by their purpose.
     """
 
     def __init__(self, lines: _Lines, text: bytes, data_type: Any) -> None:
@@ -269,7 +269,7 @@ class PageDecoder:
             ProtocolError: the protocol does not allow one of the lines.
         """
         body = b"".join(self._chunks)
-        # A publisher may leave out the last newline; a line that was cut is no whole object.
+        # A publisher may leave out the last newline; a line that was cut is not a whole object.
         if is_whole and not body.endswith(b"\n") and _is_object(body[body.rfind(b"\n") + 1 :]):
             body += b"\n"
         lines = self._at_once(body)
@@ -283,9 +283,7 @@ class PageDecoder:
             found = self._settle(lines)
         checkpoint = found.checkpoint
         if checkpoint is None:
-            raise found.error or CutPage(
-                "The page ended before its checkpoint; it has to be read again."
-            )
+            raise found.error or CutPage("The page ended before its checkpoint: read it again.")
         text = body
         if lines is None or found.tail:
             text = b"\n".join(body.split(b"\n", found.upto)[:-1])
@@ -331,9 +329,7 @@ class PageDecoder:
                 parsed = _decode_line(line)
             except _UNDECODABLE as error:
                 if line.strip(_WHITE_SPACE):
-                    raise ProtocolError(
-                        f"A line of the page is not of the protocol: {error}"
-                    ) from error
+                    raise ProtocolError(f"A line of the page is not valid: {error}") from error
                 parsed = _Line()
             events += parsed.data is not _UNSET
             bounds.check(events=events, lines=0, longest=0)
@@ -383,7 +379,7 @@ def _is_plain(lines: _Lines) -> bool:
 
 
 class _Settled(NamedTuple):
-    """Divide a page at its last checkpoint.
+    """A page, divided at its last checkpoint.
 
     Attributes:
         lines: the lines of the events before it.
@@ -402,7 +398,7 @@ class _Settled(NamedTuple):
 
 def _expect_cursor(cursor: str) -> None:
     if cursor in {FIRST, LAST} or not is_cursor(cursor):
-        raise ProtocolError("The feed gave a cursor that cannot be read from.")
+        raise ProtocolError("The feed gave a cursor that is not valid.")
 
 
 def _is_object(line: bytes) -> bool:

@@ -50,12 +50,12 @@ _GIVE_CREDENTIALS = (
 
 
 _LONGEST = 1_000
-"""Characters of a publisher's detail that go into errors and logs."""
+"""The most characters of a publisher's detail that errors and logs repeat."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Hold the members of a problem document; all empty for an answer without one."""
+    """The members of a problem document; all are empty for an answer without one."""
 
     kind: str = ""
     detail: str = ""
@@ -63,7 +63,7 @@ class Problem:
 
 
 def error_of(problem: Problem, status: int, message: str) -> FeedError:
-    """Return the error of an answer, with advice what to do about it.
+    """Return the error of an answer, with advice on what to do about it.
 
     Args:
         problem: the answer's problem document.

@@ -209,7 +209,7 @@ def test_reader_goes_on_with_what_it_knows_while_the_store_is_down(tmp_path, cap
     assert not archive.is_stale
     monkeypatch.setattr(Objects, "names", down)
     assert archive.refresh() == known
-    assert "by a manifest that may be old" in caplog.text
+    assert "with a manifest that may be out of date" in caplog.text
     for use in (archive.look, other.refresh):
         with pytest.raises(Unavailable):
             use()

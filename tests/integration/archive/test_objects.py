@@ -76,7 +76,7 @@ def test_store_that_lets_no_process_in_is_refused(tmp_path, monkeypatch):
     """A folder without the right to write is a ConfigurationError."""
     objects = Archive(tmp_path).objects
     monkeypatch.setattr("os.link", Mock(side_effect=PermissionError(13, "Permission denied")))
-    with pytest.raises(ConfigurationError, match="does not let this process in"):
+    with pytest.raises(ConfigurationError, match="denies this process access"):
         objects.create("segments/one", b"")
     assert objects.names("segments") == []
 

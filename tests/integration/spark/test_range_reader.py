@@ -77,7 +77,7 @@ def test_count_that_leads_elsewhere_is_told(change, error):
     with mounted(feed) as url:
         reader, tasks = planned(url)
         change(feed)
-        with pytest.raises(error, match=r"other places|Partition \d of the feed is gone"):
+        with pytest.raises(error, match=r"other cursors|Partition \d of the feed is gone"):
             rows_of(reader, tasks)
 
 
@@ -102,7 +102,7 @@ def test_feed_is_asked_again_as_often_as_options_say(is_behind):
         assert numbers(rows_of(reader, tasks)) == list(range(1, 61))
         assert not troubles
         troubles += ["8"] * 2
-        sentence = "does not have all of partition 0" if is_behind else "Not now"
+        sentence = "lacks events of partition 0" if is_behind else "Not now"
         with pytest.raises(errors.Unavailable, match=sentence):
             rows_of(reader, tasks)
     assert not troubles

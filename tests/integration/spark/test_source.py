@@ -154,7 +154,7 @@ def test_schema_makes_columns_of_members(shop, publish):
     ("schema", "sentence"),
     [
         (StructType().add("id", "string", nullable=False), "cannot be NOT NULL"),
-        (StructType().add("_corrupt_record", "integer"), "is a STRING"),
+        (StructType().add("_corrupt_record", "integer"), "to be a STRING"),
         (StructType().add("n", MapType(IntegerType(), StringType())), "STRING"),
         (StructType().add("n", ArrayType(VariantType())), "STRING"),
         (StructType().add("n", VarcharType(10)), "STRING"),

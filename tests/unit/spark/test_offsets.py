@@ -32,8 +32,8 @@ def test_source_is_named_by_its_number_or_name(tmp_path, version, sources, sourc
 @pytest.mark.parametrize(
     ("sources", "source", "sentence"),
     [
-        ([CLICKS, ORDERS], None, "has 2 sources, 0, 1: say which"),
-        ([ORDERS], "1", "has 1 sources, 0: say which"),
+        ([CLICKS, ORDERS], None, "has 2 sources, 0, 1: choose"),
+        ([ORDERS], "1", "has 1 sources, 0: choose"),
         ([None], None, "has not read anything from source 0 yet"),
         ([17], None, "Source 0 of the stream is not a feed"),
         ([{"orders": {"0": 5}}], None, "Source 0 of the stream is not a feed"),

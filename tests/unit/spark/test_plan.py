@@ -186,9 +186,11 @@ def test_stream_whose_place_is_gone(losing, url, caplog, error):
         losing.lowest = 45
     else:
         del losing.rows[20:]
-    with pytest.raises(error, match=f"Partition 0 cannot be read on.*{ADVICE}"):
+    with pytest.raises(error, match=f"Events of partition 0 cannot be read.*{ADVICE}"):
         strict.end(start)
-    with warned(caplog, "earliest one, 45" if error is Trimmed else "Going on at its head"):
+    with warned(
+        caplog, "earliest cursor, 45" if error is Trimmed else "Going on at the feed's head"
+    ):
         end = tolerant.end(start, 100)
     if error is Trimmed:
         assert tolerant.numbers(start, end) == [*range(46, 61)]
@@ -210,11 +212,11 @@ def test_task_whose_events_are_trimmed(losing, url, caplog, tells_earliest):
     with pytest.raises(Trimmed, match=ADVICE) as told:
         rows_of(*strict)
     assert told.value.earliest == ("10" if tells_earliest else FIRST)
-    with warned(caplog, "after the cursor 5 are gone"):
+    with warned(caplog, "after the cursor 5 were not read"):
         assert numbers(rows_of(*tolerant)) == [*range(11, 31)]
     publish(losing, 0, 30)
     losing.lowest = 40
-    with warned(caplog, "after the cursor 5 are gone"):
+    with warned(caplog, "after the cursor 5 were not read"):
         assert rows_of(*tolerant) == []
     with pytest.raises(Trimmed, match=ADVICE):
         rows_of(*strict)
