@@ -382,7 +382,7 @@ class Archive:
         name = f"{segment.name}.{part}"
         found = None if self._disk is None else self._disk.get(name)
         if found is not None and not is_whole(found, digest, check):
-            _log.warning("%s in the archive's cache is not what was written: fetch it anew.", name)
+            _log.warning("%s in the archive's cache is damaged: fetch it again.", name)
             found = None
         if found is None:
             path = _path(segment, part)
@@ -398,9 +398,9 @@ class Archive:
             return self.objects.read(path, start, length)
         except FileNotFoundError:
             self._looked_at = None
-            _log.warning("The archive's file %s is not there: it was replaced, or deleted.", path)
+            _log.warning("The archive's file %s is missing: it was replaced, or deleted.", path)
             raise Unavailable(
-                "A file of the archive is not there: it was replaced just now, or deleted.",
+                "A file of the archive is missing: it was replaced just now, or deleted.",
                 retry_after=1,
             ) from None
 

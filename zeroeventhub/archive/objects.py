@@ -41,7 +41,7 @@ _log = logging.getLogger("zeroeventhub.archive")
 
 def damaged(path: str) -> Unavailable:
     """Log which file is damaged, and return an error without its name, which may grant access."""
-    _log.error("The archive's file %s is damaged: its digest differs.", path)
+    _log.error("The archive's file %s is damaged.", path)
     return Unavailable("A file of the archive is damaged.", retry_after=60)
 
 

@@ -43,7 +43,7 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except Halted as error:
-            # A terminal may show the handler's words, unlike a log.
+            # A terminal may show the text of the handler's error; a log may not.
             reason = str(error.__cause__).strip().partition("\n")[0][:_LONGEST_REASON]
             raise _Failure(f"{error} {printable(reason)}", FAILED) from error
         except Unauthorized as error:

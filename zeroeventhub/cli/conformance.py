@@ -53,7 +53,7 @@ def conformance(
         return
     if serve:
         if url is not None:
-            raise ConfigurationError("--serve is a publisher itself: give no URL.")
+            raise ConfigurationError("--serve starts a publisher of its own: give no URL.")
         misbehave(port, lambda address: click.echo(f"Scenarios: {address}/"))
         return
     if url is None:

@@ -48,7 +48,7 @@ def _expect_filter(client: Client, types: TypeFilter | None) -> None:
     """Refuse a filter that the feed would ignore."""
     if types is not None and EVENT_TYPES not in client.discover().extensions:
         raise ConfigurationError(
-            "This feed does not announce that it filters events by their type: read all of them."
+            "This feed does not have the extension event-types: leave out the options of types."
         )
 
 
@@ -111,13 +111,13 @@ def tail(
     Without --follow the command ends at the head.
     """
     if start is not None and since is not None:
-        raise ConfigurationError("Say where to start by --from or by --since, not both.")
+        raise ConfigurationError("Give --from or --since, not both.")
     chosen = [] if partition is None else [partition]
     if start not in {None, *NAMED_CURSORS} and not chosen and len(client.discover().partitions) > 1:
         raise ConfigurationError("A cursor belongs to one partition: say --partition as well.")
     _expect_filter(client, types)
     begin = {} if since is None else cursors_at(client, since, chosen)
-    # Nothing is kept, so the cursors live in memory.
+    # The command stores nothing, so the cursors are in memory.
     memory = open_database("sqlite://")
     store = CursorStore(memory)
     with memory.begin() as connection:
@@ -154,7 +154,7 @@ def _for_terminal(lines: bytes) -> bytes:
 
 
 LEASE = 10.0
-"""Seconds for which the partitions of a killed process stay with it."""
+"""Seconds until another process takes over the partitions of a killed one."""
 
 PATIENCE = 1.0
 """Seconds without a partition after which `sync` says why it waits."""
@@ -301,6 +301,6 @@ class _SyncProgress(Observer):
         elif not self._has_said and now - self._idle_since > PATIENCE:
             self._has_said = True
             self._meters.say(
-                f"Other processes of consumer {consumer!r} hold its partitions; those of one that "
-                f"was killed are free {self._lease:g} s after its last sign of life."
+                f"Other processes of consumer {consumer!r} hold its partitions; if one was killed, "
+                f"its partitions are free {self._lease:g} s after it last renewed its lease."
             )

@@ -59,7 +59,7 @@ consumer_options = option_group(store_option, consumer_option)
 
 
 def expect_consumer(connection: Connection, store: CursorStore, consumer: str) -> None:
-    """Refuse the name of a consumer without a cursor and a dead letter in the store."""
+    """Refuse the name of a consumer that has neither a cursor nor a dead letter in the store."""
     names = sorted({status.consumer for status in store.standings(connection)})
     if consumer not in names and not store.dead_letters.count(connection, consumer):
         known = f"it has {', '.join(map(printable, names))}" if names else "it has none at all"
@@ -124,7 +124,8 @@ def _line(status: CursorStatus) -> str:
     if status.ended:
         notes.append("read to its end")
     if status.owner is not None:
-        notes.append(f"read by {printable(status.owner)}, for {status.lease_seconds:.0f} s yet")
+        owner = printable(status.owner)
+        notes.append(f"read by {owner}, whose lease ends in {status.lease_seconds:.0f} s")
     return f"partition {status.partition}: {printable(status.cursor)}; {'; '.join(notes)}"
 
 
@@ -172,7 +173,7 @@ def set_(
             found = _stream_cursors(before, consumer, checkpoint, source)
         case _:
             raise ConfigurationError(
-                "Say --partition and a cursor, or --from-spark-checkpoint in their place."
+                "Give --partition and a cursor, or --from-spark-checkpoint instead."
             )
     return _set_cursors(engine, store, consumer, found, yes=yes)
 
@@ -189,8 +190,8 @@ def _stream_cursors(
     if further := [one for one in before if one not in passed and before[one] != FIRST]:
         raise ConfigurationError(
             f"Consumer {printable(consumer)} has a cursor in partition {min(further)}, which the "
-            "stream has not begun, and would leave out what is before that: let it start there "
-            "again by `zeroeventhub cursors reset`, or take another name."
+            "stream has not begun, so that the consumer would skip the events before that cursor: "
+            "reset it by `zeroeventhub cursors reset`, or choose another name."
         )
     return dict(offsets.cursors)
 
@@ -220,7 +221,8 @@ def seek(
 ) -> Answer:
     """Set a consumer's cursors before the events of a moment or later.
 
-    The feed at URL finds the cursors. `cursors set` says what an inbox does.
+    The feed at URL finds the cursors. A consumer with an inbox still skips the events that it has
+    applied.
     """
     return _set_cursors(engine, store, consumer, cursors_at(client, time, chosen), yes=yes)
 
@@ -228,7 +230,7 @@ def seek(
 def _set_cursors(
     engine: Engine, store: CursorStore, consumer: str, cursors: Mapping[int, str], *, yes: bool
 ) -> Answer:
-    """Ask, set the cursors of some partitions, and report the cursors before."""
+    """Set the cursors of some partitions once the operator agrees, and report the old ones."""
     with engine.connect() as connection:
         before = store.cursors(connection, consumer)
     changes, lines = [], []
@@ -240,8 +242,8 @@ def _set_cursors(
             f"{printable(cursor)}"
         )
     confirm(
-        f"Consumer {printable(consumer)} will go on elsewhere, so that events are repeated or left "
-        "out:\n" + "".join(f"  {line}\n" for line in lines),
+        f"Consumer {printable(consumer)} will continue at other cursors, so that events are "
+        "repeated or left out:\n" + "".join(f"  {line}\n" for line in lines),
         yes=yes,
     )
     with engine.begin() as connection:
@@ -281,7 +283,8 @@ def reset(
 ) -> Answer:
     """Let a consumer start again, with an empty inbox and without dead letters.
 
-    --empty deletes what the consumer wrote in the same transaction, so that it is built anew.
+    --empty deletes what the consumer has written, in the same transaction, so that the consumer
+    builds it anew.
     """
     if cursor not in NAMED_CURSORS and len(chosen) != 1:
         raise ConfigurationError("A cursor belongs to one partition: say --partition as well.")
@@ -295,8 +298,8 @@ def reset(
     names = ", ".join(map(printable, tables))
     confirm(
         f"Consumer {printable(consumer)} will start again in partition "
-        f"{', '.join(map(str, sorted(chosen or known)))}, and its dead letters there and what "
-        "its inbox knows are forgotten"
+        f"{', '.join(map(str, sorted(chosen or known)))}, and its dead letters and its inbox "
+        "there are deleted"
         + (f"; all rows of {names} are deleted." if names else "; effects may be repeated."),
         yes=yes,
     )

@@ -59,21 +59,21 @@ def show(engine: Engine, store: CursorStore, *, consumer: str, id: int) -> Answe
 @letters_options
 @answering
 def retry(engine: Engine, store: CursorStore, *, consumer: str, ids: tuple[int, ...]) -> Answer:
-    """Let the consumer apply these dead letters once more, or all without an ID.
+    """Let the consumer apply these dead letters again, or all without an ID.
 
-    A letter that is held back follows by itself the letter that it waits for.
+    A letter that is held back after an earlier one of its key is applied once that one has been.
     """
     with engine.begin() as connection:
         for letter in _chosen(store, connection, consumer, ids):
             if letter.state == "held":
                 raise ConfigurationError(
-                    f"Dead letter {letter.id} is held back after an earlier one of its key, and "
-                    "follows it by itself: retry or discard that one."
+                    f"Dead letter {letter.id} is held back after an earlier one of its key, and is "
+                    "applied after that: retry or discard the earlier one."
                 )
         count = store.dead_letters.retry(connection, consumer, ids or None)
     line = (
-        f"Dead letters marked: {count}. The consumer that is running applies them, or its next "
-        "run; one that has an earlier failed letter of its key waits for that."
+        f"Dead letters marked: {count}. The running consumer applies them, or its next run. A "
+        "letter waits while an earlier one of its key has failed."
     )
     return {"marked": count}, [line]
 
@@ -92,10 +92,10 @@ def discard(
     with engine.connect() as connection:
         _chosen(store, connection, consumer, ids)
     which = f"dead letters {', '.join(map(str, ids))}" if ids else "all dead letters"
-    confirm(f"The events of {which} of {printable(consumer)} are lost to it for good.", yes=yes)
+    confirm(f"Consumer {printable(consumer)} will never apply the events of {which}.", yes=yes)
     with engine.begin() as connection:
         count = store.dead_letters.discard(connection, consumer, ids or None)
-    return {"discarded": count}, [f"Dead letters forgotten: {count}"]
+    return {"discarded": count}, [f"Dead letters discarded: {count}"]
 
 
 def _chosen(

@@ -189,7 +189,7 @@ def _write(engine: Engine, writer: int, flights: int, dice: random.Random) -> No
     while batch := list(islice(rows, dice.randint(1, LARGEST_TRANSACTION))):
         with engine.begin() as connection:
             connection.execute(insert(departures), batch)
-            # Numbers are drawn here and become visible later: the moment that loses events.
+            # The numbers are drawn, and not visible yet: a reader by number alone loses events.
             time.sleep(dice.random() * 0.004)
 
 
@@ -262,7 +262,7 @@ def demo(*, database: str | None, flights: int, seed: int | None, as_json: bool)
     the publisher once. If the sums then differ from the data, the exit code is 1.
     """
     seed = random.randrange(10**6) if seed is None else seed  # noqa: S311 - to be repeated
-    # SIGTERM ends the demo as an exception does, so that the processes end and the folder goes.
+    # SIGTERM raises an exception, so that the processes are ended and the folder is deleted.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="zeroeventhub-demo-") as folder:
         result = _run(Path(folder), database, flights, seed)
@@ -380,7 +380,7 @@ def _kill_and_count(
         seconds = time.monotonic() - started
         meters.show("published", published())
         meters.show("consumed", done)
-    # An event that comes twice would come now.
+    # Leave time for an event that is delivered twice.
     time.sleep(2 * POLL_INTERVAL)
     # A kill does no harm, and SIGTERM would wait for the request at the head.
     processes["consumer"].kill()

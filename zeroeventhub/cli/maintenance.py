@@ -108,12 +108,8 @@ def horizon(**table: Any) -> Answer:
 @click.command()
 @table_options
 @click.option("--uninstall", is_flag=True, help="Print the SQL that removes the ordering.")
-@click.option(
-    "--retention", is_flag=True, help="Also print the table that trimming needs; it stays."
-)
-@click.option(
-    "--progress", is_flag=True, help="Also print the table in which consumers register; it stays."
-)
+@click.option("--retention", is_flag=True, help="Also print the table that trimming needs.")
+@click.option("--progress", is_flag=True, help="Also print the table in which consumers register.")
 def ddl(
     *,
     uninstall: bool,
@@ -125,7 +121,8 @@ def ddl(
 ) -> None:
     """Print the SQL that an ordering needs, without changing anything.
 
-    With --partitions the SQL adds a constraint that refuses events of other partitions.
+    With --partitions the SQL adds a constraint that refuses events of other partitions. --uninstall
+    keeps the tables that --retention and --progress print.
     """
     engine, feed = open_table(partition=partition, partitions=partitions, **table)
     order = feed.ordering(engine.dialect.name)
@@ -226,13 +223,13 @@ def compact(*, older_than: timedelta | None, yes: bool, **table: Any) -> Answer:
     """Delete the events of a table that have a later event of the same key.
 
     Takes the options of `zeroeventhub serve`: give those of the feed, and --key. The table needs
-    the low-water mark that `zeroeventhub ddl --retention` prints. Serve the table with --compacted
-    before you compact it for the first time, or caches keep pages for ever that change here. If the
-    command is stopped, run it again.
+    the low-water mark that `zeroeventhub ddl --retention` prints. Before you compact it for the
+    first time, serve the table with --compacted; otherwise caches keep pages for ever that this
+    command changes. If the command is stopped, run it again.
     """
     feed = open_feed(**{**table, "compacted": True})
     _retry_until_ready(feed.head)
-    confirm("Events that are followed by a later one of their key will go.", yes=yes)
+    confirm("Events that are followed by a later one of their key will be deleted.", yes=yes)
     with Meters({"deleted": None}) as meters:
         events = feed.compact(
             older_than=older_than, on_progress=lambda events, _: meters.show("deleted", events)
@@ -264,7 +261,7 @@ def seal(*, older_than: timedelta | None, segment_events: int, least: int, **tab
     is stopped, run it again.
     """
     if not table["archive"]:
-        raise ConfigurationError("Say where to seal it: --archive with a folder, or a URL.")
+        raise ConfigurationError("Give the archive to seal into: --archive with a folder or a URL.")
     feed = open_feed(**table)
     _retry_until_ready(feed.head)
     with Meters({"sealed": None}) as meters:
@@ -303,9 +300,11 @@ def erase(*, ids: tuple[str, ...], keys: tuple[str, ...], yes: bool, **table: An
     """
     archive = table["archive"]
     if not archive:
-        raise ConfigurationError("Say from where: --archive with a folder, or a URL.")
+        raise ConfigurationError(
+            "Give the archive to erase from: --archive with a folder or a URL."
+        )
     if not ids and not keys:
-        raise ConfigurationError("Say which events: --event-id or --event-key, once or more.")
+        raise ConfigurationError("Give the events to erase: --event-id or --event-key.")
     if "://" not in archive and not Path(archive).exists():
         raise ConfigurationError(f"There is no archive {archive}.")
     feed = open_feed(**table)
@@ -351,7 +350,7 @@ def list_(**table: Any) -> Answer:
 @publish_options
 @consumer_option
 @click.option(
-    "--principal", help="Forget only what this principal registered; by default what any did."
+    "--principal", help="Forget only what this principal registered; by default of all principals."
 )
 @yes_option
 @answering
@@ -360,7 +359,7 @@ def forget(*, consumer: str, principal: str | None, yes: bool, **table: Any) -> 
     feed = open_feed(**table)
     confirm(f"Trimming will no longer wait for consumer {printable(consumer)}.", yes=yes)
     places = feed.forget_progress(consumer, principal=principal)
-    return {"consumer": consumer, "places": places}, [f"Places that are forgotten: {places}"]
+    return {"consumer": consumer, "places": places}, [f"Registered cursors forgotten: {places}"]
 
 
 def _lag(feed: BoundFeed, one: Registered) -> Lag | None:

@@ -80,7 +80,7 @@ def table(rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def duration(seconds: float | None) -> str:
-    """Write a time in the largest unit of which it has at least one."""
+    """Format seconds in the largest unit that fits, such as 2.5 h."""
     if seconds is None:
         return "unknown"
     for size, unit in _UNITS:

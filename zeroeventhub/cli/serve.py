@@ -90,7 +90,7 @@ def serve(
     feed = open_feed(**table)
     _try(feed)
     shown, observer = ([], None) if metrics is None else _metrics(metrics, feed)
-    # No reader needs credentials for what is served here, so every cache may keep it.
+    # The feed needs no credentials, so shared caches may store its pages.
     routes = feed_routes(
         path,
         feed,
@@ -119,7 +119,7 @@ def _try(feed: BoundFeed) -> None:
         reason = getattr(error.__cause__, "orig", None)
         raise ConfigurationError(f"{error} {reason or ''}".strip()) from error
     except Unavailable:
-        return  # The feed waits for a writer that is at work.
+        return  # The feed waits for an open writer.
 
 
 def _metrics(path: str, feed: BoundFeed) -> tuple[list[Route], Observer]:

@@ -55,8 +55,8 @@ def open_database(url: str, *, must_exist: bool = False) -> Engine:
         raise ConfigurationError(f"There is no driver for this database: {error}") from None
     if engine.dialect.is_async:
         raise ConfigurationError(
-            f"{engine.url.drivername} is a driver for asynchronous code: name the database by "
-            f"{engine.url.get_backend_name()}:// alone."
+            f"{engine.url.drivername} is a driver for asynchronous code: begin the URL with "
+            f"{engine.url.get_backend_name()}:// instead."
         )
     if must_exist and (file := database_of(engine).missing_file(engine)):
         raise ConfigurationError(f"There is no database file {file}.")
@@ -152,10 +152,10 @@ publish_options = option_group(
     click.option(
         "--tombstone",
         metavar="SQL",
-        help="The condition of events that delete their key; the database runs it as it is, so "
-        "only write one of your own.",
+        help="The SQL condition of events that delete their key; the database runs it unchanged, "
+        "so only give one that you trust.",
     ),
-    age_option("--keep-tombstones", help="The age at which such events go; by default 7d."),
+    age_option("--keep-tombstones", help="The age at which these are deleted; by default 7d."),
 )
 """The options that name a table and describe its feed."""
 
@@ -201,10 +201,10 @@ def _archive(given: dict[str, Any]) -> Any:
 
         return Archive(place, **options)
     if options["cache"]:
-        raise ConfigurationError("--cache is of no use without --archive, of which it keeps parts.")
+        raise ConfigurationError("--cache keeps parts of an archive: give --archive too.")
     if options["erasable"] or options["shared"]:
         raise ConfigurationError(
-            "--erasable and --shared are about an archive: give --archive too."
+            "--erasable and --shared are options of an archive: give --archive too."
         )
     return None
 
@@ -217,7 +217,7 @@ def _compaction(given: dict[str, Any]) -> Compaction | None:
         return Compaction(tombstone=tombstone and literal_column(f"({tombstone})"), **keep)
     if tombstone or keep:
         raise ConfigurationError(
-            "--tombstone and --keep-tombstones are about a compacted feed: give --compacted too."
+            "--tombstone and --keep-tombstones need a compacted feed: give --compacted too."
         )
     return None
 
@@ -228,6 +228,6 @@ def _data(events: Table, data: str | None, columns: str | None) -> Any:
     if data is None:
         return None
     column = resolve(events, data)
-    # A column named here holds JSON, whatever type it was declared with. One of jsonb stays so:
-    # PostgreSQL would parse every document again to make it json.
+    # The column holds JSON, whatever its declared type is. A column of jsonb keeps its type, as
+    # PostgreSQL would parse every document again to convert it to json.
     return column if isinstance(column.type, JSON) else type_coerce(column, JSON).label(data)

@@ -92,7 +92,7 @@ def test_cache_that_another_program_writes_is_not_believed(tmp_path, caplog, par
     content = file.read_bytes()
     file.write_bytes((HARMS | DAMAGES)[harm](content, another.read_bytes()))
     assert read() == (1, before)
-    warning = f"{file.name} in the archive's cache is not what was written"
+    warning = f"{file.name} in the archive's cache is damaged"
     assert (warning in caplog.text) is (harm in HARMS)
     assert file.read_bytes() == content
     assert read() == (0, before)

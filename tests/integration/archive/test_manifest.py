@@ -86,7 +86,7 @@ def test_reader_goes_on_by_the_manifest_before_a_damaged_one(tmp_path, caplog):
     path = tmp_path / "manifest" / "000000000002.json"
     path.write_bytes(path.read_bytes().replace(b'"upto": 20', b'"upto": 30'))
     assert reader.refresh() == known
-    assert "manifest/000000000002.json is not what was written" in caplog.text
+    assert "manifest/000000000002.json is damaged" in caplog.text
     for use in (reader.look, Archive(tmp_path).refresh, Archive(tmp_path).sealed):
         with pytest.raises(Unavailable):
             use()

@@ -16,8 +16,8 @@ LAG = ["lag", NOWHERE, "--store", "{shop}"]
     ("arguments", "code", "words"),
     [
         (["check"], 2, "--database"),
-        (["seal", *TABLE], 2, "Say where to seal it"),
-        (ERASE, 2, "Say which events"),
+        (["seal", *TABLE], 2, "Give the archive to seal into"),
+        (ERASE, 2, "Give the events to erase"),
         ([*ERASE, "--event-id", "1"], 2, "There is no archive x."),
         (TRIM, 2, "Say what to trim"),
         ([*TRIM, "--older-than", "soon"], 2, "an age is written as"),

@@ -50,7 +50,7 @@ def test_list_and_show_say_where_consumers_stand(store, any_database_url, of_bil
     assert (document["consumer"], document["partitions"]) == (NAME, 2)
     shown = run("show", *of_billing).stdout.splitlines()
     assert "partition 0: a; " in shown[0]
-    assert "; read by host:1, for " in shown[0]
+    assert "; read by host:1, whose lease ends in " in shown[0]
     assert shown[1].endswith("; read to its end")
     first, _ = json.loads(run("show", *of_billing, "--json").stdout)
     assert (first["cursor"], first["ended"], first["owner"]) == ("a", False, "host:1")
@@ -152,7 +152,7 @@ def test_seek_puts_cursors_before_a_moment(feed, sqlite, sqlite_url):
         assert json.loads(invoke("tail", feed, *place).stdout)["data"] == {"n": 10 + partition}
 
 
-ONE_WAY = "Say --partition and a cursor, or --from-spark-checkpoint"
+ONE_WAY = "Give --partition and a cursor, or --from-spark-checkpoint"
 SET, RESET = ("set", "--consumer", NAME), ("reset", "--consumer", NAME)
 
 

@@ -55,11 +55,11 @@ def test_letters_are_listed_shown_retried_and_forgotten(any_engine, of_billing):
     assert states(store) == ["retry", "held", "failed"]
     assert run("discard", *of_billing, last, answer="n\n").exit_code == 1
     assert len(states(store)) == 3
-    assert run("discard", *of_billing, last, "--yes").stdout == "Dead letters forgotten: 1\n"
+    assert run("discard", *of_billing, last, "--yes").stdout == "Dead letters discarded: 1\n"
     assert json.loads(run("retry", *of_billing, "--json").stdout) == {"marked": 0}
     asked = run("discard", *of_billing, "--json", answer="y\n")
     assert json.loads(asked.stdout) == {"discarded": 2}
-    assert "all dead letters of billing are lost" in asked.stderr
+    assert "billing will never apply the events of all dead letters" in asked.stderr
     assert states(store) == []
 
 

@@ -250,7 +250,7 @@ def test_consumers_are_listed_and_forgotten(trimmed, table):
     forgetting = ["progress", "forget", *options, "--consumer", "billing", "--yes"]
     found = invoke(*forgetting, "--principal", "bob", "--json")
     assert json.loads(found.stdout) == {"consumer": "billing", "places": 0}
-    assert invoke(*forgetting).stdout == "Places that are forgotten: 1\n"
+    assert invoke(*forgetting).stdout == "Registered cursors forgotten: 1\n"
     held = invoke("trim", *options, "--below", 9, "--dry-run", "--silence", "1d")
     assert held.stdout.startswith("8 events would go")
 

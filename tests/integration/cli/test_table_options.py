@@ -20,7 +20,7 @@ SERVE = ["--database", "{shop}", *TABLE]
         (["--database", "postgresql://127.0.0.1:1/x", *TABLE], 1, "database"),
         ([*SERVE, "--key", "customer", "--time", "placed", "--compacted"], 2, "has no row of feed"),
         ([*SERVE, "--tombstone", "kind = 'gone'"], 2, "give --compacted too"),
-        ([*SERVE, "--cache", "x"], 2, "of no use without --archive"),
+        ([*SERVE, "--cache", "x"], 2, "give --archive too"),
         ([*SERVE, "--erasable"], 2, "give --archive too"),
         ([*SERVE, "--attribute", "subject"], 2, "written as NAME=COL"),
     ],

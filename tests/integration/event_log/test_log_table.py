@@ -145,9 +145,9 @@ def test_what_is_no_event_or_no_transaction_is_refused(sqlite):
     log = made(sqlite)
     with pytest.raises(ConfigurationError, match="NewEvent"):
         append(sqlite, log, [{"type": "placed"}])
-    with pytest.raises(ConfigurationError, match="Engine is no transaction"):
+    with pytest.raises(ConfigurationError, match="Engine is not a Connection"):
         log.append(sqlite, batch(1))
-    with pytest.raises(ConfigurationError, match="Engine is no transaction"):
+    with pytest.raises(ConfigurationError, match="Engine is not a Connection"):
         log.append_to(sqlite, "ada", [NewEvent("x", {})], expected_version=0)
     with (
         sqlite.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,

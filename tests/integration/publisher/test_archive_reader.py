@@ -382,4 +382,4 @@ def test_damaged_file_of_an_archive_is_answered_with_503(sqlite, tmp_path, caplo
         answer = httpx.get(f"{url}/events", params=asked)
     assert answer.status_code == 503
     assert answer.json()["detail"] == "A file of the archive is damaged."
-    assert re.search(rf"archive's file \S+\.{ending} is not what was written", caplog.text)
+    assert re.search(rf"archive's file \S+\.{ending} is damaged", caplog.text)
