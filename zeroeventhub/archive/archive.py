@@ -282,10 +282,7 @@ class Archive:
         self.objects.create(_path(written.segment), written.content)
 
     def _has(self, segment: Segment) -> bool:
-        """Return whether the newest manifest lists a segment; if not, no later one will.
-
-        A retry needs a new file, as another process may already treat this one as abandoned.
-        """
+        """Return whether the newest manifest lists a segment; delete its files if it does not."""
         if any(segment.name == one.name for one in self.look().segments):
             return True
         self.objects.delete([_path(segment), _path(segment, PLACES)])

@@ -181,10 +181,7 @@ def set_(
 def _stream_cursors(
     before: Mapping[int, str], consumer: str, checkpoint: str, source: str | None
 ) -> dict[int, str]:
-    """Return the cursors at which a Spark stream ended, by partition.
-
-    Partitions that the stream did not begin are left out: the consumer starts them itself.
-    """
+    """Return the cursors at which a Spark stream ended, for the partitions that it has begun."""
     offsets = committed_offsets(checkpoint, source)
     passed = {*offsets.cursors, *(one for line in offsets.cursor_from.values() for one in line)}
     if further := [one for one in before if one not in passed and before[one] != FIRST]:

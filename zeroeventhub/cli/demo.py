@@ -290,10 +290,7 @@ def kill_schedule(dice: random.Random, flights: int) -> list[tuple[int, str]]:
 
 
 def _run(folder: Path, database: str | None, flights: int, seed: int) -> dict[str, Any]:
-    """Create the tables, run and kill the processes, and return the result.
-
-    The tables are dropped from a database that the operator gave.
-    """
+    """Create the tables, run and kill the processes, drop the tables, and return the result."""
     source = database or f"sqlite:///{folder / 'publisher.db'}"
     target = f"sqlite:///{folder / 'consumer.db'}"
     publisher, consumer = open_departures(source), create_engine(target)

@@ -145,10 +145,7 @@ _ALL = dict(enumerate(EVENTS))
 
 
 def _serve_layouts(layouts: Sequence[_Layout], events: _Events, refusals: int) -> Responder:
-    """Serve a layout; if there are two, the second one after a request from the middle.
-
-    Events have the same positions in all partitions: an heir starts where its ancestor ended.
-    """
+    """Serve a layout; if there are two, the second one after a request from the middle."""
     changes = len(layouts) > 1
 
     def answer(request: Request, run: Run) -> Reply:

@@ -202,11 +202,7 @@ class FeedRunner:
             self._sender.budget.take(-size)
 
     async def _begin_shared(self, wanted: PageRequest) -> tuple[Found, bool]:
-        """Read a page once for all equal requests of a reader that arrive before the read starts.
-
-        Returns:
-            The page, and whether this request has read it itself.
-        """
+        """Read a page once for equal requests of a reader; return it, and whether this one did."""
         key = READER.get(), wanted
         flight = self._not_begun.get(key)
         if flight is None:
@@ -217,10 +213,7 @@ class FeedRunner:
         return cast("Found", found), is_own  # never None, as there is no deadline
 
     async def _begin(self, wanted: PageRequest, begun: Callable[[], object] | None = None) -> Found:
-        """Read a page; if the send budget is used up, only one event of it.
-
-        It calls `begun` at its turn, before it reads.
-        """
+        """Call `begun`, and read a page; if the send budget is used up, only one event of it."""
         is_part = False
 
         def begin(arguments: list[Any]) -> None:

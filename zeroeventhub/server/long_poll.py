@@ -54,10 +54,7 @@ class _Waiter:
 
 
 async def _wake_in_batches(waiters: Iterable[_Waiter]) -> None:
-    """Wake a few at a time, and let other tasks run in between.
-
-    If the caller is cancelled, wake the rest at once.
-    """
+    """Wake a few at a time, and let other tasks run in between; all at once if cancelled."""
     left = iter(waiters)
     began = anyio.current_time()
     try:

@@ -165,13 +165,9 @@ class LogThrottle(OrderedDict[Hashable, _Incident]):
     """Count what happens by its cause, and decide when to log it."""
 
     def happened(self, cause: Hashable) -> int | None:
-        """Count an occurrence of a cause.
+        """Count a cause; return how often it has occurred since it was logged, if it is to be now.
 
-        A cause is logged when it first occurs, when it comes back after it was over, and when it
-        has persisted for `AGAIN`.
-
-        Returns:
-            How often it has occurred since it was logged, if it should be logged now.
+        It is logged when it first occurs, when it returns after it was over, and every `AGAIN`.
         """
         now = time.monotonic()
         incident = self.get(cause)

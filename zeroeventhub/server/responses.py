@@ -87,10 +87,7 @@ def _gzip(body: bytes) -> bytes:
 def preferred_coding(
     request: Request, size: int, codings: Sequence[ContentCoding]
 ) -> ContentCoding | None:
-    """Return the coding that a client prefers to an uncompressed body of this size.
-
-    The client has to name the coding, unless it refuses uncompressed bodies.
-    """
+    """Return the coding that a client names and prefers to an uncompressed body of this size."""
     accepted = qualities(request, "accept-encoding")
     if accepted.get("identity", accepted.get("*", 1.0)) == 0:
         accepted = {coding.name: accepted.get("*", 0.0) for coding in codings} | accepted

@@ -68,10 +68,8 @@ def _warn_once() -> None:
 
 
 def _server() -> Any:
-    """Return the uvicorn server that handles SIGTERM, if there is one.
-
-    uvicorn announces its shutdown to an application only after all requests are done.
-    """
+    """Return the uvicorn server that handles SIGTERM, if there is one."""
+    # uvicorn announces its shutdown to an application only after all requests are done.
     server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     return server if hasattr(server, "should_exit") else None
 

@@ -58,10 +58,7 @@ async def server_sent_events(app: FeedApp, request: FeedRequest) -> Response:
 async def _blocks(
     app: FeedApp, request: FeedRequest, info: FeedInfo, wanted: PageRequest, page: Page
 ) -> AsyncIterator[bytes]:
-    """Send pages until the feed fails or changes, or the principal's permissions do.
-
-    The client reconnects then, and the response to that request says why.
-    """
+    """Send pages until the feed fails or changes, or the principal's permissions change."""
     check_at = anyio.current_time() + HEARTBEAT
     try:
         while True:

@@ -166,10 +166,8 @@ class Boundaries:
         return Scan(end, found, at_head)
 
     def _cut(self, partition: int, start: str, page: Page) -> str:
-        """Return where a page ends if a request asks for exactly its number of events.
-
-        At the head a page may end after its last event, at another cursor each time.
-        """
+        """Return where a page ends if a request asks for exactly its number of events."""
+        # At the head a page may end after its last event, at another cursor each time.
         count = len(page.events)
         again = self._page(partition, start, count, None)
         return again.cursor if len(again.events) == count else page.cursor

@@ -113,10 +113,7 @@ _SCALARS: dict[type[DataType], Any] = {
 
 
 def json_type(kind: DataType, texts: Any) -> Any:
-    """Return the decoder's type for a type of Spark.
-
-    A STRING is read as `texts`: str, or Raw for any JSON unchanged.
-    """
+    """Return the decoder's type for a type of Spark; a STRING becomes `texts`, str or Raw."""
     match kind:
         case ArrayType(elementType=element, containsNull=optional):
             return list[_member(element, texts, optional=optional)]  # type: ignore[misc]
@@ -216,10 +213,7 @@ def _envelope(text: memoryview) -> _Envelope:
 
 @cache
 def _python_moments() -> tuple[pa.Scalar, pa.Scalar]:
-    """Return the first and the last moment of Python.
-
-    Made at first use, because pyarrow imports pandas for it, which the driver does not need.
-    """
+    """Return the first and the last moment of Python, made late as pyarrow imports pandas here."""
     first, last = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
     return pa.scalar(first, _TIME), pa.scalar(last, _TIME)
 

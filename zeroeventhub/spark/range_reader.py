@@ -116,10 +116,8 @@ class RangeReader:
                 return
 
     def _ends_together(self, one: Range, cursor: str) -> bool:
-        """Return whether a page ends where its range does.
-
-        At its head, a feed that ignores page sizes may end the same page at another cursor by now.
-        """
+        """Return whether a page ends where its range does."""
+        # At its head, a feed that ignores page sizes may end the same page at another cursor.
         return cursor == one.stop or not any(
             self._connection.request(
                 partial(Client.fetch, partition=one.partition, cursor=at, limit=1)

@@ -162,11 +162,7 @@ _ROWS = 10_000
 def read_part(
     part: SegmentPart, partition: int, after: int, http: httpx.Client
 ) -> Iterator[tuple[int, pa.StringArray]]:
-    """Yield a partition's events after a position, some rows at a time.
-
-    Yields:
-        The position of the last event, and the JSON of each.
-    """
+    """Yield a partition's events after a position: JSON of some, and the position of the last."""
     after = max(after, part.after)
     url = urlsplit(part.url)
     read = (

@@ -35,7 +35,7 @@ class LagGauges:
         )
 
     def collect(self, name: str) -> Observations:
-        """Yield the values of a metric; a time that the feed does not know has none."""
+        """Yield the values of a metric, except for a time that the feed does not report."""
         found: dict[int, float | None]
         match name:
             case "consumer.lag.events":
@@ -100,7 +100,7 @@ class ConsumerMetrics(Observer):
     def waited(
         self, consumer: str, partition: int | None, error: Exception, seconds: float
     ) -> None:
-        """Count a pause, and how long it is."""
+        """Count a pause, and add up its seconds."""
         labels = (consumer, "" if partition is None else str(partition), type(error).__name__)
         self._instruments.record("consumer.retries", 1, *labels)
         self._instruments.record("consumer.backoff", seconds, *labels)
@@ -115,7 +115,7 @@ class ConsumerMetrics(Observer):
         self._record("partition_halted", 1, consumer, partition)
 
     def held(self, consumer: str, partitions: frozenset[int]) -> None:
-        """Show how many leases this process holds; without its lease a partition is not halted."""
+        """Show how many leases this process holds; a partition without one is no longer halted."""
         self._instruments.record("consumer.partitions_held", len(partitions), consumer)
         self._go_on(consumer, self._halted.get(consumer, set()) - partitions)
 

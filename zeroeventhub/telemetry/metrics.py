@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Where the buckets of a histogram of seconds end; a feed may wait 30 seconds at its head."""
+"""The upper bounds of a histogram of seconds; a feed may wait 30 seconds at its head."""
 
 
 class Kind(Enum):
@@ -56,7 +56,7 @@ class Metric:
 
 
 def _table(text: str) -> tuple[Metric, ...]:
-    """Read metrics, two lines each: name, kind, unit and labels; below them the description."""
+    """Read metrics of two lines each: name, kind, unit and labels, then the description."""
     lines = [line.strip() for line in text.strip().splitlines()]
     return tuple(
         Metric(name, Kind(kind), unit, tuple(labels), description)

@@ -338,11 +338,7 @@ class PageDecoder:
         bounds.check(events=events, lines=len(lines) + more, longest=0 if more else len(rest))
 
     def _settle(self, lines: Iterable[Any]) -> "_Settled":
-        """Find the last checkpoint, and the events before it.
-
-        Raises:
-            ProtocolError: a line is of another partition, or its cursor cannot be one.
-        """
+        """Find the last checkpoint and the events before it; refuse a line that is not valid."""
         settled: _Lines = []
         tail: _Lines = []
         checkpoint, number, count, error = None, 0, 0, None

@@ -6,43 +6,23 @@ from email.utils import parsedate_to_datetime
 
 import msgspec
 
-from zeroeventhub.errors import (
-    BadCursor,
-    BadRequest,
-    Diverged,
-    FeedError,
-    Forbidden,
-    Gone,
-    NotFound,
-    TokenChanged,
-    Trimmed,
-    Unauthorized,
-    printable,
-)
+from zeroeventhub import errors
+from zeroeventhub.errors import printable
 
 __all__ = ["Problem", "error_of", "problem_in", "seconds_in"]
 
-_PROBLEMS = {
-    error.problem: error
-    for error in (
-        BadCursor,
-        BadRequest,
-        Diverged,
-        Forbidden,
-        Gone,
-        NotFound,
-        TokenChanged,
-        Trimmed,
-        Unauthorized,
-    )
+_STATUSES: dict[int, type[errors.FeedError]] = {
+    401: errors.Unauthorized,
+    403: errors.Forbidden,
+    404: errors.NotFound,
+    409: errors.TokenChanged,
+    410: errors.Gone,
 }
-_STATUSES: dict[int, type[FeedError]] = {
-    401: Unauthorized,
-    403: Forbidden,
-    404: NotFound,
-    409: TokenChanged,
-    410: Gone,
-}
+_REFUSALS: list[type[errors.FeedError]] = [
+    *_STATUSES.values(),
+    *(errors.BadRequest, errors.BadCursor, errors.Diverged, errors.Trimmed),
+]
+_PROBLEMS = {error.problem: error for error in _REFUSALS}
 _GIVE_CREDENTIALS = (
     " Give the httpx client the credentials that the feed's owner gave you, such as "
     "headers={'Authorization': 'Bearer …'}."
@@ -62,7 +42,7 @@ class Problem:
     earliest: str | None = None
 
 
-def error_of(problem: Problem, status: int, message: str) -> FeedError:
+def error_of(problem: Problem, status: int, message: str) -> errors.FeedError:
     """Return the error of an answer, with advice on what to do about it.
 
     Args:
@@ -70,12 +50,12 @@ def error_of(problem: Problem, status: int, message: str) -> FeedError:
         status: the answer's status.
         message: the error's text.
     """
-    error = _PROBLEMS.get(problem.kind) or _STATUSES.get(status, BadRequest)
-    if error is Trimmed:
-        return Trimmed(message, earliest=problem.earliest)
-    if error is Unauthorized:
-        return Unauthorized(message, advice=_GIVE_CREDENTIALS)
-    if error is Forbidden:
+    error = _PROBLEMS.get(problem.kind) or _STATUSES.get(status, errors.BadRequest)
+    if error is errors.Trimmed:
+        return errors.Trimmed(message, earliest=problem.earliest)
+    if error is errors.Unauthorized:
+        return errors.Unauthorized(message, advice=_GIVE_CREDENTIALS)
+    if error is errors.Forbidden:
         message += " Ask the feed's owner for the right to read it."
     return error(message)
 
