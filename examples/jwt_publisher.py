@@ -7,11 +7,11 @@ the reader may see.
 import os
 
 import jwt
-from sqlalchemy import JSON, Column, Integer, MetaData, String, Table, create_engine
+from shop import engine, feed
 from starlette.applications import Starlette
 from starlette.requests import Request
 
-from zeroeventhub import Principal, TableFeed, feed_routes
+from zeroeventhub import Principal, feed_routes
 from zeroeventhub.errors import Forbidden, Unauthorized, Unavailable
 
 ISSUER = os.environ["ISSUER"]
@@ -50,14 +50,4 @@ def reader(request: Request) -> Principal:
     return READERS[claims["sub"]]
 
 
-engine = create_engine("sqlite:///shop.db")
-columns = [
-    Column("id", Integer, primary_key=True),
-    Column("type", String(40)),
-    Column("data", JSON),
-]
-orders = Table("orders", MetaData(), *columns, sqlite_autoincrement=True)
-orders.metadata.create_all(engine)
-
-feed = TableFeed(orders, data="data", type="type", cursor_secret=os.environ["ORDERS_SECRET"])
 app = Starlette(routes=feed_routes("/orders", feed, engine, authorize=reader))

@@ -3,13 +3,11 @@
 Only nginx may reach it: `uvicorn --host 127.0.0.1 mtls_publisher:app`.
 """
 
-import os
-
-from sqlalchemy import JSON, Column, Integer, MetaData, String, Table, create_engine
+from shop import engine, feed
 from starlette.applications import Starlette
 from starlette.requests import Request
 
-from zeroeventhub import Principal, TableFeed, feed_routes
+from zeroeventhub import Principal, feed_routes
 from zeroeventhub.errors import Forbidden
 
 READERS = {
@@ -27,14 +25,4 @@ async def reader(request: Request) -> Principal:
     return READERS[subject[0]]
 
 
-engine = create_engine("sqlite:///shop.db")
-columns = [
-    Column("id", Integer, primary_key=True),
-    Column("type", String(40)),
-    Column("data", JSON),
-]
-orders = Table("orders", MetaData(), *columns, sqlite_autoincrement=True)
-orders.metadata.create_all(engine)
-
-feed = TableFeed(orders, data="data", type="type", cursor_secret=os.environ["ORDERS_SECRET"])
 app = Starlette(routes=feed_routes("/orders", feed, engine, authorize=reader))

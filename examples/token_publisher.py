@@ -7,27 +7,11 @@ token_publisher:app`; make the tokens and the secret with `secrets.token_urlsafe
 import json
 import os
 
-from sqlalchemy import JSON, Column, Integer, MetaData, String, Table, create_engine
+from shop import engine, feed
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
-from zeroeventhub import (
-    FeedAuthorization,
-    Principal,
-    Quota,
-    TableFeed,
-    bearer_tokens,
-    feed_routes,
-)
-
-engine = create_engine("sqlite:///shop.db")
-columns = [
-    Column("id", Integer, primary_key=True),
-    Column("type", String(40)),
-    Column("data", JSON),
-]
-orders = Table("orders", MetaData(), *columns, sqlite_autoincrement=True)
-orders.metadata.create_all(engine)
+from zeroeventhub import FeedAuthorization, Principal, Quota, bearer_tokens, feed_routes
 
 tokens = json.loads(os.environ["ORDERS_TOKENS"])
 readers = bearer_tokens(
@@ -36,7 +20,6 @@ readers = bearer_tokens(
         tokens["archive"]: Principal(name="archive", quota=Quota(rate=1, burst=10, in_flight=4)),
     }
 )
-feed = TableFeed(orders, data="data", type="type", cursor_secret=os.environ["ORDERS_SECRET"])
 
 app = Starlette(
     routes=feed_routes("/orders", feed, engine, authorize=readers),

@@ -2,6 +2,7 @@
 
 import json
 import runpy
+import sys
 import time
 from pathlib import Path
 
@@ -26,14 +27,17 @@ def example(monkeypatch, tmp_path):
     """A function that runs an example in an empty folder, and writes three orders."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ORDERS_SECRET", SECRET)
+    monkeypatch.syspath_prepend(EXAMPLES)
     engines = []
 
     def run(name):
+        sys.modules.pop("shop", None)
         found = runpy.run_path(str(EXAMPLES / f"{name}.py"))
         engines.append(found["engine"])
+        orders = sys.modules["shop"].orders
         with found["engine"].begin() as connection:
             rows = [{"type": kind, "data": {"is": kind}} for kind in ("placed", "paid", "refunded")]
-            connection.execute(insert(found["orders"]), rows)
+            connection.execute(insert(orders), rows)
         return found
 
     yield run
