@@ -36,7 +36,7 @@ NOTHING from there.
 Handlers are {HANDLERS} threads of one process. Each loads the key, appends one event at the version
 that it has read, and tries again until it is let in; there are as many keys as it takes that each
 has ten events, or 16, or one, with a tenth of the events. Each event is counted once, when it is
-in; all versions are checked behind the run."""
+in; all versions are checked after the run."""
 
 
 def append(stage: Stage) -> Result:
@@ -96,7 +96,7 @@ def _rows(stage: Stage, database: str, url: str) -> Iterator[Row]:
 
 
 def _new(number: int) -> list[NewEvent]:
-    """Make events that nobody has appended."""
+    """Make events that are not appended yet."""
     return [
         NewEvent("OrderPlaced", {"n": n, "amount": 12.5, "note": "x" * 60}, key=f"k{n % 1000}")
         for n in range(number)

@@ -21,7 +21,7 @@ REQUESTS = "each page is a request: 0.5 ms in the event loop beside the reading 
 WRAPPED = "the envelope is made of each row in Python"
 
 TEXT = """\
-Pages of 1,000 events are asked for one behind the other over one connection, with a bare socket
+Pages of 1,000 events are requested one after the other over one connection, with a bare socket
 that follows the cursor and decodes nothing. The ceiling is `COPY (SELECT data FROM …) TO STDOUT`
 through psycopg, without an order, and drops the rows. Every round has new publishers, so that no
 page comes from a cache. Documents of two members are compared with a COPY of the same. Three rows
@@ -77,7 +77,7 @@ _WAYS = {OURS: "jsonb", AS_JSON: "json", AS_TEXT: "text", ENVELOPE: "envelope", 
 
 
 def copied(stage: Stage, table: str) -> Run:
-    """Copy a table to nobody."""
+    """Copy a table, and discard the bytes."""
     with acting("copying", {"database": stage.plain_url, "table": table}) as copying:
         return copying.run({"database": stage.backends})
 

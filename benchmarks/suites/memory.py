@@ -14,7 +14,7 @@ from zeroeventhub.settings import Capacity
 TEXT = """\
 A consumer runs through the long table of `depth`, touching the data of each event. The memory of
 both processes is looked at ten times a second. What the publisher keeps of full pages grows up to
-its bound, and only what comes behind as many events as fill it is counted: of that time, the
+its bound, and only what comes after as many events as fill it is counted: of that time, the
 largest values of the second tenth and of the last tenth are compared."""
 
 PAUSE = 0.1
@@ -51,7 +51,7 @@ def memory(stage: Stage) -> Result:
         "MiB, last tenth",
         rows,
         goals,
-        size=f"{stage.rows:,} events, once, counted behind {filling:,}",
+        size=f"{stage.rows:,} events, once, counted after {filling:,}",
     )
 
 

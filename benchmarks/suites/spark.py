@@ -50,7 +50,7 @@ JDBC source, which reads the table itself in {TASKS} ranges of its key and {ROWS
 at once, and from a feed of it, which is one partition in {TASKS} splits: by pages, or out of the
 files of its archive, into which all had been sealed before. What is written is one
 column, the JSON of each event; in one row, the default columns of the source. In the last two rows
-each document is made into five columns, behind JDBC by `from_json`, behind the feed by the source,
+each document is made into five columns, with JDBC by `from_json`, with the feed by the source,
 and their ratio is to each other. All reach PostgreSQL over TCP, as Java has to. The publisher and
 Spark's Java and Python share the cores: what they take in all is in the last column, in
 seconds of processors for a million events. JDBC has to be let into the database, and its driver is

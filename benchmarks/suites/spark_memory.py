@@ -19,7 +19,7 @@ A load by Arrow, with the default columns, of a history and of one that is {TIME
 the same Spark, which writes it nowhere: what its writer of Parquet holds grows with a file,
 whatever is read. The memory of Java and of its Python workers together is looked at ten times a
 second, and the largest values are compared. Before that the shorter one is loaded once, uncounted.
-Java would take all the heap that it may have before it collects anything, so it is told to take no
+Java would take all the heap that it may have before it collects anything, so it is set to take no
 more than it needs, by `{FRUGAL}`."""
 
 

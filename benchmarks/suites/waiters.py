@@ -68,7 +68,7 @@ def waited(stage: Stage) -> dict[str, float]:
     return {
         "KiB each": memory * 1024 / (WAITERS - 100),
         "% of a core while they wait": 100 * idle,
-        "s until all are told": answers["at"] - committed,
+        "s until all are answered": answers["at"] - committed,
     }
 
 

@@ -90,7 +90,7 @@ def duration(seconds: float | None) -> str:
 
 
 PLAIN_INTERVAL = 5.0
-"""Seconds between two lines of progress, where stderr is no terminal."""
+"""Seconds between two lines of progress, if stderr is not a terminal."""
 
 
 class Meters:

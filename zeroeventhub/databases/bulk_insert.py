@@ -236,8 +236,8 @@ class TableForm:
         """Decode the values of a row from JSON.
 
         Raises:
-            ValueError: it is no object, a value is of another type than its column, or a value that
-                a column needs is missing; the text does not have the value.
+            ValueError: it is not an object, a value is of another type than its column, or a value
+                that a column needs is missing; the error's text does not have the value.
         """
         row = msgspec.structs.astuple(self._decode(raw))
         if (
@@ -252,12 +252,12 @@ class TableForm:
         """Return the values of a row that a program has made.
 
         Raises:
-            ValueError: it has a key that is no column, or lacks a value that a column needs.
+            ValueError: it has a key that is not a column, or lacks a value that a column needs.
         """
         if not row:
             raise ValueError("it has no value")
         if unknown := row.keys() - self.columns.keys():
-            raise ValueError(f"{', '.join(map(repr, sorted(map(str, unknown))))} is no column")
+            raise ValueError(f"{', '.join(map(repr, sorted(map(str, unknown))))} is not a column")
         values = []
         for name, form in self.columns.items():
             # In a column of JSON, None is JSON's null, and a missing value is that of SQL.

@@ -71,7 +71,7 @@ def feed_error(error: exc.SQLAlchemyError | OSError) -> FeedFailure | Unavailabl
         return Unavailable("A statement of the feed's took longer than it may.", retry_after=1)
     if _is(error, "changed"):
         return FeedFailure(
-            "The feed's table, or what its ordering needs beside it, is not what it was."
+            "The feed's table has changed, or what its ordering needs in the database."
         )
     if _is(error, "denied"):
         return FeedFailure("The feed's user lacks a right that its query needs.")

@@ -46,7 +46,7 @@ def time_text(
     value: ColumnElement[Any], text: ColumnElement[Any], stored: ColumnElement[Any]
 ) -> ColumnElement[Any]:
     """Return the JSON of a date or timestamp; make PostgreSQL refuse one that ISO 8601 lacks."""
-    refused = cast(cast(cast(stored, Text), JSON), Text)  # its text is no JSON
+    refused = cast(cast(cast(stored, Text), JSON), Text)  # its text is not JSON
     return case((value.between(_EARLIEST, _LATEST), text), else_=refused)
 
 

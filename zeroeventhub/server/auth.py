@@ -73,7 +73,7 @@ class Quota:
         """Check the limits.
 
         Raises:
-            ConfigurationError: a bound is no number above zero, or a burst has no rate.
+            ConfigurationError: a limit is not a number above zero, or a burst has no rate.
         """
         for name in ("in_flight", "waiters", "burst"):
             value = getattr(self, name)

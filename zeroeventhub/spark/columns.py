@@ -308,7 +308,7 @@ class JsonColumns:
         try:
             return [*map(self._decode, texts_of(data))]
         except msgspec.ValidationError:
-            # A STRING has a value that is no string.
+            # A STRING has a value that is not a string.
             return [_with_texts(self._decode_raw(text), self._row) for text in texts_of(data)]
 
 

@@ -261,7 +261,7 @@ class ArrowDecoder:
         except CutPage:
             page = None
         if page is None or page.events:
-            raise ProtocolError("The checkpoint column of the page has text that is no checkpoint.")
+            raise ProtocolError("A text in the page's column checkpoint is not a checkpoint.")
         return page
 
     def _expect_bounds(self, batch: pa.RecordBatch) -> None:

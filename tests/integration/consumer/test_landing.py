@@ -121,7 +121,7 @@ def test_event_that_names_no_column_is_refused(sqlite):
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ({"customer": "a", "nope": 1}, "'nope' is no column"),
+        ({"customer": "a", "nope": 1}, "'nope' is not a column"),
         ({"id": 1}, "column 'customer' needs a value"),
         ({"customer": "a", "placed": "secret"}, "column 'placed'"),
     ],

@@ -54,7 +54,7 @@ def caching_discovery(subject: Subject) -> None:
         fail("The discovery document says that it may be kept, so a new token comes late.", answer)
 
 
-@check("11", "What is not a full page has Cache-Control: no-store.", v1=True)
+@check("11", "A page that is not full has Cache-Control: no-store.", v1=True)
 def caching_no_store(subject: Subject) -> None:
     subject.sample()
     answers = [answer for answer, _ in subject.pages]
@@ -65,7 +65,7 @@ def caching_no_store(subject: Subject) -> None:
             fail("An answer does not say no-store.", answer)
 
 
-@check("11", "A page that may be kept is the same whenever it is asked for.")
+@check("11", "A page that may be kept is the same each time.")
 def caching_repeats(subject: Subject) -> None:
     for partition, cursor, hint, kept in _kept(subject):
         for _ in range(2):
@@ -182,7 +182,7 @@ def page_media_type(subject: Subject) -> None:
             fail(f"A page came as {answer.media_type}.", answer)
 
 
-@check("2.2", "A page is not compressed where identity is asked for.", v1=True)
+@check("2.2", "A page is not compressed if the request asks for identity.", v1=True)
 def page_encoding(subject: Subject) -> None:
     for answer, _ in _seen(subject):
         encoding = answer.headers.get("content-encoding", "identity").lower()

@@ -140,13 +140,13 @@ def cursor_of_time_before(subject: Subject, partition: int, known: Walk) -> None
             fail(f"{left_out} events of that time or later lie before it.")
 
 
-@_check_time("A time to come gives a cursor.", needs=0)
+@_check_time("A time in the future gives a cursor.", needs=0)
 def cursor_of_time_later(subject: Subject, partition: int, _known: Walk) -> None:
     moment = _text(datetime.now(UTC) + timedelta(days=1))
     subject.page(partition, _cursor_at(subject, partition, moment))
 
 
-_malformed(CURSOR_OF_TIME, "What is no time is 400.")
+_malformed(CURSOR_OF_TIME, "A malformed time is 400.")
 
 
 def _time(event: SentEvent) -> datetime | None:
@@ -220,10 +220,10 @@ def _lag(subject: Subject, partition: int, cursor: str) -> Lag:
 
 
 def _expect_more(subject: Subject) -> None:
-    """Fail if the last answer has a member `more` that is not true, which clients pass over."""
+    """Fail if the last answer has a member `more` that is not true, which clients ignore."""
     document = subject.probe.last and msgspec.json.decode(subject.probe.last.body)
     if document and document.get("more", True) is not True:
-        fail("more is there, and is not true.")
+        fail("The member more has another value than true.")
 
 
 @_check_lag("As many events follow a cursor as lag says.", needs=1)
@@ -247,7 +247,7 @@ def lag_head(subject: Subject, partition: int, _known: Walk) -> None:
         fail("After _last there is nothing, and lag says otherwise.")
 
 
-_malformed(LAG, "The lag of what is no cursor is refused.")
+_malformed(LAG, "The lag of a malformed cursor is refused.")
 
 
 # Pages as Arrow.
@@ -305,7 +305,7 @@ def _lines_of(answer: Answer, partition: int) -> PageText:
         decoder.feed(answer.body)
         page = decoder.page()
     except ZeroEventHubError as error:
-        fail(f"The Arrow stream is no page: {error}", answer)
+        fail(f"The Arrow stream is not a page: {error}", answer)
     rows = [row for batch in page.batches for row in batch.to_pylist()]
     events = [Event(row["data"].encode()) for row in rows]
     return PageText.of(encode_page(Page(events, page.cursor, page.caught_up, page.stop_reached)))
@@ -377,7 +377,7 @@ def cursor_of_count_stop(subject: Subject, partition: int, known: Walk) -> None:
             fail(f"Up to a stop after {stop.count} events, the answer is another.")
 
 
-@_check_count("Where no event follows, the cursor is the one that was asked for.", needs=1)
+@_check_count("If no event follows, the cursor is the requested one.", needs=1)
 def cursor_of_count_nothing(subject: Subject, partition: int, known: Walk) -> None:
     cursor = known.checkpoints[-1].cursor
     for stop in (cursor, known.checkpoints[0].cursor):
@@ -459,7 +459,7 @@ def key_history_nothing(subject: Subject) -> None:
         fail("There are events after a version that was never given.")
 
 
-_malformed(KEY_HISTORY, "A request without a key, or after what is no version, is 400.")
+_malformed(KEY_HISTORY, "A request without a key, or with a malformed version, is 400.")
 
 
 # Segments of the archive.
@@ -492,9 +492,7 @@ def segments(subject: Subject, partition: int, known: Walk) -> None:
     subject.expect_same(known.events[: len(events)], events, "up to the end of files")
 
 
-@_check_segments(
-    "After the last file no file is named, and the cursor is the one that was asked for.", needs=1
-)
+@_check_segments("After the last file the answer has no file, and the requested cursor.", needs=1)
 def segments_end(subject: Subject, partition: int, _known: Walk) -> None:
     cursor, found = FIRST, _files(subject, partition, FIRST)
     while found.parts:
@@ -503,7 +501,7 @@ def segments_end(subject: Subject, partition: int, _known: Walk) -> None:
         cursor = found.cursor
         found = _files(subject, partition, cursor)
     if cursor not in {FIRST, found.cursor}:
-        fail("No file was named, and the cursor is another.")
+        fail("The answer has no file, but another cursor than the requested one.")
 
 
-_malformed(SEGMENTS, "A request for files from no cursor, or from _last, is 400.")
+_malformed(SEGMENTS, "A request for files from a malformed cursor, or from _last, is 400.")

@@ -127,7 +127,7 @@ def layout_order(subject: Subject) -> None:
             child, parent = parent, _parent(known[parent])
 
 
-@check("3", "extensions, where it is there, is a sorted list of names.")
+@check("3", "extensions, if present, is a sorted list of names.")
 def extensions(subject: Subject) -> None:
     listed = subject.document().get("extensions")
     if listed is None:
@@ -141,7 +141,7 @@ def extensions(subject: Subject) -> None:
             _fail(subject, f"{name} is listed without stop.")
 
 
-@check("9.1", "What a feed does not list is answered with 404.")
+@check("9.1", "The path of an extension that a feed does not list is 404.")
 def extensions_absent(subject: Subject) -> None:
     place = subject.place()
     for name, given in EXTENSION_REQUESTS.items():
@@ -151,7 +151,7 @@ def extensions_absent(subject: Subject) -> None:
             expect(answer, f"{suffix} of {name}, which is not listed,", _NOT_FOUND)
 
 
-@check("9.1", "Parameters of what is not listed are passed over.")
+@check("9.1", "Parameters of extensions that are not listed are ignored.")
 def extensions_ignored(subject: Subject) -> None:
     partition = subject.partitions()[0]
     for name, value in ((STOP, ""), (WAIT, "x"), (EVENT_TYPES, ";")):

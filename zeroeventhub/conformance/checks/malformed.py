@@ -47,7 +47,7 @@ def partition_missing(subject: Subject) -> None:
     expect(subject.send([token, cursor]), "A request without partition", BAD_REQUEST)
 
 
-@check("2.1", "What is no partition's number is answered with 400.")
+@check("2.1", "A malformed partition is answered with 400.")
 def partition_malformed(subject: Subject) -> None:
     for number in (*_BAD_NUMBERS, "9" * 40):
         answer = subject.send(subject.parameters(number))
@@ -78,14 +78,14 @@ def cursor_malformed(subject: Subject) -> None:
         expect(answer, f"The cursor {_shown(cursor)}", *BAD_CURSOR_STATUSES)
 
 
-@check("2.1", "A parameter that is there twice is answered with 400.", v1=True)
+@check("2.1", "A parameter that occurs twice is answered with 400.", v1=True)
 def parameters_twice(subject: Subject) -> None:
     complete = [*subject.parameters(), ("pagesizehint", "1")]
     for parameter in complete:
         expect(subject.send([*complete, parameter]), f"{parameter[0]} twice", BAD_REQUEST)
 
 
-@check("2.1", "A parameter that the feed does not know is passed over.", v1=True)
+@check("2.1", "A parameter that the feed does not know is ignored.", v1=True)
 def parameters_unknown(subject: Subject) -> None:
     unknown = ("conformance-unknown", "1")
     answer = subject.ask(subject.partitions()[0], FIRST, [unknown, unknown, ("pagesizehint", "1")])
@@ -110,7 +110,7 @@ def faults_order(subject: Subject) -> None:
     expect(answer, "A bad token with an unknown partition", CONFLICT)
 
 
-@check("2.1", "A Range is passed over: a part of a page would be a cut page.")
+@check("2.1", "A Range is ignored: a part of a page would be a cut page.")
 def range_(subject: Subject) -> None:
     answer = subject.ask(subject.partitions()[0], FIRST, headers={"Range": "bytes=0-3"})
     expect(answer, "A request with a Range")
@@ -128,7 +128,7 @@ def methods(subject: Subject) -> None:
             fail("The answer does not say what is allowed.")
 
 
-@check("2.1", "A hint that is no number is answered with 400.", v1=True)
+@check("2.1", "A hint that is not a number is answered with 400.", v1=True)
 def pagesizehint_malformed(subject: Subject) -> None:
     expect_refusals(subject, "pagesizehint", _BAD_NUMBERS)
 
@@ -160,7 +160,7 @@ def _size(section: str, name: str, sentence: str, hints: Sequence[str], most: in
 
 
 _size("4", "pagesizehint-one", "A hint of 1 gives one event, and moves on.", ["1"], 1)
-_size("4", "pagesizehint-zero", "A hint of 0 is taken for 1.", ["0"], 1)
+_size("4", "pagesizehint-zero", "A hint of 0 counts as 1.", ["0"], 1)
 _size(
     "4",
     "pagesizehint-huge",

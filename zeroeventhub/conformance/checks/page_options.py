@@ -43,7 +43,7 @@ def event_types_both(subject: Subject) -> None:
     expect(answer, "A request with both", BAD_REQUEST)
 
 
-@_check_types("Only events of the types asked for come.", needs=1)
+@_check_types("Only events of the requested types come.", needs=1)
 def event_types(subject: Subject, partition: int, known: Walk) -> None:
     if subject.page(partition, FIRST, [(_ONLY, _NO_TYPE)]).events:
         fail("An event came, though its type was not asked for.")
@@ -90,7 +90,7 @@ def event_types_empty(subject: Subject, partition: int, known: Walk) -> None:
         _expect(subject, partition, known.events[:25], parameter, "with a list without a type")
 
 
-@_check_types("A list of too many types, or of what is no type's name, is 400.")
+@_check_types("A list of too many types, or with a malformed one, is 400.")
 def event_types_malformed(subject: Subject) -> None:
     for name in (_ONLY, _SKIP):
         expect_refusals(subject, name, _BAD_TYPES)
@@ -224,7 +224,7 @@ def wait(subject: Subject, partition: int, _known: Walk) -> None:
             fail(f"With wait={wait} an empty page came after {answer.seconds:.2f} s.")
 
 
-@_check_wait("Where there are events, nothing is waited for.", needs=1)
+@_check_wait("If there are events, the answer comes at once.", needs=1)
 def wait_events(subject: Subject, partition: int, _known: Walk) -> None:
     for wait in ("3", "999999999"):
         answer = subject.ask(partition, FIRST, [("pagesizehint", "1"), ("wait", wait)])
@@ -233,14 +233,14 @@ def wait_events(subject: Subject, partition: int, _known: Walk) -> None:
             fail(f"Events that were there came after {answer.seconds:.1f} s.")
 
 
-@_check_wait("The page of _last is never waited for.")
+@_check_wait("The page of _last comes at once.")
 def wait_last(subject: Subject) -> None:
     answer = subject.ask(subject.partitions()[0], LAST, [("wait", "3")])
     if answer.seconds > _AT_ONCE:
         fail(f"The page of _last came after {answer.seconds:.1f} s.")
 
 
-@_check_wait("A wait that is no number is 400.")
+@_check_wait("A wait that is not a number is 400.")
 def wait_malformed(subject: Subject) -> None:
     waits = ("x", "-1", "1e1", "", ".5", "5.", "1.2.3", "NaN", "\u0661", "1" * 10)
     expect_refusals(subject, "wait", waits)

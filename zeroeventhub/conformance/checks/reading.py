@@ -46,7 +46,7 @@ def page_sizes(subject: Subject, partition: int, known: Walk) -> None:
         subject.expect_same(expected, events, f"in pages of {size}")
 
 
-@check("6", "Every checkpoint's cursor goes on right after it.", v1=True, needs=2)
+@check("6", "A read from a checkpoint's cursor begins right after it.", v1=True, needs=2)
 def cursors_resume(subject: Subject, partition: int, known: Walk) -> None:
     checkpoints = known.need_inner()
     step = max(1, len(checkpoints) // _MOST_CURSORS)
@@ -69,7 +69,7 @@ def events_once(subject: Subject, _partition: int, known: Walk) -> None:
         note(f"{repeated} ids came more than once, as exactlyOnce=false allows.")
 
 
-@check("6", "At the head comes an empty page that gives the cursor back.", v1=True, needs=0)
+@check("6", "A read at the head is an empty page with the same cursor.", v1=True, needs=0)
 def head(subject: Subject, partition: int, _known: Walk) -> None:
     for _ in range(_TRIES):
         cursor, _ = subject.head(partition, strict=True)
@@ -133,7 +133,7 @@ def partition_count(subject: Subject) -> None:
         expect(subject.send([("n", str(count)), cursor]), f"n={count}", BAD_REQUEST)
 
 
-@_check_v1("An n that is no number is 400.")
+@_check_v1("An n that is not a number is 400.")
 def partition_count_malformed(subject: Subject) -> None:
     _, cursor = subject.parameters()
     for count in ("x", "", "1.5", "-1", "9" * 30):
@@ -156,7 +156,7 @@ def several_cursors(subject: Subject) -> None:
         fail("There is no checkpoint for each of the partitions.")
 
 
-@_check_v1("Headers come only if they are asked for, and by name.", needs=1)
+@_check_v1("Headers come only if they are requested, and by name.", needs=1)
 def headers(subject: Subject, partition: int, known: Walk) -> None:
     if any(event.headers for event in known.events):
         fail("Headers came, though none was asked for.", known.pages[0][0])
