@@ -258,7 +258,7 @@ class SegmentPart(msgspec.Struct, frozen=True, rename={"upto": "upTo"}):
 
     Attributes:
         url: the file's URL, which answers requests for ranges of bytes. It may hold a signature
-            that gives access to everybody.
+            that gives access to every reader.
         size: the file's size in bytes.
         after: the position (the file's column `position`) after which the events begin.
         upto: the position of the last event.
@@ -324,7 +324,7 @@ class TypeFilter:
 
     Attributes:
         names: types of events; the case of ASCII letters does not matter.
-        skip: whether to leave these types out, instead of all others.
+        skip: whether to skip these types, instead of reading only these.
     """
 
     names: frozenset[str]
