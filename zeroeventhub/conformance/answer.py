@@ -32,7 +32,7 @@ _OK = 200
 
 @dataclass(frozen=True)
 class Answer:
-    """Hold a request and its answer.
+    """A request and its answer.
 
     Attributes:
         method: the request's method.
@@ -79,7 +79,7 @@ class Answer:
 
 
 class Outcome(StrEnum):
-    """Name how a check ended."""
+    """The result of a check."""
 
     PASS = "pass"  # noqa: S105 - not a password
     NOTE = "note"
@@ -115,13 +115,13 @@ def note(reason: str, answer: Answer | None = None) -> NoReturn:
 
 
 def skip(reason: str, answer: Answer | None = None) -> NoReturn:
-    """End a check that this feed, in its present state, gives no chance to make."""
+    """End a check that the feed's present content does not allow to make."""
     raise Finding(Outcome.SKIP, reason, answer)
 
 
 @dataclass(frozen=True)
 class SentEvent:
-    """Hold an event's decoded data, with exact numbers, and its headers (v1 only)."""
+    """An event's decoded data, with exact numbers, and its headers (v1 only)."""
 
     data: Any
     headers: dict[str, Any] | None = None
@@ -139,7 +139,7 @@ class SentEvent:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Hold a checkpoint, its flags, and the count of events before it."""
+    """A checkpoint, its flags, and the count of events before it."""
 
     cursor: str
     count: int
@@ -149,7 +149,7 @@ class Checkpoint:
 
 @dataclass
 class PageText:
-    """Hold the events, checkpoints and faults of a page.
+    """The events, checkpoints and faults of a page.
 
     Attributes:
         events: all events, with or without a checkpoint after them.

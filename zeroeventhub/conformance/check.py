@@ -26,7 +26,7 @@ _V1_SECTION = "12"
 
 @dataclass(frozen=True)
 class Result:
-    """Hold the result of a check.
+    """The result of a check.
 
     Attributes:
         name: the check's name.
@@ -54,7 +54,7 @@ Run = Callable[[Subject], None]
 
 @dataclass(frozen=True)
 class Check:
-    """Hold one check.
+    """A check.
 
     Attributes:
         name: its name, for `--only`.
@@ -167,7 +167,7 @@ def check_feed(
     if not v2 and partitions is None:
         raise ConfigurationError(
             f"{probe.address} does not answer discovery ({first.status}); if it is a feed of "
-            "ZeroEventHub v1, say how many partitions it has."
+            "ZeroEventHub v1, give its number of partitions."
         )
     # Each version has its own probe, because checks look at all refusals of a probe.
     subject_v1 = _v1_subject(Probe(url, http), partitions)
@@ -199,7 +199,9 @@ def _greet(probe: Probe) -> Answer:
     except Finding as finding:
         raise Unreachable(f"{probe.address} cannot be reached. {finding.reason}") from None
     if answer.status in {401, 403}:
-        raise Forbidden(f"{probe.address} asks who you are ({answer.status}): give a header by -H.")
+        raise Forbidden(
+            f"{probe.address} needs credentials ({answer.status}): give a header by -H."
+        )
     if answer.status in {404, 405, 410}:
         raise NotFound(f"There is no feed at {probe.address} ({answer.status}).")
     if 300 <= answer.status < 400:  # noqa: PLR2004 - the class of redirections

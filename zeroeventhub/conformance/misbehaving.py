@@ -61,7 +61,10 @@ def judge(scenario: Scenario, run: Run, body: bytes) -> dict[str, Any]:
                 sequence.append(partition)
             error = document.get("error", error)
     except (ValueError, TypeError, RecursionError, AttributeError) as problem:
-        return {"passed": False, "reasons": [f"What was applied cannot be read: {problem}"]}
+        return {
+            "passed": False,
+            "reasons": [f"The report of what was applied cannot be read: {problem}"],
+        }
     for partition in sorted({*scenario.applied, *applied}):
         expected = [_read(data.encode()) for data in scenario.applied.get(partition, ())]
         got = applied[partition]
@@ -69,7 +72,7 @@ def judge(scenario: Scenario, run: Run, body: bytes) -> dict[str, Any]:
         if got != expected and not short:
             reasons.append(
                 f"Partition {partition}: {len(expected)} events should have been applied, "
-                f"and {len(got)} were, or different ones."
+                f"but {len(got)} were, or different ones."
             )
     if (error is not None) != (scenario.error is not None) and not scenario.may_fail:
         wanted = scenario.error or "none"

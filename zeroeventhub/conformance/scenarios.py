@@ -60,7 +60,7 @@ script("6", "length-long", "Content-Length is too large: the connection closes b
 )
 script("15.1", "hang-up", "The connection closes without an answer.")(Reply(hang_up=True), _RETRY)
 script("15.1", "drip", "The answer comes byte by byte.")(Reply(_END, pause=0.005))
-script("2.2", "gzip", "The answer is compressed, though identity was asked for.")(
+script("2.2", "gzip", "The answer is compressed, though the request asked for identity.")(
     Reply(gzip.compress(_END), headers=(("Content-Encoding", "gzip"),)),
     "Unpacks it within bounds, or ends in an error.",
     may_fail=True,

@@ -187,7 +187,7 @@ def page_encoding(subject: Subject) -> None:
     for answer, _ in _seen(subject):
         encoding = answer.headers.get("content-encoding", "identity").lower()
         if encoding != "identity":
-            fail(f"A page came as {encoding}, though identity was asked for.", answer)
+            fail(f"A page came as {encoding}, though the request asked for identity.", answer)
 
 
 # Refusals.
@@ -237,14 +237,14 @@ def problem_documents(subject: Subject) -> None:
             if not isinstance(document.get(member), str):
                 fail(f"A problem document has no {member}.", answer)
         if ("earliestCursor" in document) is not str(document["type"]).endswith("/trimmed"):
-            fail("earliestCursor is there with trimmed, and only there.", answer)
+            fail("earliestCursor belongs to a problem of kind trimmed, and to no other.", answer)
 
 
 @check("10.2", "The type of a problem is one of the specification's kinds.", v1=True)
 def problem_kinds(subject: Subject) -> None:
     for answer in _refusals(subject):
         if answer.media_type != _PROBLEM:
-            skip("Refusals are no problem documents.", answer)
+            skip("Refusals are not problem documents.", answer)
         start, _, kind = str(_decode(answer).get("type")).rpartition("/")
         if start != "urn:zeroeventhub:problem" or kind not in _KINDS.get(answer.status, {kind}):
             fail(f"Status {answer.status} came with a type of its own.", answer)

@@ -130,7 +130,7 @@ def cursor_of_time_before(subject: Subject, partition: int, known: Walk) -> None
     places = {event.identity: place for place, event in enumerate(known.events)}
     timed = [(event, time) for event in known.events if (time := _time(event)) is not None]
     if not timed or len(places) < len(known.events):
-        skip("Beyond that, the events do not say their time (CloudEvents do).")
+        skip("The rest is not checked: only CloudEvents have a time.")
     for _, time in timed[:: max(1, len(timed) // 5)][:5]:
         cursor = _cursor_at(subject, partition, _text(time))
         following = subject.read(partition, cursor, 1, [("pagesizehint", "1")])
@@ -170,7 +170,7 @@ _PIECES = 4
 def _split(subject: Subject, partition: int, count: int, **bounds: str) -> list[str]:
     cursors: list[str] = subject.get(SPLITS, partition, count=str(count), **bounds)
     if len(cursors) > count + 1:
-        fail(f"{len(cursors) - 1} pieces came, and {count} were asked for.")
+        fail(f"{len(cursors) - 1} pieces came, but {count} were requested.")
     return cursors
 
 
@@ -195,7 +195,7 @@ def splits_bounds(subject: Subject, partition: int, known: Walk) -> None:
     start, stop = known.need_inner()[0], known.checkpoints[-1]
     cursors = _split(subject, partition, _PIECES, cursor=start.cursor, stop=stop.cursor)
     if (cursors[0], cursors[-1]) != (start.cursor, stop.cursor):
-        fail("The first and the last boundary are not those asked for.")
+        fail("The first and the last boundary are not the requested ones.")
     events = _read_pieces(subject, partition, cursors)
     subject.expect_same(known.events[start.count : stop.count], events, "in pieces")
     if len(events) != stop.count - start.count:
@@ -244,7 +244,7 @@ def lag(subject: Subject, partition: int, known: Walk) -> None:
 @_check_lag("After _last there are 0 events, 0 seconds old.", needs=0)
 def lag_head(subject: Subject, partition: int, _known: Walk) -> None:
     if _lag(subject, partition, LAST) != Lag(0, 0):
-        fail("After _last there is nothing, and lag says otherwise.")
+        fail("The lag after _last is not 0 events and 0 seconds.")
 
 
 _malformed(LAG, "The lag of a malformed cursor is refused.")
@@ -267,7 +267,7 @@ def _accepting(subject: Subject, partition: int, cursor: str, accept: str | None
     headers = {} if accept is None else {"Accept": accept}
     answer = subject.ask(partition, cursor, [("pagesizehint", "5")], headers=headers)
     if accept == _PREFERRED and not (answer.ok and answer.media_type == ARROW_TYPE):
-        fail(f"Arrow was asked for; {answer.status}, {answer.media_type} came.")
+        fail(f"Arrow was requested; {answer.status}, {answer.media_type} came.")
     return answer
 
 
@@ -279,7 +279,7 @@ def _places(subject: Subject) -> tuple[int, list[str]]:
 @_check_arrow("A page is the same as Arrow and in lines.")
 def arrow(subject: Subject) -> None:
     if find_spec("pyarrow") is None:
-        skip("It takes pyarrow to see, which the extra [arrow] installs.")
+        skip("The check needs pyarrow, which the extra [arrow] installs.")
     partition, places = _places(subject)
     for cursor in places:
         before, answer, after = (
@@ -345,7 +345,7 @@ def _count(
         CURSOR_OF_COUNT, partition, cursor=cursor, events=str(events), stop=stop
     )
     if found.events > events:
-        fail(f"{found.events} events were counted, and {events} were asked for.")
+        fail(f"{found.events} events were counted, but {events} were requested.")
     return found
 
 
@@ -374,7 +374,7 @@ def cursor_of_count_stop(subject: Subject, partition: int, known: Walk) -> None:
     for events in (stop.count, stop.count + 1):
         found = _count(subject, partition, FIRST, events, stop.cursor)
         if found != CountedCursor(stop.cursor, stop.count):
-            fail(f"Up to a stop after {stop.count} events, the answer is another.")
+            fail(f"With a stop after {stop.count} events, the answer is not that stop and number.")
 
 
 @_check_count("If no event follows, the cursor is the requested one.", needs=1)
@@ -382,7 +382,7 @@ def cursor_of_count_nothing(subject: Subject, partition: int, known: Walk) -> No
     cursor = known.checkpoints[-1].cursor
     for stop in (cursor, known.checkpoints[0].cursor):
         if _count(subject, partition, cursor, 5, stop) != CountedCursor(cursor, 0):
-            fail("There is nothing to count, and the answer is another.")
+            fail("There is nothing to count, but the answer is not 0 events and the same cursor.")
 
 
 _malformed(CURSOR_OF_COUNT, "A number of events that is not 1 to 1000000 is 400.")
@@ -398,7 +398,7 @@ def _history(subject: Subject, key: str, after: int = 0, **extra: str) -> KeyPag
     given = {"key": key, "after-version": str(after), **extra}
     found: KeyPage = subject.get(KEY_HISTORY, None, **given)
     if found.versions and found.versions[0] <= after:
-        fail("The versions do not rise from the one that was asked for.")
+        fail("The versions do not rise from the requested one.")
     _expect_more(subject)
     return found
 
@@ -419,7 +419,7 @@ def _key(subject: Subject) -> tuple[str, list[str]]:
     most = sorted(keys, key=lambda key: -len(keys[key]))[:_MOST]
     found = next((key for key in most if _history(subject, key).events), None)
     if found is None:
-        skip("It takes events with a partitionkey, and versions of it, to see.")
+        skip("The check needs events with a partitionkey that has versions.")
     return found, keys[found]
 
 
@@ -447,7 +447,7 @@ def key_history_pages(subject: Subject) -> None:
             fail(f"One event was asked for after version {after}, and another answer came.")
         after = expected[0]
         if after != whole.versions[-1] and not one.more:
-            fail("There are more events, and the answer does not say so.")
+            fail("There are more events, but the answer does not say so.")
 
 
 @_check_key("Of an unknown key, and after the last version, there are no events.")
@@ -470,7 +470,7 @@ _MOST_FILES = 100
 def _files(subject: Subject, partition: int, cursor: str) -> Segments:
     found: Segments = subject.get(SEGMENTS, partition, cursor=cursor)
     if len(found.parts) > _MOST_FILES:
-        fail(f"{len(found.parts)} files were named, and {_MOST_FILES} may be.")
+        fail(f"{len(found.parts)} files were named; {_MOST_FILES} are allowed.")
     return found
 
 
@@ -497,7 +497,7 @@ def segments_end(subject: Subject, partition: int, _known: Walk) -> None:
     cursor, found = FIRST, _files(subject, partition, FIRST)
     while found.parts:
         if found.cursor == cursor:
-            fail("Files were named, and the cursor stays where it was.")
+            fail("The answer has files, but the requested cursor.")
         cursor = found.cursor
         found = _files(subject, partition, cursor)
     if cursor not in {FIRST, found.cursor}:

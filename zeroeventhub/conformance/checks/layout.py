@@ -170,7 +170,7 @@ def discovery_again(subject: Subject) -> None:
         if subject.document().get("partitions") != before:
             fail("The layout is another, but the token is the same.")
         return
-    skip("The token changed while it was looked at.")
+    skip("The token changed during the check.")
 
 
 @check("4", "The token that discovery gives is the one that events take.")
@@ -207,7 +207,7 @@ def token_missing(subject: Subject) -> None:
 
 @check("8.1", "A token is refused as soon as discovery gives another.")
 def token_rotation(_subject: Subject) -> None:
-    skip("The layout would have to change, and nothing is changed here.")
+    skip("The check would need a change of the layout, and makes none.")
 
 
 def _entries(subject: Subject) -> list[dict[str, Any]]:

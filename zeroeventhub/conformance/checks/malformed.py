@@ -154,7 +154,7 @@ def _size(section: str, name: str, sentence: str, hints: Sequence[str], most: in
             compared = max(wanted, min(len(events), len(known.events)))
             subject.expect_same(known.events[:compared], events, f"with the hint {hint[:13]}")
             if len(page.events) > most:
-                fail(f"{len(page.events)} events came where {most} at most were to come.", answer)
+                fail(f"{len(page.events)} events came; at most {most} were requested.", answer)
 
     register(section, name, sentence, run, v1=True)
 

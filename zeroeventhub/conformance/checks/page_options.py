@@ -46,7 +46,7 @@ def event_types_both(subject: Subject) -> None:
 @_check_types("Only events of the requested types come.", needs=1)
 def event_types(subject: Subject, partition: int, known: Walk) -> None:
     if subject.page(partition, FIRST, [(_ONLY, _NO_TYPE)]).events:
-        fail("An event came, though its type was not asked for.")
+        fail("An event of a type came that was not requested.")
     for name in _types(known):
         expected = [event for event in known.events if _type(event) == name]
         _expect(subject, partition, expected, (_ONLY, f";{name};{_NO_TYPE}"), f"of type {name}")
@@ -65,7 +65,7 @@ def event_types_skip(subject: Subject, partition: int, known: Walk) -> None:
 def event_types_case(subject: Subject, partition: int, known: Walk) -> None:
     names = _types(known)
     if not names:
-        skip("The events do not say their type (CloudEvents do).")
+        skip("The events have no types: they are not CloudEvents.")
     for name in names:
         expected = [event for event in known.events if _type(event) == name]
         _expect(subject, partition, expected, (_ONLY, name.swapcase()), f"of {name.swapcase()}")

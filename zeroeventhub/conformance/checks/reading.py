@@ -25,7 +25,7 @@ def reading(subject: Subject) -> None:
             raise known.broken
     _, known = subject.sample()
     if not known.at_head:
-        skip(f"There is more than is read here: {len(known.events):,} events were in order.")
+        skip(f"The check did not read to the head: {len(known.events):,} events were in order.")
 
 
 @check("14", "Reading again from the start gives the same events.", v1=True, needs=1)
@@ -111,7 +111,7 @@ def closed(subject: Subject) -> None:
             if page.cursor == cursor:
                 break
         else:
-            fail("At its end the cursor goes on moving.")
+            fail("At the end of a closed partition the cursor still moves.")
 
 
 # What only ZeroEventHub v1 has.
@@ -129,7 +129,7 @@ def partition_count(subject: Subject) -> None:
         answer = subject.send([("n", str(count)), cursor])
         if answer.ok and count:
             subject.understand(answer, subject.partitions()[0])
-            note(f"n={count} is emulated, as ZeroEventHub v1 leaves it free.", answer)
+            note(f"n={count} is emulated, which ZeroEventHub v1 allows.", answer)
         expect(subject.send([("n", str(count)), cursor]), f"n={count}", BAD_REQUEST)
 
 
@@ -159,7 +159,7 @@ def several_cursors(subject: Subject) -> None:
 @_check_v1("Headers come only if they are requested, and by name.", needs=1)
 def headers(subject: Subject, partition: int, known: Walk) -> None:
     if any(event.headers for event in known.events):
-        fail("Headers came, though none was asked for.", known.pages[0][0])
+        fail("Headers came, though none were requested.", known.pages[0][0])
     page = subject.page(partition, FIRST, [("headers", "_all"), ("pagesizehint", "25")])
     subject.expect_same(known.events[: len(page.settled)], page.settled, "with headers")
     names = sorted({name for event in page.events for name in event.headers or {}})
@@ -168,9 +168,9 @@ def headers(subject: Subject, partition: int, known: Walk) -> None:
     page = subject.page(partition, FIRST, [("headers", names[0]), ("pagesizehint", "25")])
     found = {name for event in page.events for name in event.headers or {}}
     if found - {names[0]}:
-        note(f"{names[0]} was asked for, and more came as well.", subject.probe.last)
+        note(f"{names[0]} was requested, and more came as well.", subject.probe.last)
     if names[0] not in found:
-        fail(f"{names[0]} was asked for, and did not come.")
+        fail(f"{names[0]} was requested, but did not come.")
 
 
 @_check_v1("The events are those that FeedAPI v2 gives.")
