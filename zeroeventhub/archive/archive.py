@@ -285,6 +285,7 @@ class Archive:
         """Return whether the newest manifest lists a segment; delete its files if it does not."""
         if any(segment.name == one.name for one in self.look().segments):
             return True
+        # A retry writes new files, as another process may already treat these as abandoned.
         self.objects.delete([_path(segment), _path(segment, PLACES)])
         return False
 

@@ -164,6 +164,7 @@ def _serve_layouts(layouts: Sequence[_Layout], events: _Events, refusals: int) -
             return problem(409, "token-changed")
         if int(partition) not in {int(entry["id"]) for entry in layout}:
             return problem(400, "bad-request")
+        # Partitions share their positions: an heir starts where its ancestor ended.
         left = {at: data for at, data in events[int(partition)].items() if at >= place}
         chosen = dict(sorted(left.items())[:PAGE])
         end = max(chosen, default=place - 1) + 1

@@ -395,7 +395,7 @@ class LongPoll:
         if is_ending():
             return None
         version = self._head.version
-        # A read for several readers is on behalf of none, so that it queues as one of its own.
+        # A read for several readers counts for none: it must not queue after the reads of one.
         reader = READER.get() if len(readers) == 1 else ""
         # Cancelling the read would cost its connection.
         with anyio.CancelScope(shield=True), on_behalf_of(reader):

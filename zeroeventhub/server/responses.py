@@ -90,6 +90,7 @@ def preferred_coding(
     """Return the coding that a client names and prefers to an uncompressed body of this size."""
     accepted = qualities(request, "accept-encoding")
     if accepted.get("identity", accepted.get("*", 1.0)) == 0:
+        # A client that refuses an uncompressed body need not name a coding.
         accepted = {coding.name: accepted.get("*", 0.0) for coding in codings} | accepted
     elif size < LEAST:
         return None
