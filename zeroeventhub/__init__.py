@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from zeroeventhub.consumer.lag import async_lag, lag
     from zeroeventhub.consumer.observer import Observer
     from zeroeventhub.consumer.page import AsyncPendingPage, PendingPage
+    from zeroeventhub.consumer.store.cursor_store import CursorStatus, CursorStore
     from zeroeventhub.consumer.store.dead_letters import DeadLetter
-    from zeroeventhub.consumer.store.store import CursorStatus, CursorStore
     from zeroeventhub.consumer.store.tables import cursor_metadata, cursor_tables
     from zeroeventhub.event_log import EventLog, ExpectedVersion, KeptEvent, KeyedTable, NewEvent
     from zeroeventhub.feed import AsyncExtendedFeed, AsyncFeed, ExtendedFeed, Feed
@@ -111,8 +111,8 @@ _LAZY = {
     "AsyncPendingPage": "consumer.page",
     "Compaction": "publisher.compaction",
     "Consumer": "consumer.consumer",
-    "CursorStatus": "consumer.store.store",
-    "CursorStore": "consumer.store.store",
+    "CursorStatus": "consumer.store.cursor_store",
+    "CursorStore": "consumer.store.cursor_store",
     "DeadLetter": "consumer.store.dead_letters",
     "EventLog": "event_log",
     "ExpectedVersion": "event_log",

@@ -6,7 +6,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from zeroeventhub import Event, Page
-from zeroeventhub.consumer.landing import insert_events
+from zeroeventhub.consumer.event_insert import insert_events
 from zeroeventhub.wire.ndjson import PageDecoder, encode_page
 
 

@@ -24,10 +24,10 @@ from zeroeventhub.cli.table_options import open_database
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.config import Failures
 from zeroeventhub.consumer.consumer import Consumer
-from zeroeventhub.consumer.landing import LandingTable
+from zeroeventhub.consumer.event_insert import LandingTable
 from zeroeventhub.consumer.observer import Observer
 from zeroeventhub.consumer.page import PendingPage
-from zeroeventhub.consumer.store.store import CursorStore
+from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.errors import ConfigurationError, printable
 from zeroeventhub.protocol import EVENT_TYPES, FIRST, TypeFilter
 from zeroeventhub.wire.documents import encode_info

@@ -24,7 +24,7 @@ from zeroeventhub.cli.output import Answer, answering, confirm, duration, table
 from zeroeventhub.cli.table_options import open_database, reflect
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.lag import lag as find_lag
-from zeroeventhub.consumer.store.store import CursorStatus, CursorStore
+from zeroeventhub.consumer.store.cursor_store import CursorStatus, CursorStore
 from zeroeventhub.errors import ConfigurationError, printable
 from zeroeventhub.protocol import FIRST
 from zeroeventhub.spark.offsets import committed_offsets

@@ -8,8 +8,8 @@ from sqlalchemy import Connection, Engine
 from zeroeventhub.cli.cursors import TIME_FORMAT, consumer_options, expect_consumer
 from zeroeventhub.cli.options import option_group, partition_option, yes_option
 from zeroeventhub.cli.output import Answer, answering, confirm
+from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.consumer.store.dead_letters import DeadLetter
-from zeroeventhub.consumer.store.store import CursorStore
 from zeroeventhub.errors import ConfigurationError, printable
 
 __all__ = ["dead_letters"]

@@ -50,7 +50,7 @@ from zeroeventhub.cli.table_options import open_database
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.consumer import Consumer
 from zeroeventhub.consumer.page import PendingPage
-from zeroeventhub.consumer.store.store import CursorStore
+from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.statements import row_number, upsert
 from zeroeventhub.errors import ConfigurationError, Unreachable, require

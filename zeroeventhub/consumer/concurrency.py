@@ -18,10 +18,10 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
 from zeroeventhub.consumer.config import Config
-from zeroeventhub.consumer.landing import prepare_rows
+from zeroeventhub.consumer.event_insert import prepare_rows
 from zeroeventhub.consumer.page import DecodeHint
 from zeroeventhub.consumer.steps import Fetch, Stopped
-from zeroeventhub.driving import blocking
+from zeroeventhub.coroutines import blocking
 from zeroeventhub.protocol import Page
 from zeroeventhub.wire.ndjson import PageEvents
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from zeroeventhub.consumer.observer import Observer
-from zeroeventhub.consumer.store.store import CursorStore, check_consumer_name
+from zeroeventhub.consumer.store.cursor_store import CursorStore, check_consumer_name
 from zeroeventhub.databases import database_of
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import Event, TypeFilter

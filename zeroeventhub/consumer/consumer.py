@@ -21,9 +21,9 @@ from zeroeventhub.consumer.page import AsyncPendingPage, DecodeHint, PendingPage
 from zeroeventhub.consumer.progress_reporter import ProgressReporter
 from zeroeventhub.consumer.runner import Runner
 from zeroeventhub.consumer.steps import Deliver, Discover, Fetch, Pause, Step
-from zeroeventhub.consumer.store.store import CursorStore
+from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.consumer.store_session import carry_out, in_store
-from zeroeventhub.driving import blocking, next_step, settled
+from zeroeventhub.coroutines import blocking, next_step, settled
 from zeroeventhub.errors import ConfigurationError, ZeroEventHubError
 from zeroeventhub.protocol import FIRST, Event, TypeFilter
 from zeroeventhub.wire.cloud_event import event_identity, event_key

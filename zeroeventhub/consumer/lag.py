@@ -9,9 +9,9 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from zeroeventhub.client import AsyncClient, Client
-from zeroeventhub.consumer.store.store import CursorStore
+from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.consumer.store_session import in_store
-from zeroeventhub.driving import blocking, settled
+from zeroeventhub.coroutines import blocking, settled
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import FIRST, LAG, Event, Lag, Page, Partition
 from zeroeventhub.wire.cloud_event import event_time

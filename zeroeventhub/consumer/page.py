@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine, NullPool
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from zeroeventhub.consumer.landing import insert_events
+from zeroeventhub.consumer.event_insert import insert_events
 from zeroeventhub.databases.bulk_insert import TableForm, table_form
 from zeroeventhub.errors import ConfigurationError
 

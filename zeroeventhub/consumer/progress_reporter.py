@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from zeroeventhub.consumer.config import Config
 from zeroeventhub.consumer.observer import RunLog
 from zeroeventhub.consumer.store_session import in_store
-from zeroeventhub.driving import blocking, settled
+from zeroeventhub.coroutines import blocking, settled
 from zeroeventhub.errors import ConfigurationError, ZeroEventHubError
 from zeroeventhub.protocol import FIRST, LAST
 

@@ -36,8 +36,8 @@ from zeroeventhub.consumer.steps import (
     Stopped,
 )
 from zeroeventhub.consumer.store_session import carry_out, in_store
+from zeroeventhub.coroutines import drive, drop_traceback, settled
 from zeroeventhub.databases import database_of
-from zeroeventhub.driving import drive, drop_traceback, settled
 from zeroeventhub.errors import ConfigurationError, Fenced, StoreUnavailable
 
 __all__ = ["Runner"]

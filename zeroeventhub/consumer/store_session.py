@@ -8,7 +8,7 @@ from sqlalchemy.exc import DatabaseError
 
 from zeroeventhub.consumer.config import Config
 from zeroeventhub.consumer.steps import Advance, Claim, End, Inherit, Load, Release, Step
-from zeroeventhub.consumer.store.store import CursorStore
+from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.databases.error_codes import reaching_store
 from zeroeventhub.protocol import FIRST
 

@@ -13,6 +13,7 @@ from zeroeventhub.databases import database_of
 from zeroeventhub.databases.bulk_insert import table_form
 from zeroeventhub.databases.error_codes import is_duplicate, reaching_store
 from zeroeventhub.errors import ConfigurationError, Conflict, IdReused, StoreUnavailable
+from zeroeventhub.event_log.events import Stored, unseen
 from zeroeventhub.event_log.log_table import (
     DuplicateKey,
     RowInsert,
@@ -20,7 +21,6 @@ from zeroeventhub.event_log.log_table import (
     insert_rows,
     writing,
 )
-from zeroeventhub.event_log.stored import Stored, unseen
 from zeroeventhub.publisher.key_query import expect_unique
 from zeroeventhub.publisher.mapping import resolve
 

@@ -11,6 +11,14 @@ from sqlalchemy.orm import Session
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.error_codes import is_duplicate, reaching_store
 from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.event_log.events import (
+    KeptEvent,
+    NewEvent,
+    Stored,
+    check_name,
+    kept_events,
+    unseen,
+)
 from zeroeventhub.event_log.keyed_table import ExpectedVersion, KeyedTable
 from zeroeventhub.event_log.log_table import (
     DuplicateKey,
@@ -19,14 +27,6 @@ from zeroeventhub.event_log.log_table import (
     insert_rows,
     log_table,
     writing,
-)
-from zeroeventhub.event_log.stored import (
-    KeptEvent,
-    NewEvent,
-    Stored,
-    check_name,
-    kept_events,
-    unseen,
 )
 from zeroeventhub.partitions import Layout
 from zeroeventhub.publisher import TableFeed

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, Ty
 from sqlalchemy import Connection, event
 from sqlalchemy.exc import SQLAlchemyError
 
+from zeroeventhub.coroutines import blocking, drive
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.error_codes import feed_error
 from zeroeventhub.databases.read_only import Autocommit, read_only
-from zeroeventhub.driving import blocking, drive
 from zeroeventhub.errors import ConfigurationError, FeedFailure, Gone
 from zeroeventhub.feed import ArchiveMiss, hold_part
 from zeroeventhub.protocol import EXTENSIONS, FeedInfo, Segments

@@ -31,7 +31,7 @@ from zeroeventhub.publisher.archive_reader import ArchiveReader, SegmentPlace
 from zeroeventhub.publisher.checks import Checkup
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.history import History
-from zeroeventhub.publisher.horizon import HorizonMonitor, HorizonReport
+from zeroeventhub.publisher.horizon_monitor import HorizonMonitor, HorizonReport
 from zeroeventhub.publisher.key_query import KeyQuery
 from zeroeventhub.publisher.lookups import CountQuery, IdQuery, LagQuery, TimeQuery
 from zeroeventhub.publisher.ordering import Horizon, Ordering

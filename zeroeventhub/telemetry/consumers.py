@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.lag import lag
 from zeroeventhub.consumer.observer import Observer
-from zeroeventhub.consumer.store.store import CursorStore
+from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import Event, Lag
 from zeroeventhub.telemetry.metrics import Instruments, Lookup, Observations

@@ -11,7 +11,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from zeroeventhub.client import Client
-from zeroeventhub.consumer.store.store import CursorStore
+from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.protocol import Event
 from zeroeventhub.telemetry.consumers import ConsumerMetrics, LagGauges
 from zeroeventhub.telemetry.metrics import (

@@ -7,7 +7,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from zeroeventhub.client import Client
-from zeroeventhub.consumer.store.store import CursorStore
+from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.telemetry.consumers import ConsumerMetrics, LagGauges
 from zeroeventhub.telemetry.metrics import (

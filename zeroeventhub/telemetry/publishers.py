@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from zeroeventhub.publisher.bound_feed import BoundFeed
-    from zeroeventhub.publisher.horizon import HorizonReport
+    from zeroeventhub.publisher.horizon_monitor import HorizonReport
 
 __all__ = ["OpenTelemetryPublisher", "PrometheusPublisher"]
 

@@ -13,7 +13,7 @@ from sqlalchemy import delete, event
 from sqlalchemy.exc import IntegrityError
 
 from zeroeventhub import Event
-from zeroeventhub.consumer.landing import insert_events
+from zeroeventhub.consumer.event_insert import insert_events
 from zeroeventhub.databases.bulk_insert import insert_columns
 
 # SQLite has no decimal numbers, as SQLAlchemy says.

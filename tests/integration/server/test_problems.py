@@ -19,7 +19,7 @@ from harness.tables import event_table
 from sqlalchemy import text
 
 from zeroeventhub import Principal, TableFeed, errors
-from zeroeventhub.publisher import horizon
+from zeroeventhub.publisher import horizon_monitor
 from zeroeventhub.server import problems
 
 CANARY = "kanarek"
@@ -356,7 +356,7 @@ def test_failure_is_logged_by_kinds_codes_and_places(feed, said, records):
 
 def test_good_answers_are_silent(sqlite, said, monkeypatch):
     """What goes well says nothing at all, and a payload is in the answer alone."""
-    monkeypatch.setattr(horizon, "TOO_LATE", 0.0)
+    monkeypatch.setattr(horizon_monitor, "TOO_LATE", 0.0)
     events.metadata.create_all(sqlite)
     add(sqlite, events, {"data": CANARY})
     with asking(TableFeed(events, data="data"), sqlite) as ask:

@@ -11,7 +11,7 @@ from sqlalchemy.pool import StaticPool
 
 import zeroeventhub
 from zeroeventhub import FIRST, TableFeed, TypeFilter, cursor_tables, partition_expression
-from zeroeventhub.consumer.store.store import CursorStore
+from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.databases import DATABASES, database_of
 from zeroeventhub.databases.index_hint import IndexHint
 from zeroeventhub.databases.port import Database, ErrorCodes

@@ -7,7 +7,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from prometheus_client import generate_latest
 
 from zeroeventhub.errors import Unavailable
-from zeroeventhub.publisher.horizon import HorizonReport
+from zeroeventhub.publisher.horizon_monitor import HorizonReport
 from zeroeventhub.publisher.ordering import Blocker
 from zeroeventhub.server import Answered
 from zeroeventhub.telemetry import OpenTelemetryPublisher, PrometheusPublisher

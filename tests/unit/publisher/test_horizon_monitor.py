@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeroeventhub.publisher.horizon import FINENESS, HorizonAge
+from zeroeventhub.publisher.horizon_monitor import FINENESS, HorizonAge
 
 steps = st.lists(
     st.tuples(

@@ -9,7 +9,7 @@ from harness.landed import inserted, orders, small, stamped, stored
 from sqlalchemy import Text, cast, select, text
 
 from zeroeventhub import Event
-from zeroeventhub.consumer.landing import LandingTable, insert_events
+from zeroeventhub.consumer.event_insert import LandingTable, insert_events
 from zeroeventhub.errors import ConfigurationError, ProtocolError
 
 # SQLite has no decimal numbers, as SQLAlchemy says.

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from zeroeventhub.driving import blocking, settled
+from zeroeventhub.coroutines import blocking, settled
 
 
 def test_coroutine_that_never_suspends_is_run_to_its_end():
