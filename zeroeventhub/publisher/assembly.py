@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
-from sqlalchemy import ColumnElement, DateTime, Engine, Enum, String
+from sqlalchemy import DateTime, Engine, Enum, String
 from sqlalchemy.engine.default import StrCompileDialect
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -31,7 +30,7 @@ from zeroeventhub.publisher.definition import Definition
 from zeroeventhub.publisher.history import History
 from zeroeventhub.publisher.key_query import KeyQuery
 from zeroeventhub.publisher.keyset import NearRows, NeededIndex
-from zeroeventhub.publisher.lookups import CountQuery, IdQuery, LagQuery, TimeQuery
+from zeroeventhub.publisher.lookups import Lookups
 from zeroeventhub.publisher.mapping import resolve
 from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.page_query import PageQuery, TypeCondition
@@ -61,11 +60,17 @@ def build(
     database = database_of(engine)
     source, mapper = ordering.source, defined.mapper
     near, all_near = NearRows(source), NearRows.of_all(source)
-    times = _searched_by(source, defined.events.time)
-    ids = _searched_by(source, defined.attributes.get("id"), alike=True)
     types = _type_condition(defined, database)
     marks = defined.marks(source)
     archive = _archive_reader(defined, source)
+    lookups = Lookups(
+        near,
+        all_near,
+        time=defined.events.time,
+        identity=defined.attributes.get("id"),
+        types=types,
+        archive=archive,
+    )
     registry = None
     if defined.progress is not None:
         # With an archive, trimming loses nothing.
@@ -89,11 +94,8 @@ def build(
             page_bytes=capacity.page_bytes,
             archive=archive,
         ),
-        times=TimeQuery(source, all_near, times, archive),
+        lookups=lookups,
         splits=SplitQuery(near, archive),
-        ids=IdQuery(source, ids, types, archive),
-        lags=LagQuery(near, defined.events.time, archive),
-        counts=CountQuery(near, archive),
         keys=_key_query(defined, source, capacity.page_bytes),
     )
     checkup = Checkup(
@@ -102,8 +104,8 @@ def build(
         defined.used,
         queries.pages,
         partitions=[partition.id for partition in defined.info.partitions],
-        near=[one for one in (near, all_near, times, ids) if one is not None],
-        indexes=_needed_indexes(defined, near, all_near, times, ids),
+        near=[one for one in (near, all_near, lookups.times, lookups.ids) if one is not None],
+        indexes=_needed_indexes(defined, near, all_near, lookups),
         marks=marks,
         is_mutable=defined.is_mutable,
     )
@@ -137,7 +139,7 @@ def build(
             ),
             reader=reader,
             history=history,
-            times=queries.times,
+            lookups=lookups,
             partitions=sorted(defined.ids),
             attributes=defined.attributes,
         )
@@ -151,17 +153,6 @@ def build(
         registry=registry,
         sealer=sealer,
     )
-
-
-def _searched_by(
-    source: Source, column: ColumnElement[Any] | None, *, alike: bool = False
-) -> NearRows | None:
-    """Build the search for events by one of their columns, in one partition or in all of them."""
-    if column is None:
-        return None
-    if source.events is not None:
-        return NearRows(Source(source.events, column, None))
-    return NearRows(Source(source.table, column, None if alike else source.partition))
 
 
 def _type_condition(defined: Definition, database: Database) -> TypeCondition | None:
@@ -203,23 +194,21 @@ def _key_query(defined: Definition, source: Source, page_bytes: int) -> KeyQuery
 
 
 def _needed_indexes(
-    defined: Definition,
-    near: NearRows,
-    all_near: NearRows,
-    times: NearRows | None,
-    ids: NearRows | None,
+    defined: Definition, near: NearRows, all_near: NearRows, lookups: Lookups
 ) -> list[NeededIndex]:
     """Return the indexes that the feed's queries need, first the one of pages."""
     needed = [
         NeededIndex(near.source, f"the pages of table {defined.events.table.fullname!r}"),
         NeededIndex(all_near.source, "a look at the event of a cursor"),
     ]
-    if times is not None and isinstance(times.source.position.type, DateTime):
+    if lookups.times and isinstance(lookups.times.source.position.type, DateTime):
         more = (near.source.position,) if near.source.events is None else ()
-        needed.append(NeededIndex(times.source, "a search for the events of a moment", more))
-    if ids is not None:
+        needed.append(
+            NeededIndex(lookups.times.source, "a search for the events of a moment", more)
+        )
+    if lookups.ids:
         purpose = "a search for an event by its id, as HTTP feeds make it"
-        needed.append(NeededIndex(ids.source, purpose))
+        needed.append(NeededIndex(lookups.ids.source, purpose))
     return needed
 
 

@@ -162,7 +162,7 @@ class Compactor:
         columns += [source.table.c[name].label(name) for name in source.key]
         query = select(*columns).select_from(source.join(source.table))
         hint = self._near.hint(connection)
-        return self._near.above(query, hint, given("after"), given("until")).limit(LIMIT)
+        return self._near.above(query, hint).limit(LIMIT)
 
     def _is_superseded(self) -> ColumnElement[bool]:
         """Return the condition that a later event has the same key; false if the key is NULL."""

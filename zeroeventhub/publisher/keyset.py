@@ -44,13 +44,15 @@ HIGHEST: ColumnElement[int] = literal_column(str(HIGHEST_POSITION), BigInteger)
 _LOWEST: ColumnElement[int] = literal_column("0", BigInteger)
 """Every position lies above it."""
 
-
 _ONE: ColumnElement[int] = literal_column("1")
 
 
 def given(name: str) -> ColumnElement[int]:
     """Return a parameter that is a position."""
     return bindparam(name, type_=BigInteger)
+
+
+_AFTER, _UNTIL = given("after"), given("until")
 
 
 class NearRows:
@@ -80,26 +82,30 @@ class NearRows:
 
     def first(self, connection: Connection, partition: int, after: int, until: int) -> int | None:
         """Return the first position of a partition in (after, until]."""
-        query = self.above(self._positions, self.hint(connection), given("after"), given("until"))
+        query = self.rows(self.hint(connection), self.source.position)
         values = {"partition": partition, "after": after, "until": until}
         found: int | None = connection.scalar(query.limit(_ONE), values)
         return found
 
     def last(self, connection: Connection, partition: int, until: int) -> int | None:
         """Return the last position of a partition at or below `until`."""
-        query = self.below(self._positions, self.hint(connection), given("until"))
-        values = {"partition": partition, "until": until}
-        found: int | None = connection.scalar(query.limit(_ONE), values)
+        query: Select[Any] = select(self.source.position).select_from(self.source.table)
+        query = self.below(query, self.hint(connection), _UNTIL).limit(_ONE)
+        found: int | None = connection.scalar(query, {"partition": partition, "until": until})
         return found
 
-    @property
-    def _positions(self) -> Select[Any]:
-        return select(self.source.position).select_from(self.source.table)
+    def rows(self, hint: IndexHint, *columns: ColumnElement[Any]) -> Select[Any]:
+        """Select columns of the rows in (:after, :until], in order."""
+        return self.above(select(*columns).select_from(self.source.table), hint)
 
     def above(
-        self, query: Select[Any], hint: IndexHint, low: ColumnElement[int], high: ColumnElement[int]
+        self,
+        query: Select[Any],
+        hint: IndexHint,
+        low: ColumnElement[int] = _AFTER,
+        high: ColumnElement[int] = _UNTIL,
     ) -> Select[Any]:
-        """Restrict a query to the rows in (low, high], in order."""
+        """Restrict a query to the rows in (low, high], by default (:after, :until], in order."""
         return hint.between(query, self.source, low, high)
 
     def below(self, query: Select[Any], hint: IndexHint, high: ColumnElement[int]) -> Select[Any]:

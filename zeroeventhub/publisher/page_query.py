@@ -308,7 +308,7 @@ class PageQuery:
             chosen = self._types.condition(types)
         near = self._rows.near
         return self._rows.select(
-            lambda query: near.above(query, hint, given("after"), given("until")),
+            lambda query: near.above(query, hint),
             # psycopg sends a stream's parameters with its statement, and the plan uses them.
             bindparam("limit", type_=Integer) if streams else LIMIT,
             chosen=chosen,
@@ -318,7 +318,7 @@ class PageQuery:
         """Find the position at which a filtered page ends after the rows that it may examine."""
         source, near = self._source, self._rows.near
         query = select(source.position).select_from(source.table)
-        query = near.above(query, hint, given("after"), given("until"))
+        query = near.above(query, hint)
         return query.offset(_BEFORE).limit(_ONE)
 
     def largest_partition(self, connection: Connection, until: int) -> int | None:

@@ -33,7 +33,7 @@ from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.history import History
 from zeroeventhub.publisher.horizon_monitor import HorizonMonitor, HorizonReport
 from zeroeventhub.publisher.key_query import KeyQuery
-from zeroeventhub.publisher.lookups import CountQuery, IdQuery, LagQuery, TimeQuery
+from zeroeventhub.publisher.lookups import Lookups
 from zeroeventhub.publisher.ordering import Horizon, Ordering
 from zeroeventhub.publisher.page_query import PageQuery, ReadRequest, Stretch
 from zeroeventhub.publisher.progress import Registry
@@ -52,11 +52,8 @@ class Queries:
     """The queries on a feed's table; `keys` is None for a feed without versions."""
 
     pages: PageQuery
-    times: TimeQuery
+    lookups: Lookups
     splits: SplitQuery
-    ids: IdQuery
-    lags: LagQuery
-    counts: CountQuery
     keys: KeyQuery | None = None
 
 
@@ -291,7 +288,7 @@ class Reader:
             ConfigurationError: the moment has no zone, or the feed does not know times.
         """
         settled = self._horizon(connection).settled
-        position = self._queries.times.position(connection, partition, moment, settled=settled)
+        position = self._queries.lookups.of_time(connection, partition, moment, settled=settled)
         return self._history.cursor_below(connection, position)
 
     def cursor_of(
@@ -304,11 +301,11 @@ class Reader:
     ) -> str:
         """Return the cursor after the event of an id; see `ExtendedFeed.cursor_of`."""
         settled = self._horizon(connection).settled
-        ids = self._queries.ids
+        lookups = self._queries.lookups
         try:
-            position = ids.position(connection, event_id, partition, until=settled, types=types)
+            position = lookups.of_id(connection, event_id, partition, until=settled, types=types)
         except BadCursor:
-            if not ids.are_positions:
+            if lookups.ids is not None:
                 self._history.refuse_forgotten(connection)
             raise
         self._history.refuse_trimmed(connection, position)
@@ -364,7 +361,7 @@ class Reader:
                 connection, lambda start: self.lag(connection, partition, start)
             )
         place, _, _, until = self._range(connection, cursor, None)
-        lag = self._queries.lags.count(connection, partition, after=place.position, until=until)
+        lag = self._queries.lookups.lag(connection, partition, after=place.position, until=until)
         # After the query, as with a page.
         self._history.verify(connection, place, partition=partition)
         return lag
@@ -385,7 +382,7 @@ class Reader:
                 lambda start: self.cursor_of_count(connection, partition, start, events, stop=stop),
             )
         place, end, _, until = self._range(connection, cursor, stop)
-        position, found = self._queries.counts.find(
+        position, found = self._queries.lookups.of_count(
             connection, partition, events, after=place.position, until=until
         )
         ends = found < events or position == until

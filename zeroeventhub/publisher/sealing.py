@@ -19,8 +19,8 @@ from zeroeventhub.publisher.archive_reader import ArchiveReader
 from zeroeventhub.publisher.bound_feed_steps import Steps, Work
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.history import History
-from zeroeventhub.publisher.keyset import LIMIT, NearRows, given
-from zeroeventhub.publisher.lookups import TimeQuery
+from zeroeventhub.publisher.keyset import LIMIT, NearRows
+from zeroeventhub.publisher.lookups import Lookups
 from zeroeventhub.publisher.mapping import Mapper, attribute_text, moment
 from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.retention import begun_again
@@ -88,9 +88,7 @@ class SealQuery:
             FeedFailure: a row cannot be published, or an attribute cannot be stored in a segment.
         """
         hint = self._near.hint(connection)
-        query = self._rows.select(
-            lambda chosen: self._near.above(chosen, hint, given("after"), given("until")), LIMIT
-        )
+        query = self._rows.select(lambda chosen: self._near.above(chosen, hint), LIMIT)
         values = {"after": after, "until": until, "limit": limit}
         rows = self._rows.fetch(connection, query, values)
         if not rows:
@@ -203,7 +201,7 @@ class Sealer:
         *,
         reader: Reader,
         history: History,
-        times: TimeQuery,
+        lookups: Lookups,
         partitions: Collection[int],
         attributes: Collection[str],
     ) -> None:
@@ -212,7 +210,7 @@ class Sealer:
         self._reader = reader
         self._history = history
         self._query = query
-        self._times = times
+        self._lookups = lookups
         self._partitions = partitions
         self._attributes = attributes
 
@@ -323,7 +321,7 @@ class Sealer:
             self._reader.vouch_in_table(connection, kept.last)
         if older_than is None:
             return settled
-        return self._times.before(
+        return self._lookups.before(
             connection, datetime.now(UTC) - older_than, self._partitions, settled=settled
         )
 

@@ -20,7 +20,7 @@ from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION, Place
 from zeroeventhub.publisher.deletion import Batch, Deleted, delete_events
 from zeroeventhub.publisher.history import History
-from zeroeventhub.publisher.keyset import LIMIT, NearRows, given
+from zeroeventhub.publisher.keyset import LIMIT, NearRows
 from zeroeventhub.publisher.ordering import Ordering
 from zeroeventhub.publisher.progress import CLOCKS, Registry
 from zeroeventhub.publisher.reader import Queries, Reader
@@ -161,8 +161,7 @@ class Trimmer:
         self._source = ordering.source
         self._history = history
         self._marks = marks
-        self._times = queries.times
-        self._lags = queries.lags
+        self._lookups = queries.lookups
         self._registry = registry
         self._version = version
         self._near = NearRows.of_all(ordering.source)
@@ -198,7 +197,7 @@ class Trimmer:
         last = None if first is None else self._near.last(connection, 0, until)
         if first is None or last is None:
             return TrimPlan(until=mark.trimmed, wanted=wanted, held_back=tuple(held_back))
-        newest = self._lags.happened(connection, last)
+        newest = self._lookups.happened(connection, last)
         if bound.older_than is not None and newest is None:
             raise ConfigurationError(
                 f"The event at position {last} has no time, so its age is not known: "
@@ -210,7 +209,7 @@ class Trimmer:
             exact=events <= MOST,
             first=first,
             until=last,
-            oldest=self._lags.happened(connection, first),
+            oldest=self._lookups.happened(connection, first),
             newest=newest,
             wanted=wanted,
             held_back=tuple(held_back),
@@ -218,7 +217,7 @@ class Trimmer:
 
     def before(self, connection: Connection, moment: datetime, settled: int) -> int:
         """Return the position at and below which all events happened before a moment."""
-        return self._times.before(connection, moment, self._marks.partitions, settled=settled)
+        return self._lookups.before(connection, moment, self._marks.partitions, settled=settled)
 
     def _held_back(
         self, connection: Connection, bound: TrimBound, mark: LowWaterMark, until: int
@@ -264,7 +263,7 @@ class Trimmer:
         return connection.scalar(counted, {"after": after, "until": until}) or 0
 
     def _between(self, connection: Connection, query: Select[Any]) -> Select[Any]:
-        return self._near.above(query, self._near.hint(connection), given("after"), given("until"))
+        return self._near.above(query, self._near.hint(connection))
 
     def batch(self, plan: TrimPlan, rows: int) -> Batch:
         """Return the function that deletes the next `rows` events of a plan and moves the mark."""
