@@ -120,12 +120,12 @@ def build(
             ordering,
             history,
             marks,
-            queries,
+            lookups,
             # Consumers that come late read on from the archive.
             registry=registry if archive is None else None,
             version=defined.version,
         )
-        compactor = _compactor(defined, reader, source, marks, trimmer)
+        compactor = _compactor(defined, reader, source, marks)
     if archive is not None:
         sealer = Sealer(
             archive,
@@ -139,8 +139,6 @@ def build(
             ),
             reader=reader,
             history=history,
-            lookups=lookups,
-            partitions=sorted(defined.ids),
             attributes=defined.attributes,
         )
     bound = AsyncBoundFeed if isinstance(engine, AsyncEngine) else BoundFeed
@@ -229,7 +227,7 @@ def _extensions(defined: Definition, source: Source, types: TypeCondition | None
 
 
 def _compactor(
-    defined: Definition, reader: Reader, source: Source, marks: MarkTable, trimmer: Trimmer
+    defined: Definition, reader: Reader, source: Source, marks: MarkTable
 ) -> Compactor | None:
     """Return the compactor, if the feed is declared as compacted."""
     if defined.compaction is None:
@@ -239,7 +237,6 @@ def _compactor(
         reader,
         source,
         marks,
-        trimmer.before,
         key=defined.attributes["key"],
         tombstone=None if tombstone is None else resolve(defined.events.table, tombstone),
         keep=defined.compaction.keep_tombstones,

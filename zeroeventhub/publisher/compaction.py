@@ -1,8 +1,7 @@
 """Delete all but the last event of each key from a feed declared with `compaction`."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import (
@@ -69,9 +68,6 @@ ROWS = 1_000
 
 _ONE: ColumnElement[int] = literal_column("1")
 
-Before = Callable[[Connection, datetime, int], int]
-"""Return the position at and below which all events happened before a moment."""
-
 
 @dataclass(frozen=True)
 class Span:
@@ -94,10 +90,9 @@ class Compactor:
     """Compact a feed by the column of its keys.
 
     Args:
-        reader: reads the feed's horizon.
+        reader: reads the feed's horizon, and finds the events of a moment.
         source: the table of the feed's positions.
         marks: the feed's mark of what was compacted.
-        before: finds the position before the events of a moment.
         key: the column of keys.
         tombstone: true for an event that deletes its key; None if no event does.
         keep: how long tombstones are kept.
@@ -108,7 +103,6 @@ class Compactor:
         reader: Reader,
         source: Source,
         marks: MarkTable,
-        before: Before,
         *,
         key: ColumnElement[Any],
         tombstone: ColumnElement[bool] | None,
@@ -117,7 +111,6 @@ class Compactor:
         self._reader = reader
         self._source = source
         self._marks = marks
-        self._before = before
         self._key = key
         self._tombstone = tombstone
         self._keep = keep
@@ -125,15 +118,11 @@ class Compactor:
 
     def span(self, connection: Connection, older_than: timedelta | None) -> Span:
         """Return the range to examine: events up to the horizon that are old enough."""
-        # An event outside the feed's partitions must not be deleted before a reader can see it.
-        self._reader.checks.refuse_unpublished(connection)
-        settled, now = self._reader.head(connection), datetime.now(UTC)
-        until, tombstones = settled, 0
-        if older_than is not None:
-            until = min(settled, self._before(connection, now - older_than, settled))
+        settled, until = self._reader.removable(connection, older_than)
+        tombstones = 0
         if self._tombstone is not None:
             # The last event of all stays: some databases would give its number again.
-            before = self._before(connection, now - self._keep, settled)
+            before = self._reader.older(connection, self._keep, settled)
             tombstones = min(before, until, settled - 1)
         return Span(self._marks.read(connection).trimmed, until, settled, tombstones)
 

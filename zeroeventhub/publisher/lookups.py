@@ -159,14 +159,6 @@ class Lookups:
             "This feed does not know the times of its events: say which column is their time."
         )
 
-    def before(
-        self, connection: Connection, moment: datetime, partitions: Iterable[int], *, settled: int
-    ) -> int:
-        """Return the position at and below which all events of some partitions are older."""
-        return min(
-            self.of_time(connection, partition, moment, settled=settled) for partition in partitions
-        )
-
     def _floored(self, connection: Connection, moment: datetime) -> datetime:
         """Truncate a moment to the precision of the time column, as the database truncates times.
 

@@ -5,7 +5,7 @@ Their other parameters are those of a bound feed's methods, which call them with
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection
@@ -251,6 +251,30 @@ class Reader:
             unpublished=self.checks.unpublished,
             longest_event=self._queries.pages.longest,
             registered=registered,
+        )
+
+    def removable(
+        self, connection: Connection, older_than: timedelta | None = None
+    ) -> tuple[int, int]:
+        """Return the horizon, and the position up to which events may be deleted or sealed.
+
+        Raises:
+            ConfigurationError: an event is in no partition of the feed, or the feed does not know
+                times.
+        """
+        # Such an event must not be deleted or sealed before a reader can see it.
+        self.checks.refuse_unpublished(connection)
+        settled = self._horizon(connection).settled
+        if older_than is None:
+            return settled, settled
+        return settled, min(settled, self.older(connection, older_than, settled))
+
+    def older(self, connection: Connection, age: timedelta, settled: int) -> int:
+        """Return the position at and below which the events of all partitions are older."""
+        moment, lookups = datetime.now(UTC) - age, self._queries.lookups
+        return min(
+            lookups.of_time(connection, partition, moment, settled=settled)
+            for partition in self._queries.pages.ids
         )
 
     def cursor_after(self, connection: Connection, position: int) -> str:

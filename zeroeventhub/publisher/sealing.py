@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from types import NoneType
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,6 @@ from zeroeventhub.publisher.bound_feed_steps import Steps, Work
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.history import History
 from zeroeventhub.publisher.keyset import LIMIT, NearRows
-from zeroeventhub.publisher.lookups import Lookups
 from zeroeventhub.publisher.mapping import Mapper, attribute_text, moment
 from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.retention import begun_again
@@ -201,8 +200,6 @@ class Sealer:
         *,
         reader: Reader,
         history: History,
-        lookups: Lookups,
-        partitions: Collection[int],
         attributes: Collection[str],
     ) -> None:
         self._archive = archive.archive
@@ -210,8 +207,6 @@ class Sealer:
         self._reader = reader
         self._history = history
         self._query = query
-        self._lookups = lookups
-        self._partitions = partitions
         self._attributes = attributes
 
     def seal(self, options: SealOptions, ask: Ask) -> Steps[Sealed]:
@@ -310,20 +305,14 @@ class Sealer:
             ConfigurationError: events were trimmed before they were sealed, or the feed does not
                 know times.
         """
-        # An event outside the feed's partitions must not be sealed before a reader can see it.
-        self._reader.checks.refuse_unpublished(connection)
-        settled = self._reader.head(connection)
+        _, until = self._reader.removable(connection, older_than)
         trimmed = self._history.mark(connection).trimmed
         if self._query.read(connection, 0, trimmed, 1)[1] is not None:
             raise begun_again(trimmed)
         self._refuse_gap(connection, kept.sealed)
         if kept.last is not None:
             self._reader.vouch_in_table(connection, kept.last)
-        if older_than is None:
-            return settled
-        return self._lookups.before(
-            connection, datetime.now(UTC) - older_than, self._partitions, settled=settled
-        )
+        return until
 
     def _rows(
         self, connection: Connection, after: int, until: int, limit: int

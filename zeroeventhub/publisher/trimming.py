@@ -3,14 +3,13 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
     Integer,
-    Select,
     func,
     literal_column,
     select,
@@ -21,9 +20,10 @@ from zeroeventhub.publisher.cursor import HIGHEST_POSITION, Place
 from zeroeventhub.publisher.deletion import Batch, Deleted, delete_events
 from zeroeventhub.publisher.history import History
 from zeroeventhub.publisher.keyset import LIMIT, NearRows
+from zeroeventhub.publisher.lookups import Lookups
 from zeroeventhub.publisher.ordering import Ordering
 from zeroeventhub.publisher.progress import CLOCKS, Registry
-from zeroeventhub.publisher.reader import Queries, Reader
+from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.retention import LowWaterMark, MarkTable
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class Trimmer:
         ordering: Ordering,
         history: History,
         marks: MarkTable,
-        queries: Queries,
+        lookups: Lookups,
         *,
         registry: Registry | None = None,
         version: ColumnElement[int] | None = None,
@@ -161,25 +161,20 @@ class Trimmer:
         self._source = ordering.source
         self._history = history
         self._marks = marks
-        self._lookups = queries.lookups
+        self._lookups = lookups
         self._registry = registry
         self._version = version
         self._near = NearRows.of_all(ordering.source)
 
     def plan(self, connection: Connection, bound: TrimBound) -> TrimPlan:
         """Return what a trim would delete; change nothing."""
-        # An event outside the feed's partitions must not be deleted before a reader can see it.
-        self._reader.checks.refuse_unpublished(connection)
-        settled = self._reader.head(connection)
+        settled, wanted = self._reader.removable(connection, bound.older_than)
         mark = self._marks.read(connection)
         if isinstance(bound.below, str):
             self._reader.vouch(connection, [bound.below])
         if bound.kept is not None and bound.kept.last is not None:
             self._reader.vouch_in_table(connection, bound.kept.last)
-        wanted = min(bound.until, settled)
-        if bound.older_than is not None:
-            moment = datetime.now(UTC) - bound.older_than
-            wanted = min(wanted, self.before(connection, moment, settled))
+        wanted = min(wanted, bound.until)
         until, held_back = self._held_back(connection, bound, mark, wanted)
         if self._ordering.needs_last_row:
             last = self._near.last(connection, 0, settled)
@@ -215,10 +210,6 @@ class Trimmer:
             held_back=tuple(held_back),
         )
 
-    def before(self, connection: Connection, moment: datetime, settled: int) -> int:
-        """Return the position at and below which all events happened before a moment."""
-        return self._lookups.before(connection, moment, self._marks.partitions, settled=settled)
-
     def _held_back(
         self, connection: Connection, bound: TrimBound, mark: LowWaterMark, until: int
     ) -> tuple[int, list[str]]:
@@ -251,19 +242,16 @@ class Trimmer:
             return None
         source = self._source
         query = select(source.position).select_from(source.join(source.table))
-        query = self._between(connection, query.where(self._version.is_not(None)))
+        query = query.where(self._version.is_not(None))
+        query = self._near.above(query, self._near.hint(connection))
         found: int | None = connection.scalar(query.limit(_ONE), {"after": after, "until": until})
         return found
 
     def _count(self, connection: Connection, after: int, until: int) -> int:
-        source = self._source
-        query = select(source.position).select_from(source.table)
-        some = self._between(connection, query).limit(literal_column(str(MOST + 1))).subquery()
+        query = self._near.rows(self._near.hint(connection), self._source.position)
+        some = query.limit(literal_column(str(MOST + 1))).subquery()
         counted = select(func.count()).select_from(some)
         return connection.scalar(counted, {"after": after, "until": until}) or 0
-
-    def _between(self, connection: Connection, query: Select[Any]) -> Select[Any]:
-        return self._near.above(query, self._near.hint(connection))
 
     def batch(self, plan: TrimPlan, rows: int) -> Batch:
         """Return the function that deletes the next `rows` events of a plan and moves the mark."""
@@ -274,7 +262,12 @@ class Trimmer:
                 # Consumers that have registered since the plan was made limit the trim as well.
                 until = self._registry.allowed_since(connection, plan.made_at, mark, until)
             values = {"after": mark.trimmed, "until": until, "limit": rows}
-            found = connection.execute(self._oldest(connection), values).all()
+            source = self._source
+            partition = _ONLY if source.partition is None else source.partition
+            columns = [source.position.label("position"), partition.label("partition")]
+            columns += [source.table.c[name].label(name) for name in source.key]
+            oldest = self._near.rows(self._near.hint(connection), *columns).limit(LIMIT)
+            found = connection.execute(oldest, values).all()
             if not found:
                 return Deleted(0, mark.trimmed, is_last=True)
             last = {row.partition: int(row.position) for row in found}
@@ -286,12 +279,3 @@ class Trimmer:
             return Deleted(events, trimmed, is_last=trimmed >= plan.until)
 
         return deleted
-
-    def _oldest(self, connection: Connection) -> Select[Any]:
-        """Select the oldest events that are left."""
-        source = self._source
-        partition = _ONLY if source.partition is None else source.partition
-        columns = [source.position.label("position"), partition.label("partition")]
-        columns += [source.table.c[name].label(name) for name in source.key]
-        query = select(*columns).select_from(source.table)
-        return self._between(connection, query).limit(LIMIT)
