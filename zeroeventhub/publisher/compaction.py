@@ -8,6 +8,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Select,
+    Table,
     and_,
     exists,
     false,
@@ -20,7 +21,7 @@ from sqlalchemy.sql.util import ClauseAdapter
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.deletion import Batch, Deleted, delete_events
 from zeroeventhub.publisher.keyset import LIMIT, NearRows, given
-from zeroeventhub.publisher.mapping import Expression
+from zeroeventhub.publisher.mapping import Expression, resolve
 from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.retention import MarkTable
@@ -93,9 +94,9 @@ class Compactor:
         reader: reads the feed's horizon, and finds the events of a moment.
         source: the table of the feed's positions.
         marks: the feed's mark of what was compacted.
+        compaction: which events delete their key, and how long those are kept.
+        table: the table of events.
         key: the column of keys.
-        tombstone: true for an event that deletes its key; None if no event does.
-        keep: how long tombstones are kept.
     """
 
     def __init__(
@@ -103,17 +104,18 @@ class Compactor:
         reader: Reader,
         source: Source,
         marks: MarkTable,
+        compaction: Compaction,
         *,
+        table: Table,
         key: ColumnElement[Any],
-        tombstone: ColumnElement[bool] | None,
-        keep: timedelta,
     ) -> None:
         self._reader = reader
         self._source = source
         self._marks = marks
         self._key = key
-        self._tombstone = tombstone
-        self._keep = keep
+        tombstone = compaction.tombstone
+        self._tombstone = None if tombstone is None else resolve(table, tombstone)
+        self._keep = compaction.keep_tombstones
         self._near = NearRows.of_all(source)
 
     def span(self, connection: Connection, older_than: timedelta | None) -> Span:

@@ -1,38 +1,67 @@
-"""Check the options of TableFeed, and resolve them against its table."""
+"""The options of TableFeed: check them, and build a feed of them for an engine."""
 
 import re
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from sqlalchemy import Column, ColumnElement, Integer, Table, inspect
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    DateTime,
+    Engine,
+    Enum,
+    Integer,
+    String,
+    Table,
+    inspect,
+)
+from sqlalchemy.engine.default import StrCompileDialect
+from sqlalchemy.ext.asyncio import AsyncEngine
 
+from zeroeventhub.databases import database_of
+from zeroeventhub.databases.port import Database
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.partitions import Layout
-from zeroeventhub.protocol import FeedInfo
-from zeroeventhub.publisher.compaction import Compaction
-from zeroeventhub.publisher.cursor import Signer
-from zeroeventhub.publisher.key_query import expect_unique
-from zeroeventhub.publisher.lookups import value_of
+from zeroeventhub.protocol import (
+    ARROW,
+    COMPACTED,
+    CURSOR_OF_TIME,
+    EVENT_TYPES,
+    EXTENSIONS,
+    KEY_HISTORY,
+    PROGRESS,
+    SEGMENTS,
+    FeedInfo,
+)
+from zeroeventhub.publisher.archive_reader import ArchiveReader
+from zeroeventhub.publisher.bound_feed import AsyncBoundFeed, BoundFeed
+from zeroeventhub.publisher.checks import Checkup
+from zeroeventhub.publisher.compaction import Compaction, Compactor
+from zeroeventhub.publisher.cursor import Signer, digest
+from zeroeventhub.publisher.history import History
+from zeroeventhub.publisher.key_query import KeyQuery, expect_unique
+from zeroeventhub.publisher.keyset import NearRows, NeededIndex
+from zeroeventhub.publisher.lookups import Lookups, value_of
 from zeroeventhub.publisher.mapping import CloudEvents, Expression, Mapper, resolve
 from zeroeventhub.publisher.ordering import Events, Ordering, Source, ordering_for
-from zeroeventhub.publisher.progress import Progress
+from zeroeventhub.publisher.page_query import PageQuery, TypeCondition
+from zeroeventhub.publisher.progress import Progress, Registry
+from zeroeventhub.publisher.reader import Queries, Reader
 from zeroeventhub.publisher.retention import MarkTable, Retention
+from zeroeventhub.publisher.rows import RowQuery
+from zeroeventhub.publisher.sealing import Sealer, SealQuery
+from zeroeventhub.publisher.splits import SplitQuery
+from zeroeventhub.publisher.trimming import Trimmer
+from zeroeventhub.settings import Capacity
 
 if TYPE_CHECKING:
     from zeroeventhub.archive.archive import Archive
 
-__all__ = [
-    "Definition",
-    "attributes_of",
-    "envelope_of",
-    "info_of",
-    "key_of",
-    "partition_of",
-    "table_of",
-]
+__all__ = ["Definition", "build", "envelope_of", "key_of", "partition_of", "table_of"]
 
 _ATTRIBUTE = re.compile(r"[a-z0-9]{1,20}", re.ASCII)
 
@@ -41,6 +70,83 @@ _TAKEN = (
     *("data", "partitionkey", "key"),
 )
 """The attributes that other parameters of a feed define."""
+
+
+def table_of(table: Table | type[Any]) -> Table:
+    """Return the Table, or the table of an ORM class."""
+    mapped = inspect(table, raiseerr=False)
+    found = getattr(mapped, "local_table", mapped)
+    if not isinstance(found, Table):
+        raise ConfigurationError(f"{table!r} is neither a Table nor a class mapped to one.")
+    return found
+
+
+def envelope_of(
+    table: Table, cloudevents: bool | str, attributes: Mapping[str, Expression]
+) -> CloudEvents | None:
+    """Return the envelope of events; check its further attributes (CloudEvents 1.0).
+
+    Raises:
+        ConfigurationError: the feed has no envelope, or a name is not allowed for an attribute.
+    """
+    if attributes and not cloudevents:
+        raise ConfigurationError("Attributes are a CloudEvent's: give cloudevents as well.")
+    for name in attributes:
+        if name in _TAKEN or not _ATTRIBUTE.fullmatch(name):
+            raise ConfigurationError(
+                f"{name!r} cannot be a further attribute: its name has 1 to 20 letters from a "
+                f"to z and digits, and is none of {', '.join(_TAKEN)}."
+            )
+    if not cloudevents:
+        return None
+    source = cloudevents if isinstance(cloudevents, str) else f"/{quote(table.name)}"
+    return CloudEvents(source=source, type=str(table.name))
+
+
+def key_of(
+    table: Table, position: Expression | None, ordering: str | None
+) -> tuple[ColumnElement[Any], ...]:
+    """Return the column of positions, or the key of rows if the ordering gives positions."""
+    key = tuple(table.primary_key.columns)
+    if position is not None:
+        column = table.c.get(getattr(resolve(table, position), "key", ""))
+        if column is None:
+            raise ConfigurationError(f"The position is a column of the table; {position} is not.")
+        key = (column,)
+    if ordering == "sequenced":
+        if not key:
+            raise ConfigurationError(
+                f"Table {table.name!r} has no primary key by which its events could be identified."
+            )
+        return key
+    if len(key) != 1:
+        raise ConfigurationError(
+            f"Table {table.name!r} has no primary key of one column: say which column is the "
+            "position."
+        )
+    if not isinstance(key[0].type, Integer):
+        raise ConfigurationError(
+            f"The position is a column of whole numbers that the database draws; {key[0]} is not: "
+            "choose another, or the ordering sequenced, which gives positions of its own to rows "
+            "that never change."
+        )
+    return key
+
+
+def partition_of(
+    table: Table, partition: Expression | None, partitions: int | Layout | None
+) -> ColumnElement[Any] | None:
+    """Return the column or expression of partitions."""
+    if partition is None:
+        if partitions is not None:
+            raise ConfigurationError("Say which column holds an event's partition as well.")
+        return None
+    column = resolve(table, partition)
+    if not isinstance(column.type, Integer):
+        raise ConfigurationError(
+            f"A partition is a whole number from 0; {partition} has the SQL type {column.type!r}."
+        )
+    return column
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,91 +289,192 @@ class Definition:
         return MarkTable(self.retention, source, self.ids)
 
 
-def table_of(table: Table | type[Any]) -> Table:
-    """Return the Table, or the table of an ORM class."""
-    mapped = inspect(table, raiseerr=False)
-    found = getattr(mapped, "local_table", mapped)
-    if not isinstance(found, Table):
-        raise ConfigurationError(f"{table!r} is neither a Table nor a class mapped to one.")
-    return found
-
-
-def envelope_of(table: Table, cloudevents: bool | str) -> CloudEvents | None:
-    """Return the envelope of events; None without CloudEvents."""
-    if not cloudevents:
-        return None
-    source = cloudevents if isinstance(cloudevents, str) else f"/{quote(table.name)}"
-    return CloudEvents(source=source, type=str(table.name))
-
-
-def attributes_of(
-    attributes: Mapping[str, Expression] | None, envelope: CloudEvents | None
-) -> dict[str, Expression]:
-    """Check the further attributes of an envelope (CloudEvents 1.0, Context Attributes).
+def build(
+    defined: Definition, engine: Engine | AsyncEngine, capacity: Capacity
+) -> BoundFeed | AsyncBoundFeed:
+    """Build a feed.
 
     Raises:
-        ConfigurationError: the feed has no envelope, or a name is not allowed for an attribute.
+        ConfigurationError: the feed's ordering does not work with this database.
     """
-    attributes = dict(attributes or {})
-    if attributes and envelope is None:
-        raise ConfigurationError("Attributes are a CloudEvent's: give cloudevents as well.")
-    for name in attributes:
-        if name in _TAKEN or not _ATTRIBUTE.fullmatch(name):
-            raise ConfigurationError(
-                f"{name!r} cannot be a further attribute: its name has 1 to 20 letters from a "
-                f"to z and digits, and is none of {', '.join(_TAKEN)}."
-            )
-    return attributes
-
-
-def key_of(
-    table: Table, position: Expression | None, ordering: str | None
-) -> tuple[ColumnElement[Any], ...]:
-    """Return the column of positions, or the key of rows if the ordering gives positions."""
-    key = tuple(table.primary_key.columns)
-    if position is not None:
-        column = table.c.get(getattr(resolve(table, position), "key", ""))
-        if column is None:
-            raise ConfigurationError(f"The position is a column of the table; {position} is not.")
-        key = (column,)
-    if ordering == "sequenced":
-        if not key:
-            raise ConfigurationError(
-                f"Table {table.name!r} has no primary key by which its events could be identified."
-            )
-        return key
-    if len(key) != 1:
-        raise ConfigurationError(
-            f"Table {table.name!r} has no primary key of one column: say which column is the "
-            "position."
+    ordering = defined.ordering(engine.dialect.name)
+    database = database_of(engine)
+    source, mapper = ordering.source, defined.mapper
+    near, all_near = NearRows(source), NearRows.of_all(source)
+    types = _type_condition(defined, database)
+    marks = defined.marks(source)
+    archive = _archive_reader(defined, source)
+    lookups = Lookups(
+        near,
+        all_near,
+        time=defined.events.time,
+        identity=defined.attributes.get("id"),
+        types=types,
+        archive=archive,
+    )
+    registry = None
+    if defined.progress is not None:
+        # With an archive, trimming loses nothing.
+        registry = Registry(defined.progress, source, marks if archive is None else None)
+    history = History(
+        RowQuery(all_near, mapper, database),
+        defined.signer,
+        mutable=defined.is_mutable,
+        compacted=defined.compaction is not None,
+        marks=marks,
+        archive=archive,
+    )
+    queries = Queries(
+        pages=PageQuery(
+            RowQuery(
+                near, mapper, database, streams=database.can_stream(engine.dialect), joins=True
+            ),
+            defined.info.partitions,
+            defined.ids,
+            types,
+            page_bytes=capacity.page_bytes,
+            archive=archive,
+        ),
+        lookups=lookups,
+        splits=SplitQuery(near, archive),
+        keys=_key_query(defined, source, capacity.page_bytes),
+    )
+    checkup = Checkup(
+        ordering,
+        defined.events.table,
+        defined.used,
+        queries.pages,
+        partitions=[partition.id for partition in defined.info.partitions],
+        near=[one for one in (near, all_near, lookups.times, lookups.ids) if one is not None],
+        indexes=_needed_indexes(defined, near, all_near, lookups),
+        marks=marks,
+        is_mutable=defined.is_mutable,
+    )
+    info = replace(defined.info, extensions=_extensions(defined, source, types))
+    reader = Reader(info, ordering, history, queries, checkup, registry=registry)
+    if defined.grows:
+        checkup.grow = partial(_grow, reader, queries.pages, checkup, marks)
+    trimmer = compactor = sealer = None
+    if marks is not None:
+        trimmer = Trimmer(
+            reader,
+            ordering,
+            history,
+            marks,
+            lookups,
+            # Consumers that come late read on from the archive.
+            registry=registry if archive is None else None,
+            version=defined.version,
         )
-    if not isinstance(key[0].type, Integer):
-        raise ConfigurationError(
-            f"The position is a column of whole numbers that the database draws; {key[0]} is not: "
-            "choose another, or the ordering sequenced, which gives positions of its own to rows "
-            "that never change."
+        if (compaction := defined.compaction) is not None:
+            table, key = defined.events.table, defined.attributes["key"]
+            compactor = Compactor(reader, source, marks, compaction, table=table, key=key)
+    if archive is not None:
+        sealer = Sealer(
+            archive,
+            SealQuery(
+                all_near,
+                mapper,
+                database,
+                partition=source.partition,
+                attributes=defined.attributes,
+                kind=defined.envelope.type if defined.envelope else "",
+            ),
+            reader=reader,
+            history=history,
+            attributes=defined.attributes,
         )
-    return key
+    bound = AsyncBoundFeed if isinstance(engine, AsyncEngine) else BoundFeed
+    return bound(
+        engine,
+        capacity.statement_seconds,
+        reader,
+        trimmer=trimmer,
+        compactor=compactor,
+        registry=registry,
+        sealer=sealer,
+    )
 
 
-def partition_of(
-    table: Table, partition: Expression | None, partitions: int | Layout | None
-) -> ColumnElement[Any] | None:
-    """Return the column or expression of partitions."""
-    if partition is None:
-        if partitions is not None:
-            raise ConfigurationError("Say which column holds an event's partition as well.")
+def _type_condition(defined: Definition, database: Database) -> TypeCondition | None:
+    """Return the SQL condition on an event's type, if the feed has a type column of text."""
+    kind = defined.attributes.get("type")
+    default = defined.envelope.type if defined.envelope else ""
+    if kind is None:
+        return TypeCondition(None, default, database) if default else None
+    # Readers get the types of such a column as its text.
+    is_text = isinstance(kind.type, String) and not isinstance(kind.type, Enum)
+    return TypeCondition(kind, default, database) if is_text else None
+
+
+def _archive_reader(defined: Definition, source: Source) -> ArchiveReader | None:
+    """Return the reader of the feed's archive, if it has one."""
+    if defined.archive is None:
         return None
-    column = resolve(table, partition)
-    if not isinstance(column.type, Integer):
+    parts = [defined.events.table.fullname, defined.scheme, defined.mapper.recipe]
+    for column in (*defined.events.key, defined.events.partition):
+        compiled = None if column is None else column.compile(dialect=StrCompileDialect())
+        parts.append("" if compiled is None else f"{compiled} {compiled.params}")
+    parts.append("given" if source.events is not None else "drawn")
+    feed = digest("\n".join(parts).encode(), digits=16)
+    return ArchiveReader(defined.archive, feed, defined.ids)
+
+
+def _key_query(defined: Definition, source: Source, page_bytes: int) -> KeyQuery | None:
+    """Return the query for the events of a key, if the feed shows their versions."""
+    version = defined.version
+    if version is None or not defined.shows_keys:
+        return None
+    if source.events is not None and defined.envelope and "id" not in defined.attributes:
         raise ConfigurationError(
-            f"A partition is a whole number from 0; {partition} has the SQL type {column.type!r}."
+            "With the ordering sequenced, events of a key are read without positions, which "
+            "would be their ids: give the column of their ids as well."
         )
-    return column
+    key = defined.attributes["key"]
+    return KeyQuery(defined.events, key, version, source, defined.mapper, page_bytes=page_bytes)
 
 
-def info_of(partitions: int | Layout | None) -> FeedInfo:
-    """Return a feed's description, without its extensions."""
-    if isinstance(partitions, Layout):
-        return partitions.info()
-    return FeedInfo.of(1 if partitions is None else partitions)
+def _needed_indexes(
+    defined: Definition, near: NearRows, all_near: NearRows, lookups: Lookups
+) -> list[NeededIndex]:
+    """Return the indexes that the feed's queries need, first the one of pages."""
+    needed = [
+        NeededIndex(near.source, f"the pages of table {defined.events.table.fullname!r}"),
+        NeededIndex(all_near.source, "a look at the event of a cursor"),
+    ]
+    if lookups.times and isinstance(lookups.times.source.position.type, DateTime):
+        more = (near.source.position,) if near.source.events is None else ()
+        needed.append(
+            NeededIndex(lookups.times.source, "a search for the events of a moment", more)
+        )
+    if lookups.ids:
+        purpose = "a search for an event by its id, as HTTP feeds make it"
+        needed.append(NeededIndex(lookups.ids.source, purpose))
+    return needed
+
+
+def _extensions(defined: Definition, source: Source, types: TypeCondition | None) -> frozenset[str]:
+    """Return the extensions that the feed announces in its description."""
+    time = defined.events.time
+    has_time = isinstance(getattr(time, "type", None), DateTime)
+    given = {
+        EVENT_TYPES: types is not None,
+        KEY_HISTORY: defined.shows_keys,
+        PROGRESS: defined.progress is not None,
+        COMPACTED: defined.compaction is not None,
+        CURSOR_OF_TIME: has_time or (time is None and source.given_at is not None),
+        SEGMENTS: defined.archive is not None and defined.archive.is_shared,
+        ARROW: False,  # the server converts pages to Arrow, and announces it
+    }
+    return frozenset(name for name in EXTENSIONS if given.get(name, True))
+
+
+def _grow(
+    reader: Reader, pages: PageQuery, checkup: Checkup, marks: MarkTable | None, count: int
+) -> None:
+    """Give a feed more partitions, by whole assignments: other threads read these attributes."""
+    checkup.partitions = pages.ids = range(count)
+    if marks is not None:
+        marks.partitions = range(count)
+    # Last: as soon as consumers see the new token, they request the new partitions.
+    reader.info = replace(FeedInfo.of(count), extensions=reader.info.extensions)

@@ -13,15 +13,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.partitions import Layout
-from zeroeventhub.publisher.assembly import build
+from zeroeventhub.protocol import FeedInfo
 from zeroeventhub.publisher.bound_feed import AsyncBoundFeed, BoundFeed
 from zeroeventhub.publisher.compaction import Compaction
 from zeroeventhub.publisher.cursor import Signer
 from zeroeventhub.publisher.definition import (
     Definition,
-    attributes_of,
+    build,
     envelope_of,
-    info_of,
     key_of,
     partition_of,
     table_of,
@@ -133,11 +132,12 @@ class TableFeed:
         given = {
             name: resolve(found, column) for name, column in named.items() if column is not None
         }
-        envelope = envelope_of(found, cloudevents)
+        further = attributes or {}
+        envelope = envelope_of(found, cloudevents, further)
         mapper = Mapper(
             found,
             data=list(found.c) if data is None else data,
-            attributes=given | attributes_of(attributes, envelope),
+            attributes={**given, **further},
             envelope=envelope,
             headers=headers or {},
         )
@@ -147,7 +147,11 @@ class TableFeed:
             events=Events(found, position_key, column, given.get("time"), append_only),
             ordering_name=ordering,
             partitions=partitions,
-            info=info_of(partitions),
+            info=(
+                partitions.info()
+                if isinstance(partitions, Layout)
+                else FeedInfo.of(1 if partitions is None else partitions)
+            ),
             mapper=mapper,
             envelope=envelope,
             attributes=given,
