@@ -184,38 +184,47 @@ class Checkup:
         Raises:
             ConfigurationError: the table lacks what the feed needs.
         """
-        self._look_at_ordering(connection)
-        self._look_at_columns(connection)
-        self._look_at_retention(connection)
+        self._ordering.check(connection)
+        self._check_columns(connection)
+        if self._marks is not None:
+            self._marks.check(connection)
         self.unpublished = None
         try:
-            self._look_at_partitions(connection)
+            self.refuse_unpublished(connection)
         except ConfigurationError as error:
             self.unpublished = str(error)
             _log.error("%s", error)
 
     def refuse_unpublished(self, connection: Connection) -> None:
-        """Refuse to delete or seal while some event is in no partition of the feed.
+        """Let the feed grow with its table; refuse an event that is in no partition of it.
 
         Raises:
             ConfigurationError: such an event exists.
         """
-        self._look_at_partitions(connection)
+        if self.grow is not None:
+            before = len(self._pages.ids)
+            largest = self._pages.largest_partition(connection, before + GROWTH)
+            trimmed = () if self._marks is None else self._marks.read(connection).partitions
+            count = max(largest or 0, *trimmed, *self._pages.ids) + 1
+            if count > before:
+                self.grow(count)
+        self._pages.refuse_unpublished(connection)
 
     def findings(self, connection: Connection) -> list[Finding]:
         """Return the results of all checks, up to the first that makes the rest impossible."""
         found = [_server(connection)]
-        looks: dict[str, Callable[[Connection], str]] = {
-            "columns": self._look_at_columns,
-            "ordering": self._look_at_ordering,
-            "partitions": self._look_at_partitions,
-            "events": self._look_at_events,
+        checks: dict[str, tuple[Callable[[Connection], None], str]] = {
+            "columns": (self._check_columns, "The table has all columns that the feed reads."),
+            "ordering": (self._ordering.check, "The order of events can be kept."),
+            "partitions": (self.refuse_unpublished, "Every event is in a partition of the feed."),
+            "events": (self._read_first, "The first events have a JSON form."),
         }
         if self._marks is not None:
-            looks["retention"] = self._look_at_retention
-        for subject, look in looks.items():
+            checks["retention"] = self._marks.check, "What was trimmed is known."
+        for subject, (check, sentence) in checks.items():
             try:
-                found.append(Finding("ok", subject, look(connection)))
+                check(connection)
+                found.append(Finding("ok", subject, sentence))
             except (ConfigurationError, FeedFailure) as error:
                 found.append(Finding("error", subject, str(error)))
                 if subject == "columns":
@@ -228,7 +237,7 @@ class Checkup:
         found += [Finding("warning", *warning) for warning in database.warnings(connection)]
         if not self._is_mutable and (sign := _sign_of_updates(connection, self._table)):
             found.append(Finding("warning", "updates", f"{sign} {_ROWS_LAST}"))
-        return found + [self._look_at_index(connection, index) for index in self._indexes]
+        return found + [self._find_index(connection, index) for index in self._indexes]
 
     def _warn(self, connection: Connection) -> None:
         """Log a warning if pages lack an index and the table is not small."""
@@ -244,39 +253,17 @@ class Checkup:
                 pages.create(connection) or _NO_SUCH_INDEX,
             )
 
-    def _look_at_columns(self, connection: Connection) -> str:
+    def _check_columns(self, connection: Connection) -> None:
         self._find_columns(connection)
         for near in self._near:
             near.choose_index(connection)  # indexes come and go as well
-        return "The table has all columns that the feed reads."
 
-    def _look_at_ordering(self, connection: Connection) -> str:
-        self._ordering.check(connection)
-        return "The order of events can be kept."
-
-    def _look_at_partitions(self, connection: Connection) -> str:
-        if self.grow is not None:
-            before = len(self._pages.ids)
-            largest = self._pages.largest_partition(connection, before + GROWTH)
-            trimmed = () if self._marks is None else self._marks.read(connection).partitions
-            count = max(largest or 0, *trimmed, *self._pages.ids) + 1
-            if count > before:
-                self.grow(count)
-        self._pages.refuse_unpublished(connection)
-        return "Every event is in a partition of the feed."
-
-    def _look_at_events(self, connection: Connection) -> str:
+    def _read_first(self, connection: Connection) -> None:
         for partition in self.partitions:
             self._pages.read(connection, ReadRequest(partition, 0, HIGHEST_POSITION, limit=1))
-        return "The first events have a JSON form."
-
-    def _look_at_retention(self, connection: Connection) -> str:
-        if self._marks is not None:
-            self._marks.check(connection)
-        return "What was trimmed is known."
 
     @staticmethod
-    def _look_at_index(connection: Connection, index: NeededIndex) -> Finding:
+    def _find_index(connection: Connection, index: NeededIndex) -> Finding:
         if index.is_there(connection):
             return Finding("ok", "index", f"An index serves {index.purpose}.")
         statement = index.create(connection)

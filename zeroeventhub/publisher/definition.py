@@ -53,7 +53,7 @@ from zeroeventhub.publisher.progress import Progress, Registry
 from zeroeventhub.publisher.reader import Queries, Reader
 from zeroeventhub.publisher.retention import MarkTable, Retention
 from zeroeventhub.publisher.rows import RowQuery
-from zeroeventhub.publisher.sealing import Sealer, SealQuery
+from zeroeventhub.publisher.sealing import Sealer
 from zeroeventhub.publisher.splits import SplitQuery
 from zeroeventhub.publisher.trimming import Trimmer
 from zeroeventhub.settings import Capacity
@@ -372,17 +372,14 @@ def build(
     if archive is not None:
         sealer = Sealer(
             archive,
-            SealQuery(
-                all_near,
-                mapper,
-                database,
-                partition=source.partition,
-                attributes=defined.attributes,
-                kind=defined.envelope.type if defined.envelope else "",
-            ),
+            all_near,
+            mapper,
+            database,
             reader=reader,
             history=history,
+            partition=source.partition,
             attributes=defined.attributes,
+            kind=defined.envelope.type if defined.envelope else "",
         )
     bound = AsyncBoundFeed if isinstance(engine, AsyncEngine) else BoundFeed
     return bound(

@@ -34,7 +34,6 @@ __all__ = [
     "SEGMENT_BYTES",
     "SEGMENT_EVENTS",
     "SealOptions",
-    "SealQuery",
     "Sealed",
     "Sealer",
 ]
@@ -44,102 +43,6 @@ _encode = msgspec.json.Encoder().encode
 
 Columns = Mapping[str, Sequence[Any]]
 """Rows in the form of a segment: its columns by name."""
-
-
-class SealQuery:
-    """Read the rows of segments, in the order of positions.
-
-    Args:
-        near: finds the rows of all partitions.
-        mapper: turns rows into events.
-        database: the events' database.
-        partition: the column of partitions in the table of positions; None for one partition.
-        attributes: the columns of `id`, `type`, `key` and `time`, as far as configured.
-        kind: the type of events whose type column is empty; empty if they have no type.
-    """
-
-    def __init__(
-        self,
-        near: NearRows,
-        mapper: Mapper,
-        database: Database,
-        *,
-        partition: ColumnElement[Any] | None,
-        attributes: Mapping[str, ColumnElement[Any]],
-        kind: str,
-    ) -> None:
-        self._forms = {name: json_form(column, name) for name, column in attributes.items()}
-        self._kind = kind or None
-        self._placed = {} if partition is None else {"partition": partition}
-        if "time" not in attributes and near.source.given_at is not None:
-            self._placed["time"] = near.source.given_at
-        also, placed = [form.select for form in self._forms.values()], self._placed.values()
-        self._rows = RowQuery(near, mapper, database, also=also, placed=[*placed])
-        self._near = near
-        self._columns = 1 if self._rows.is_json else len(mapper.columns)
-
-    def read(
-        self, connection: Connection, after: int, until: int, limit: int
-    ) -> tuple[Columns, Row | None]:
-        """Return the first rows in (after, until], and the last one of them.
-
-        Raises:
-            FeedFailure: a row cannot be published, or an attribute cannot be stored in a segment.
-        """
-        hint = self._near.hint(connection)
-        query = self._rows.select(lambda chosen: self._near.above(chosen, hint), LIMIT)
-        values = {"after": after, "until": until, "limit": limit}
-        rows = self._rows.fetch(connection, query, values)
-        if not rows:
-            return {"position": ()}, None
-        columns = list(zip(*rows, strict=True))
-        found: dict[str, Sequence[Any]] = {"position": columns[0]}
-        names = [*self._forms, *self._placed]
-        # One more column may follow, NULL if the event is deleted.
-        attributes = dict(zip(names, columns[1 + self._columns :], strict=False))
-        if self._kind is not None:
-            attributes.setdefault("type", (None,) * len(rows))
-        try:
-            found |= {name: self._values(name, values) for name, values in attributes.items()}
-        except (TypeError, ValueError, LookupError, msgspec.MsgspecError) as error:
-            raise FeedFailure(
-                f"A row after position {after} has an attribute that cannot be kept: {error}"
-            ) from error
-        found |= self._events(rows, columns)
-        raw = found["data"][-1]
-        last = None if raw is None else Event(raw if isinstance(raw, bytes) else raw.encode())
-        return found, (columns[0][-1], last)
-
-    def _values(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
-        """Convert the values of an attribute to their form in segments."""
-        form = self._forms.get(name)
-        if form is not None and form.convert is not None:
-            values = [None if value is None else form.convert(value) for value in values]
-        if name == "partition":
-            return values
-        if name == "time":
-            return [None if value is None else moment(value) for value in values]
-        if not {*map(type, values)} <= {str, NoneType}:
-            values = [None if value is None else attribute_text(value) for value in values]
-        if name == "type" and self._kind is not None:
-            values = [value or self._kind for value in values]
-        return values
-
-    def _events(self, rows: list[Any], columns: list[tuple[Any, ...]]) -> dict[str, Sequence[Any]]:
-        """Return the JSON of events, None for deleted ones, and their headers if any."""
-        if not self._rows.is_json:
-            events = [self._rows.event(row) for row in rows]
-            headers = [
-                _encode(event.headers) if event and event.headers else None for event in events
-            ]
-            data = [None if event is None else event.raw for event in events]
-            return {"data": data, "headers": headers}
-        texts = columns[1]
-        raw = [None if text is None else text.encode() for text in texts]
-        check_json(raw, columns[0].__getitem__)
-        if any("\n" in text or "\r" in text for text in texts if text is not None):
-            texts = tuple(text and one_line(text.encode()).decode() for text in texts)
-        return {"data": texts}
 
 
 AT_ONCE = 10_000
@@ -191,23 +94,46 @@ Ask = Callable[[Callable[[Connection], Any]], Steps[Any]]
 
 
 class Sealer:
-    """Seal a feed's table into its archive, with the attributes for which the feed has columns."""
+    """Seal a feed's table into its archive.
+
+    Args:
+        archive: the feed's.
+        near: finds the rows of all partitions.
+        mapper: turns rows into events.
+        database: the events' database.
+        reader: reads the feed's horizon, and checks its table.
+        history: gives the cursors of segments.
+        partition: the column of partitions in the table of positions; None for one partition.
+        attributes: the columns of `id`, `type`, `key` and `time`, as far as configured.
+        kind: the type of events whose type column is empty; empty if they have no type.
+    """
 
     def __init__(
         self,
         archive: ArchiveReader,
-        query: SealQuery,
+        near: NearRows,
+        mapper: Mapper,
+        database: Database,
         *,
         reader: Reader,
         history: History,
-        attributes: Collection[str],
+        partition: ColumnElement[Any] | None,
+        attributes: Mapping[str, ColumnElement[Any]],
+        kind: str,
     ) -> None:
         self._archive = archive.archive
         self._feed = archive.feed
+        self._near = near
         self._reader = reader
         self._history = history
-        self._query = query
-        self._attributes = attributes
+        self._forms = {name: json_form(column, name) for name, column in attributes.items()}
+        self._kind = kind or None
+        self._placed = {} if partition is None else {"partition": partition}
+        if "time" not in attributes and near.source.given_at is not None:
+            self._placed["time"] = near.source.given_at
+        also, placed = [form.select for form in self._forms.values()], self._placed.values()
+        self._query = RowQuery(near, mapper, database, also=also, placed=[*placed])
+        self._columns = 1 if self._query.is_json else len(mapper.columns)
 
     def seal(self, options: SealOptions, ask: Ask) -> Steps[Sealed]:
         """Seal the table by the queries that `ask` runs; see `BoundFeed.seal`."""
@@ -280,7 +206,7 @@ class Sealer:
             )
         for name, values in (("id", ids), ("key", keys)):
             # The archive stores columns only: not the position that is the id of other events.
-            if values and name not in self._attributes:
+            if values and name not in self._forms:
                 raise ConfigurationError(
                     f"This feed has no column of {name}s by which its archive could find events: "
                     f"give it one, by {name}=…, before events are sealed."
@@ -307,7 +233,7 @@ class Sealer:
         """
         _, until = self._reader.removable(connection, older_than)
         trimmed = self._history.mark(connection).trimmed
-        if self._query.read(connection, 0, trimmed, 1)[1] is not None:
+        if self._read(connection, 0, trimmed, 1)[1] is not None:
             raise begun_again(trimmed)
         self._refuse_gap(connection, kept.sealed)
         if kept.last is not None:
@@ -318,7 +244,7 @@ class Sealer:
         self, connection: Connection, after: int, until: int, limit: int
     ) -> tuple[Columns, tuple[int, str] | None]:
         """Return the first rows in (after, until], the last position and the cursor after it."""
-        columns, last = self._query.read(connection, after, until, limit)
+        columns, last = self._read(connection, after, until, limit)
         # After the rows: a trim that deleted some of them has moved the mark by now.
         self._refuse_gap(connection, after)
         return columns, None if last is None else (last[0], self._history.cursor(*last))
@@ -331,3 +257,66 @@ class Sealer:
                 "lies between is in neither. Trim only what is sealed, as a feed with an archive "
                 "does by itself; an archive has to begin with the first event."
             )
+
+    def _read(
+        self, connection: Connection, after: int, until: int, limit: int
+    ) -> tuple[Columns, Row | None]:
+        """Return the first rows in (after, until], and the last one of them.
+
+        Raises:
+            FeedFailure: a row cannot be published, or an attribute cannot be stored in a segment.
+        """
+        hint = self._near.hint(connection)
+        query = self._query.select(lambda chosen: self._near.above(chosen, hint), LIMIT)
+        values = {"after": after, "until": until, "limit": limit}
+        rows = self._query.fetch(connection, query, values)
+        if not rows:
+            return {"position": ()}, None
+        columns = list(zip(*rows, strict=True))
+        found: dict[str, Sequence[Any]] = {"position": columns[0]}
+        names = [*self._forms, *self._placed]
+        # One more column may follow, NULL if the event is deleted.
+        attributes = dict(zip(names, columns[1 + self._columns :], strict=False))
+        if self._kind is not None:
+            attributes.setdefault("type", (None,) * len(rows))
+        try:
+            found |= {name: self._values(name, values) for name, values in attributes.items()}
+        except (TypeError, ValueError, LookupError, msgspec.MsgspecError) as error:
+            raise FeedFailure(
+                f"A row after position {after} has an attribute that cannot be kept: {error}"
+            ) from error
+        found |= self._events(rows, columns)
+        raw = found["data"][-1]
+        last = None if raw is None else Event(raw if isinstance(raw, bytes) else raw.encode())
+        return found, (columns[0][-1], last)
+
+    def _values(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
+        """Convert the values of an attribute to their form in segments."""
+        form = self._forms.get(name)
+        if form is not None and form.convert is not None:
+            values = [None if value is None else form.convert(value) for value in values]
+        if name == "partition":
+            return values
+        if name == "time":
+            return [None if value is None else moment(value) for value in values]
+        if not {*map(type, values)} <= {str, NoneType}:
+            values = [None if value is None else attribute_text(value) for value in values]
+        if name == "type" and self._kind is not None:
+            values = [value or self._kind for value in values]
+        return values
+
+    def _events(self, rows: list[Any], columns: list[tuple[Any, ...]]) -> dict[str, Sequence[Any]]:
+        """Return the JSON of events, None for deleted ones, and their headers if any."""
+        if not self._query.is_json:
+            events = [self._query.event(row) for row in rows]
+            headers = [
+                _encode(event.headers) if event and event.headers else None for event in events
+            ]
+            data = [None if event is None else event.raw for event in events]
+            return {"data": data, "headers": headers}
+        texts = columns[1]
+        raw = [None if text is None else text.encode() for text in texts]
+        check_json(raw, columns[0].__getitem__)
+        if any("\n" in text or "\r" in text for text in texts if text is not None):
+            texts = tuple(text and one_line(text.encode()).decode() for text in texts)
+        return {"data": texts}
