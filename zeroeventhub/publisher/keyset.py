@@ -1,5 +1,6 @@
 """Rows of a partition next to a position, and the indexes that queries need."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,6 +9,7 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Connection,
+    FromClause,
     Index,
     Integer,
     MetaData,
@@ -16,6 +18,7 @@ from sqlalchemy import (
     bindparam,
     literal_column,
     select,
+    true,
 )
 from sqlalchemy.schema import CreateIndex
 from sqlalchemy.sql.visitors import replacement_traverse
@@ -32,6 +35,7 @@ __all__ = [
     "NearRows",
     "NeededIndex",
     "given",
+    "join_events",
 ]
 
 # A literal, as PostgreSQL plans for a tenth of the table if the limit is a parameter.
@@ -111,6 +115,30 @@ class NearRows:
     def below(self, query: Select[Any], hint: IndexHint, high: ColumnElement[int]) -> Select[Any]:
         """Restrict a query to the rows at or below a position, the highest first."""
         return hint.between(query, self.source, _LOWEST, high, backwards=True)
+
+
+def join_events(
+    source: Source,
+    positions: FromClause,
+    columns: Sequence[ColumnElement[Any]] = (),
+    chosen: ColumnElement[bool] | None = None,
+    *,
+    isouter: bool = True,
+) -> tuple[FromClause, list[ColumnElement[Any]], ColumnElement[Any]]:
+    """Join events to positions of a side table; `chosen` applies only to a lateral join.
+
+    Returns:
+        The join, the columns of events, and a column that is NULL for a deleted event.
+    """
+    events: Any = source.events
+    presence = next(iter(source.key.values()))
+    if not source.lateral:
+        joined = positions.join(events, source.same(positions), isouter=isouter)
+        return joined, [*columns], presence
+    found = select(*columns, presence.label("presence")).where(source.same(positions)).limit(_ONE)
+    event = (found if chosen is None else found.where(chosen)).lateral("event")
+    joined = positions.join(event, true(), isouter=isouter)
+    return joined, [*event.c][:-1], event.c.presence
 
 
 _LONGEST_NAME = 60

@@ -16,7 +16,6 @@ from sqlalchemy import (
     Integer,
     Select,
     String,
-    Subquery,
     Text,
     Uuid,
     and_,
@@ -38,7 +37,7 @@ from zeroeventhub.databases.port import Database
 from zeroeventhub.errors import BadCursor, ConfigurationError, FeedFailure
 from zeroeventhub.protocol import Lag, TypeFilter
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
-from zeroeventhub.publisher.keyset import LIMIT, NearRows, given
+from zeroeventhub.publisher.keyset import LIMIT, NearRows, given, join_events
 from zeroeventhub.publisher.mapping import moment
 from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.page_query import TypeCondition
@@ -53,22 +52,6 @@ _ONE: ColumnElement[int] = literal_column("1")
 # Skips nothing, but keeps the database from scanning the events in the order of positions, which it
 # prefers if it overestimates how many match.
 _NONE: ColumnElement[int] = literal_column("0")
-
-
-def with_events(
-    source: Source, events: FromClause, positions: Subquery, *, isouter: bool
-) -> tuple[FromClause, ColumnElement[Any]]:
-    """Join events to positions of a side table.
-
-    Returns:
-        The join, and a column that is NULL in the rows of deleted events if `isouter`.
-    """
-    if not source.lateral:
-        joined = positions.join(events, source.same(positions), isouter=isouter)
-        return joined, next(iter(source.key.values()))
-    query: Select[Any] = select(_ONE.label("presence")).select_from(events)
-    event = query.where(source.same(positions)).limit(_ONE).lateral("event")
-    return positions.join(event, true(), isouter=isouter), event.c.presence
 
 
 MOST = 1_000_000
@@ -340,7 +323,7 @@ class Lookups:
         found: FromClause = near
         presence: ColumnElement[Any] = near.c.position
         if source.events is not None:
-            found, presence = with_events(source, source.events, near, isouter=True)
+            found, _, presence = join_events(source, near)
         columns: tuple[ColumnElement[Any], ...] = (
             func.count(),
             func.count(presence),
@@ -409,7 +392,7 @@ class Lookups:
             references = [source.table.c[name] for name in source.key]
             # The positions in a subquery, so that no plan joins more than these.
             page = self._near.rows(hint, *order, *references).limit(_LOOKED_AT).subquery("near")
-            joined, _ = with_events(source, source.events, page, isouter=False)
+            joined, *_ = join_events(source, page, isouter=False)
             # By all columns of the positions' order, so that the database need not sort.
             query = select(page.c.position).select_from(joined)
             query = query.order_by(*(page.c[each.name] for each in order))

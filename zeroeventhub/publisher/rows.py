@@ -10,17 +10,15 @@ import msgspec
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    FromClause,
     Select,
     case,
     select,
-    true,
 )
 
 from zeroeventhub.databases.port import SEPARATOR, Database
 from zeroeventhub.errors import FeedFailure
 from zeroeventhub.protocol import Event
-from zeroeventhub.publisher.keyset import NearRows
+from zeroeventhub.publisher.keyset import NearRows, join_events
 from zeroeventhub.publisher.mapping import Mapper
 from zeroeventhub.wire.lines import one_line
 
@@ -298,22 +296,16 @@ class RowQuery:
         positions = choose(select(*order, *references, *self._placed).select_from(source.table))
         page = (positions if chosen is not None else positions.limit(limit)).subquery("page")
         placed = [page.c[each.name] for each in self._placed]
-        presence: Any = next(iter(source.key.values())).label("presence")
-        joined: FromClause
-        if source.lateral:
-            found = select(*columns, presence).where(source.same(page)).limit(1)
-            event = (found if chosen is None else found.where(chosen)).lateral("event")
-            joined, condition = page.join(event, true(), isouter=chosen is None), None
-            *columns, presence = event.c
-        else:
-            joined, condition = source.join(page), None
-            if chosen is not None:
-                # A deleted event has a NULL type, which a filter for the default type would accept.
-                # Excluded in a CASE, so that the database still starts its join from the positions.
-                condition = case((presence.element.is_not(None), chosen))
+        isouter = chosen is None or not source.lateral
+        joined, columns, presence = join_events(source, page, columns, chosen, isouter=isouter)
+        condition = None
+        if chosen is not None and not source.lateral:
+            # A deleted event has a NULL type, which a filter for the default type would accept.
+            # Excluded in a CASE, so that the database still starts its join from the positions.
+            condition = case((presence.is_not(None), chosen))
         # A deleted event has NULLs.
         if self._json is None:
-            columns = [*columns, *placed, presence]
+            columns = [*columns, *placed, presence.label("presence")]
         else:
             json, *also = columns
             columns = [case((presence.is_not(None), json)).label("c1"), *also, *placed]
