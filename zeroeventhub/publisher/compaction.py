@@ -12,7 +12,6 @@ from sqlalchemy import (
     and_,
     exists,
     false,
-    literal_column,
     or_,
     select,
 )
@@ -20,7 +19,7 @@ from sqlalchemy.sql.util import ClauseAdapter
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.deletion import Batch, Deleted, delete_events
-from zeroeventhub.publisher.keyset import LIMIT, NearRows, given
+from zeroeventhub.publisher.keyset import LIMIT, ONE, NearRows, given
 from zeroeventhub.publisher.mapping import Expression, resolve
 from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.reader import Reader
@@ -67,8 +66,6 @@ class Compaction:
 ROWS = 1_000
 """Events that a batch examines by default."""
 
-_ONE: ColumnElement[int] = literal_column("1")
-
 
 @dataclass(frozen=True)
 class Span:
@@ -88,16 +85,7 @@ class Span:
 
 
 class Compactor:
-    """Compact a feed by the column of its keys.
-
-    Args:
-        reader: reads the feed's horizon, and finds the events of a moment.
-        source: the table of the feed's positions.
-        marks: the feed's mark of what was compacted.
-        compaction: which events delete their key, and how long those are kept.
-        table: the table of events.
-        key: the column of keys.
-    """
+    """Compact a feed by the column of its keys."""
 
     def __init__(
         self,
@@ -169,7 +157,7 @@ class Compactor:
             pairs = [(later.c[name], str(one.key)) for name, one in source.key.items()]
             rows = later.join(events, and_(*(one == events.c[name] for one, name in pairs)))
         is_later = and_(position > source.position, position <= given("settled"))
-        query = select(_ONE).select_from(rows).where(key == self._key, is_later)
+        query = select(ONE).select_from(rows).where(key == self._key, is_later)
         if source.partition is not None:
             partition = ClauseAdapter(later).traverse(source.partition)
             query = query.where(partition == source.partition)

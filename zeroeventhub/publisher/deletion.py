@@ -56,11 +56,6 @@ def delete_in_batches(
 
     Between batches it pauses for as long as each has taken, so that writers get turns.
 
-    Args:
-        batch: deletes one batch.
-        after: the position above which the first batch begins.
-        on_progress: called after each batch with the events deleted so far and the last position.
-
     Raises:
         Unavailable: a batch failed in all of its tries.
     """

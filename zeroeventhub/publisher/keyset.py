@@ -32,6 +32,7 @@ from zeroeventhub.publisher.ordering import Source
 __all__ = [
     "HIGHEST",
     "LIMIT",
+    "ONE",
     "NearRows",
     "NeededIndex",
     "given",
@@ -45,10 +46,11 @@ LIMIT: ColumnElement[int] = bindparam("limit", type_=Integer, literal_execute=Tr
 HIGHEST: ColumnElement[int] = literal_column(str(HIGHEST_POSITION), BigInteger)
 """No position lies above it."""
 
+ONE: ColumnElement[int] = literal_column("1")
+"""The number one, for a LIMIT or a column."""
+
 _LOWEST: ColumnElement[int] = literal_column("0", BigInteger)
 """Every position lies above it."""
-
-_ONE: ColumnElement[int] = literal_column("1")
 
 
 def given(name: str) -> ColumnElement[int]:
@@ -88,13 +90,13 @@ class NearRows:
         """Return the first position of a partition in (after, until]."""
         query = self.rows(self.hint(connection), self.source.position)
         values = {"partition": partition, "after": after, "until": until}
-        found: int | None = connection.scalar(query.limit(_ONE), values)
+        found: int | None = connection.scalar(query.limit(ONE), values)
         return found
 
     def last(self, connection: Connection, partition: int, until: int) -> int | None:
         """Return the last position of a partition at or below `until`."""
         query: Select[Any] = select(self.source.position).select_from(self.source.table)
-        query = self.below(query, self.hint(connection), _UNTIL).limit(_ONE)
+        query = self.below(query, self.hint(connection), _UNTIL).limit(ONE)
         found: int | None = connection.scalar(query, {"partition": partition, "until": until})
         return found
 
@@ -135,7 +137,7 @@ def join_events(
     if not source.lateral:
         joined = positions.join(events, source.same(positions), isouter=isouter)
         return joined, [*columns], presence
-    found = select(*columns, presence.label("presence")).where(source.same(positions)).limit(_ONE)
+    found = select(*columns, presence.label("presence")).where(source.same(positions)).limit(ONE)
     event = (found if chosen is None else found.where(chosen)).lateral("event")
     joined = positions.join(event, true(), isouter=isouter)
     return joined, [*event.c][:-1], event.c.presence

@@ -37,7 +37,7 @@ from zeroeventhub.databases.port import Database
 from zeroeventhub.errors import BadCursor, ConfigurationError, FeedFailure
 from zeroeventhub.protocol import Lag, TypeFilter
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
-from zeroeventhub.publisher.keyset import LIMIT, NearRows, given, join_events
+from zeroeventhub.publisher.keyset import LIMIT, ONE, NearRows, given, join_events
 from zeroeventhub.publisher.mapping import moment
 from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.page_query import TypeCondition
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from zeroeventhub.publisher.archive_reader import ArchiveReader
 
 __all__ = ["Lookups", "same_as", "value_of"]
-
-_ONE: ColumnElement[int] = literal_column("1")
 
 # Skips nothing, but keeps the database from scanning the events in the order of positions, which it
 # prefers if it overestimates how many match.
@@ -187,7 +185,7 @@ class Lookups:
     ) -> int:
         """Search by bisection, as these times rise with the positions of all partitions."""
         hint = self._all_near.hint(connection)
-        query = self._all_near.rows(hint, self._source.position, given_at).limit(_ONE)
+        query = self._all_near.rows(hint, self._source.position, given_at).limit(ONE)
         below, above = 0, settled
         while below < above:
             middle = (below + above) // 2
@@ -208,13 +206,6 @@ class Lookups:
         types: TypeFilter | None = None,
     ) -> int:
         """Return the position of an event; also of a deleted one if its id was its position.
-
-        Args:
-            connection: to the feed's database.
-            event_id: the id in the event's JSON.
-            partition: the event's partition.
-            until: the horizon, up to which events are searched.
-            types: the types of events to search; None for all.
 
         Raises:
             BadCursor: no event of the partition and of these types has this id.
@@ -251,16 +242,7 @@ class Lookups:
         partition: int,
         until: int,
     ) -> int | None:
-        """Return the first or the last position, up to `until`, of the events that fit conditions.
-
-        Args:
-            connection: to the feed's database.
-            searched: finds events by the column of the first condition.
-            conditions: on the columns of events.
-            extreme: `func.min` or `func.max`.
-            partition: the events' partition.
-            until: the horizon.
-        """
+        """Return the `extreme` position, up to `until`, of the events that fit conditions."""
         source, table = self._source, searched.source.table
         place = [source.position.label("position")]
         if source.partition is not None:
@@ -274,7 +256,7 @@ class Lookups:
             events = query.subquery("event")
             same = and_(*(source.table.c[name] == events.c[name] for name in source.key))
             if source.lateral:
-                position = select(*place).where(same).limit(_ONE).lateral("place")
+                position = select(*place).where(same).limit(ONE).lateral("place")
                 query = select(*position.c).select_from(events.join(position, true()))
             else:
                 query = select(*place).select_from(events.join(source.table, same))
@@ -375,7 +357,7 @@ class Lookups:
                 if self._source.events is not None:
                     window = self._near.rows(hint, self._source.position).offset(_BEFORE)
                     values["before"] = looked_at - 1
-                    end = connection.scalar(window.limit(_ONE), values)
+                    end = connection.scalar(window.limit(ONE), values)
                 after = until if end is None else int(end)
                 looked_at = min(2 * looked_at, AT_ONCE)
         return position, found

@@ -276,12 +276,7 @@ class MarkTable:
     ) -> None:
         """Raise the mark, in the transaction that deletes the events and has locked the mark.
 
-        Args:
-            connection: in that transaction.
-            mark: the present mark.
-            trimmed: the new `LowWaterMark.trimmed`.
-            earliest: the new `LowWaterMark.earliest`.
-            last: the new `LowWaterMark.partitions` of the partitions that lose events.
+        `last` are the new `LowWaterMark.partitions` of the partitions that lose events.
         """
         cursors = dict.fromkeys(self.partitions, mark.earliest) | dict(mark.partitions)
         known = _Partitions(self._scheme, trimmed, cursors | dict(last))

@@ -139,7 +139,11 @@ def places(
     intervals: list[_Interval] = []
     budget = OPENED + OPENED_A_PIECE * count
     while wanted:
-        looks = [_look(low, high, next(numbers)) for low, high, *_ in wanted]
+        looks = []
+        for start, end, *_ in wanted:
+            # A place in the middle half of an interval of two rows or more.
+            share = 0.25 + next(numbers) * GOLDEN % 1 / 2
+            looks.append(Look(start, min(start + int((end - start) * share), end - 1), end))
         windows = yield looks
         for look, (below, above), (*_, left, right) in zip(looks, windows, wanted, strict=True):
             interval = _Interval(look, below, above, left=left, right=right)
@@ -147,7 +151,11 @@ def places(
                 intervals.append(interval)
             else:
                 parts += interval.parts()
-        chosen = _choose(intervals, min(budget, max(2, len(intervals) // 4), OPENED_AT_ONCE))
+        # The widest intervals, and those that may hold the most rows not looked at yet.
+        most = min(budget, max(2, len(intervals) // 4), OPENED_AT_ONCE)
+        chosen = nlargest(most // 2, intervals, key=lambda each: each.look.high - each.look.low)
+        rest = [interval for interval in intervals if interval not in chosen]
+        chosen += nlargest(most - most // 2, rest, key=lambda each: each.potential)
         budget -= len(chosen)
         for interval in chosen:
             intervals.remove(interval)
@@ -170,19 +178,6 @@ def cut(parts: Iterable[Part], count: int) -> list[int]:
             found.append(part.low + int((part.high - part.low) * within))
         passed += part.rows
     return found
-
-
-def _choose(intervals: list[_Interval], most: int) -> list[_Interval]:
-    """Choose the widest intervals, and those that may hold the most rows not looked at yet."""
-    wide = nlargest(most // 2, intervals, key=lambda each: each.look.high - each.look.low)
-    others = [interval for interval in intervals if interval not in wide]
-    return wide + nlargest(most - most // 2, others, key=lambda each: each.potential)
-
-
-def _look(low: int, high: int, number: int) -> Look:
-    """Choose a place in the middle half of an interval of two rows or more."""
-    share = 0.25 + number * GOLDEN % 1 / 2
-    return Look(low, min(low + int((high - low) * share), high - 1), high)
 
 
 BATCH = 32

@@ -19,7 +19,7 @@ from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION, Place
 from zeroeventhub.publisher.deletion import Batch, Deleted, delete_events
 from zeroeventhub.publisher.history import History
-from zeroeventhub.publisher.keyset import LIMIT, NearRows
+from zeroeventhub.publisher.keyset import LIMIT, ONE, NearRows
 from zeroeventhub.publisher.lookups import Lookups
 from zeroeventhub.publisher.ordering import Ordering
 from zeroeventhub.publisher.progress import CLOCKS, Registry
@@ -135,8 +135,6 @@ MOST = 1_000_000
 ROWS = 1_000
 """Events that a batch deletes by default."""
 
-_ONE: ColumnElement[int] = literal_column("1")
-
 
 class Trimmer:
     """Trim a feed: plan it, and delete the events in batches.
@@ -244,7 +242,7 @@ class Trimmer:
         query = select(source.position).select_from(source.join(source.table))
         query = query.where(self._version.is_not(None))
         query = self._near.above(query, self._near.hint(connection))
-        found: int | None = connection.scalar(query.limit(_ONE), {"after": after, "until": until})
+        found: int | None = connection.scalar(query.limit(ONE), {"after": after, "until": until})
         return found
 
     def _count(self, connection: Connection, after: int, until: int) -> int:
