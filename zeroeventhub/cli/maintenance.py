@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from sqlalchemy import CheckConstraint, Dialect
+from sqlalchemy import CheckConstraint, Dialect, Table
 from sqlalchemy.schema import AddConstraint, DropConstraint
 
 from zeroeventhub.cli.options import age_option, as_json, consumer_option, yes_option
@@ -21,9 +21,8 @@ from zeroeventhub.errors import ConfigurationError, Gone, Unavailable, printable
 from zeroeventhub.protocol import Lag
 from zeroeventhub.publisher.bound_feed import BoundFeed
 from zeroeventhub.publisher.checks import Finding
-from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.progress import Progress, Registered
-from zeroeventhub.publisher.retention import MarkTable
+from zeroeventhub.publisher.retention import MarkTable, Retention
 from zeroeventhub.publisher.sealing import SEGMENT_EVENTS
 from zeroeventhub.publisher.trimming import ROWS
 
@@ -117,20 +116,21 @@ def ddl(
     progress: bool,
     partition: str | None,
     partitions: int | None,
-    **table: Any,
+    **options: Any,
 ) -> None:
     """Print the SQL that an ordering needs, without changing anything.
 
     With --partitions the SQL adds a constraint that refuses events of other partitions. --uninstall
     keeps the tables that --retention and --progress print.
     """
-    engine, feed = open_table(partition=partition, partitions=partitions, **table)
+    engine, feed = open_table(partition=partition, partitions=partitions, **options)
     order = feed.ordering(engine.dialect.name)
     with engine.connect() as connection:
         statements = order.ddl(connection)
     parts = [statements.uninstall] if uninstall else [statements.install, statements.backfill]
+    table: Any = order.source.table if order.source.events is None else order.source.events
     if partition and partitions:
-        rule = _rule(order.source, engine.dialect, partition, partitions)
+        rule = _rule(table, engine.dialect, partition, partitions)
         if not database_of(engine).adds_constraints:
             check = f"CHECK ({rule.sqltext})"
             click.echo(f"-- SQLite adds no constraint to a table: create it with {check}.")
@@ -138,9 +138,11 @@ def ddl(
             change = DropConstraint(rule) if uninstall else AddConstraint(rule)
             parts.append((str(change.compile(dialect=engine.dialect)),))
     if retention and not uninstall:
-        parts.append(MarkTable.of(order.source).statements(engine.dialect))
+        parts.append(
+            MarkTable(Retention(schema=table.schema), order.source, ()).statements(engine.dialect)
+        )
     if progress and not uninstall:
-        parts.append((Progress.beside(order.source).statement(engine.dialect),))
+        parts.append((Progress(schema=table.schema).statement(engine.dialect),))
     if not any(parts):
         click.echo("-- This ordering needs nothing in the database.")
         return
@@ -148,9 +150,8 @@ def ddl(
         click.echo(database_of(engine).script(part))
 
 
-def _rule(source: Source, dialect: Dialect, partition: str, partitions: int) -> CheckConstraint:
+def _rule(table: Table, dialect: Dialect, partition: str, partitions: int) -> CheckConstraint:
     """Return the constraint that limits events to the partitions of the feed."""
-    table: Any = source.table if source.events is None else source.events
     column = dialect.identifier_preparer.quote(partition)
     rule = CheckConstraint(f"{column} BETWEEN 0 AND {partitions - 1}", f"{table.name}_{partition}")
     table.append_constraint(rule)

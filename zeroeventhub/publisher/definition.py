@@ -260,11 +260,6 @@ class Definition:
         return self.events.partition is not None and self.partitions is None
 
     @property
-    def scheme(self) -> str:
-        """Return a word that identifies how events are divided into partitions."""
-        return "layout" if isinstance(self.partitions, Layout) else str(self.partitions)
-
-    @property
     def used(self) -> list[ColumnElement[Any]]:
         """Return all columns and expressions that the feed reads."""
         events, attributes = self.events, self.attributes
@@ -408,7 +403,8 @@ def _archive_reader(defined: Definition, source: Source) -> ArchiveReader | None
     """Return the reader of the feed's archive, if it has one."""
     if defined.archive is None:
         return None
-    parts = [defined.events.table.fullname, defined.scheme, defined.mapper.recipe]
+    scheme = "layout" if isinstance(defined.partitions, Layout) else str(defined.partitions)
+    parts = [defined.events.table.fullname, scheme, defined.mapper.recipe]
     for column in (*defined.events.key, defined.events.partition):
         compiled = None if column is None else column.compile(dialect=StrCompileDialect())
         parts.append("" if compiled is None else f"{compiled} {compiled.params}")

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from hmac import compare_digest
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import msgspec
 from sqlalchemy import (
@@ -66,12 +66,6 @@ class FeedTable:
     def columns() -> list[Column[Any]]:
         """Return the columns of the table."""
         raise NotImplementedError
-
-    @classmethod
-    def beside(cls, source: Source) -> Self:
-        """Return the table for the feeds in the schema of a feed's table."""
-        table: Any = source.table if source.events is None else source.events
-        return cls(schema=table.schema)
 
     def exists(self, connection: Connection) -> bool:
         """Return whether the table exists."""
@@ -206,11 +200,6 @@ class MarkTable:
         self._query = select(
             columns.trimmed, columns.earliest, columns.compacted, columns.partitions
         ).where(self._own)
-
-    @classmethod
-    def of(cls, source: Source) -> "MarkTable":
-        """Return the mark of the feed over a table, to get its statements only."""
-        return cls(Retention.beside(source), source, ())
 
     def statements(self, dialect: Dialect) -> tuple[str, ...]:
         """Return the statements that create the table and the feed's row."""
