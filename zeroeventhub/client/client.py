@@ -1,19 +1,22 @@
 """Read a feed over HTTP, sync or async, with the caller's own httpx client."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import httpx
 
 from zeroeventhub.client.exchange import Exchange
-from zeroeventhub.client.redaction import requested
-from zeroeventhub.client.requests import UNREACHED, RequestBuilder
+from zeroeventhub.client.requests import RequestBuilder
+from zeroeventhub.driving import blocking
+from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import (
     CURSOR_OF_COUNT,
     CURSOR_OF_TIME,
     FIRST,
+    KEY_HISTORY,
     LAG,
     PROGRESS,
     SEGMENTS,
@@ -33,28 +36,24 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncClient", "Client"]
 
+_Given = ParamSpec("_Given")
+_Answer = TypeVar("_Answer")
 
-class Client(RequestBuilder[httpx.Client]):
-    """Read a feed page by page.
+
+class AsyncClient(RequestBuilder[httpx.AsyncClient]):
+    """Read a feed page by page, asynchronously.
+
+    The arguments are those of Client, with an httpx.AsyncClient. Client has the same methods.
 
     Example:
-        with httpx.Client() as http:
-            client = Client("https://shop.example/orders", http)
-            page = client.fetch(0, FIRST)
-
-    Args:
-        url: the address of the feed's discovery document.
-        http: your httpx client, with your authentication and timeouts; you close it. If it has no
-            authentication, the user and password of `url` are used.
-        partitions: how many partitions a v1 feed has, as its protocol does not report them.
-        limits: bytes and seconds after which the client gives up a response.
-        compressed: True or "gzip" to accept gzip, "zstd" to accept zstd and gzip; the client
-            unpacks bodies within the limits.
+        async with httpx.AsyncClient() as http:
+            client = AsyncClient("https://shop.example/orders", http)
+            page = await client.fetch(0, FIRST)
     """
 
-    _http_type = httpx.Client
+    _http_type = httpx.AsyncClient
 
-    def discover(self) -> FeedInfo:
+    async def discover(self) -> FeedInfo:
         """Request the feed's description; fall back to v1 if `partitions` was given.
 
         Raises:
@@ -62,9 +61,9 @@ class Client(RequestBuilder[httpx.Client]):
             TransientError: the feed could not be reached, or cannot answer now.
             ProtocolError: the server is not a feed.
         """
-        return self._read_info(self._send(self._request(self._url)))
+        return self._read_info(await self._send(self._request(self._url)))
 
-    def fetch(
+    async def fetch(
         self,
         partition: int,
         cursor: str,
@@ -99,7 +98,7 @@ class Client(RequestBuilder[httpx.Client]):
             ProtocolError: the response is not a page.
             PageTooLarge: the page is longer than `limits` allow.
         """
-        info = self._info or self.discover()
+        info = await self._discovered()
         request = self._page_request(
             info,
             partition,
@@ -111,9 +110,9 @@ class Client(RequestBuilder[httpx.Client]):
             wait=wait,
             data_type=data_type,
         )
-        return self._read_page(self._send(request))
+        return self._read_page(await self._send(request))
 
-    def fetch_arrow(
+    async def fetch_arrow(
         self,
         partition: int,
         cursor: str,
@@ -139,13 +138,13 @@ class Client(RequestBuilder[httpx.Client]):
             MissingExtra: pyarrow is not installed.
             ZeroEventHubError: as `fetch`.
         """
-        info = self._info or self.discover()
+        info = await self._discovered()
         request = self._page_request(
             info, partition, cursor, limit=limit, types=types, stop=stop, wait=wait, as_arrow=True
         )
-        return self._read_arrow_page(self._send(request))
+        return self._read_arrow_page(await self._send(request))
 
-    def cursor_at(self, moment: datetime, partition: int = 0) -> str:
+    async def cursor_at(self, moment: datetime, partition: int = 0) -> str:
         """Request the cursor before all events of a moment or later.
 
         Args:
@@ -157,10 +156,10 @@ class Client(RequestBuilder[httpx.Client]):
                 "cursor-of-time".
             ZeroEventHubError: as `fetch`.
         """
-        cursor: str = self._answer(CURSOR_OF_TIME, moment, partition)
+        cursor: str = await self._answer(CURSOR_OF_TIME, moment, partition)
         return cursor
 
-    def splits(
+    async def splits(
         self, partition: int, count: int, *, start: str = FIRST, stop: str | None = None
     ) -> list[str]:
         """Request the cursors between pieces of a partition with about the same number of events.
@@ -177,10 +176,10 @@ class Client(RequestBuilder[httpx.Client]):
             ConfigurationError: the feed does not have the extension "splits".
             ZeroEventHubError: as `fetch`.
         """
-        cursors: list[str] = self._answer(SPLITS, partition, count, start, stop)
+        cursors: list[str] = await self._answer(SPLITS, partition, count, start, stop)
         return cursors
 
-    def lag(self, partition: int, cursor: str) -> Lag:
+    async def lag(self, partition: int, cursor: str) -> Lag:
         """Request the number of events after a cursor, and the age of the first of them.
 
         Args:
@@ -191,10 +190,10 @@ class Client(RequestBuilder[httpx.Client]):
             ConfigurationError: the feed does not have the extension "lag".
             ZeroEventHubError: as `fetch`.
         """
-        found: Lag = self._answer(LAG, partition, cursor)
+        found: Lag = await self._answer(LAG, partition, cursor)
         return found
 
-    def cursor_of_count(
+    async def cursor_of_count(
         self, partition: int, cursor: str, events: int, *, stop: str | None = None
     ) -> CountedCursor:
         """Request the cursor that follows another one by a number of events.
@@ -215,10 +214,10 @@ class Client(RequestBuilder[httpx.Client]):
             ConfigurationError: the feed does not have the extension "cursor-of-count".
             ZeroEventHubError: as `fetch`.
         """
-        found: CountedCursor = self._answer(CURSOR_OF_COUNT, partition, cursor, events, stop)
+        found: CountedCursor = await self._answer(CURSOR_OF_COUNT, partition, cursor, events, stop)
         return found
 
-    def segments(self, partition: int, cursor: str, *, stop: str | None = None) -> Segments:
+    async def segments(self, partition: int, cursor: str, *, stop: str | None = None) -> Segments:
         """Request the files that hold the events after a cursor.
 
         Args:
@@ -233,10 +232,12 @@ class Client(RequestBuilder[httpx.Client]):
             ConfigurationError: the feed does not have the extension "segments".
             ZeroEventHubError: as `fetch`.
         """
-        found: Segments = self._answer(SEGMENTS, partition, cursor, stop)
+        found: Segments = await self._answer(SEGMENTS, partition, cursor, stop)
         return found
 
-    def read_key(self, key: str, *, after_version: int = 0, limit: int | None = None) -> KeyPage:
+    async def read_key(
+        self, key: str, *, after_version: int = 0, limit: int | None = None
+    ) -> KeyPage:
         """Request the events of one key, in the order of their versions.
 
         Continue after the last version of the page while the page reports that more may follow.
@@ -250,11 +251,13 @@ class Client(RequestBuilder[httpx.Client]):
             ConfigurationError: the feed does not have the extension "key-history".
             ZeroEventHubError: as `fetch`.
         """
-        info = self._info or self.discover()
-        request = self._key_request(info, key, after_version, limit)
-        return decode_key_page(self._read_body(self._send(request)), after_version)
+        info = await self._discovered()
+        request = self._extension_request(info, KEY_HISTORY, key, after_version, limit)
+        if after_version < 0:
+            raise ConfigurationError("Versions start at 1; after_version is 0 or more.")
+        return decode_key_page(self._read_body(await self._send(request)), after_version)
 
-    def register_progress(self, consumer: str, partition: int, cursor: str) -> None:
+    async def register_progress(self, consumer: str, partition: int, cursor: str) -> None:
         """Report a consumer's committed cursor to the publisher, so that trimming waits for it.
 
         Args:
@@ -266,161 +269,15 @@ class Client(RequestBuilder[httpx.Client]):
             ConfigurationError: the feed does not have the extension "progress".
             ZeroEventHubError: as `fetch`.
         """
-        self._answer(PROGRESS, consumer, partition, cursor)
-
-    def _answer(self, name: str, *values: Any) -> Any:
-        """Request what an extension answers, by the values of its parameters in their order."""
-        info = self._info or self.discover()
-        request = self._extension_request(info, name, *values)
-        return self._read_answer(name, self._send(request))
-
-    def _send(self, request: Exchange) -> Exchange:
-        """Send a request, and read its response."""
-        former = requested.set((self._redaction, request.url))
-        try:
-            with self._http.stream(
-                request.method,
-                request.url,
-                headers=request.headers,
-                extensions={"timeout": request.socket_timeouts},
-                follow_redirects=False,
-                auth=self._own_auth if self._http.auth is None else httpx.USE_CLIENT_DEFAULT,
-            ) as answer:
-                request.begin(answer)
-                read = answer.is_stream_consumed
-                for chunk in answer.iter_bytes() if read else answer.iter_raw():
-                    if not request.take(chunk):
-                        break
-        except UNREACHED as error:
-            self._break_off(request, error)
-        finally:
-            requested.reset(former)
-        return request
-
-
-class AsyncClient(RequestBuilder[httpx.AsyncClient]):
-    """Read a feed page by page, asynchronously.
-
-    The arguments are those of Client, with an httpx.AsyncClient.
-
-    Example:
-        async with httpx.AsyncClient() as http:
-            client = AsyncClient("https://shop.example/orders", http)
-            page = await client.fetch(0, FIRST)
-    """
-
-    _http_type = httpx.AsyncClient
-
-    async def discover(self) -> FeedInfo:
-        """Request the feed's description; see `Client.discover`."""
-        return self._read_info(await self._send(self._request(self._url)))
-
-    async def fetch(
-        self,
-        partition: int,
-        cursor: str,
-        *,
-        limit: int | None = None,
-        headers: Sequence[str] = (),
-        types: TypeFilter | None = None,
-        stop: str | None = None,
-        wait: float | None = None,
-        data_type: Any = None,
-    ) -> Page:
-        """Fetch the page that follows a cursor; see `Client.fetch`."""
-        info = self._info or await self.discover()
-        request = self._page_request(
-            info,
-            partition,
-            cursor,
-            limit=limit,
-            headers=headers,
-            types=types,
-            stop=stop,
-            wait=wait,
-            data_type=data_type,
-        )
-        return self._read_page(await self._send(request))
-
-    async def fetch_arrow(
-        self,
-        partition: int,
-        cursor: str,
-        *,
-        limit: int | None = None,
-        types: TypeFilter | None = None,
-        stop: str | None = None,
-        wait: float | None = None,
-    ) -> "ArrowPage":
-        """Fetch a page as record batches; see `Client.fetch_arrow`."""
-        info = self._info or await self.discover()
-        request = self._page_request(
-            info, partition, cursor, limit=limit, types=types, stop=stop, wait=wait, as_arrow=True
-        )
-        return self._read_arrow_page(await self._send(request))
-
-    async def cursor_at(self, moment: datetime, partition: int = 0) -> str:
-        """Request the cursor before a moment; see `Client.cursor_at`."""
-        cursor: str = await self._answer(CURSOR_OF_TIME, moment, partition)
-        return cursor
-
-    async def splits(
-        self, partition: int, count: int, *, start: str = FIRST, stop: str | None = None
-    ) -> list[str]:
-        """Request the cursors between pieces; see `Client.splits`."""
-        cursors: list[str] = await self._answer(SPLITS, partition, count, start, stop)
-        return cursors
-
-    async def lag(self, partition: int, cursor: str) -> Lag:
-        """Request the number of events after a cursor; see `Client.lag`."""
-        found: Lag = await self._answer(LAG, partition, cursor)
-        return found
-
-    async def cursor_of_count(
-        self, partition: int, cursor: str, events: int, *, stop: str | None = None
-    ) -> CountedCursor:
-        """Request the cursor after a number of events; see `Client.cursor_of_count`."""
-        found: CountedCursor = await self._answer(CURSOR_OF_COUNT, partition, cursor, events, stop)
-        return found
-
-    async def segments(self, partition: int, cursor: str, *, stop: str | None = None) -> Segments:
-        """Request the files that hold events; see `Client.segments`."""
-        found: Segments = await self._answer(SEGMENTS, partition, cursor, stop)
-        return found
-
-    async def read_key(
-        self, key: str, *, after_version: int = 0, limit: int | None = None
-    ) -> KeyPage:
-        """Request the events of one key; see `Client.read_key`."""
-        info = self._info or await self.discover()
-        request = self._key_request(info, key, after_version, limit)
-        return decode_key_page(self._read_body(await self._send(request)), after_version)
-
-    async def register_progress(self, consumer: str, partition: int, cursor: str) -> None:
-        """Report a consumer's committed cursor; see `Client.register_progress`."""
         await self._answer(PROGRESS, consumer, partition, cursor)
-
-    async def _answer(self, name: str, *values: Any) -> Any:
-        """Request what an extension answers, by the values of its parameters in their order."""
-        info = self._info or await self.discover()
-        request = self._extension_request(info, name, *values)
-        return self._read_answer(name, await self._send(request))
 
     async def _send(self, request: Exchange) -> Exchange:
         """Send a request, and read its response."""
-        former = requested.set((self._redaction, request.url))
-        try:
+        with self._sent(request):
             # The timeout inside: bytes that arrived before it ends may hold a checkpoint.
             async with (
                 asyncio.timeout(request.deadline.left) as timeout,
-                self._http.stream(
-                    request.method,
-                    request.url,
-                    headers=request.headers,
-                    extensions={"timeout": request.timeouts},
-                    follow_redirects=False,
-                    auth=self._own_auth if self._http.auth is None else httpx.USE_CLIENT_DEFAULT,
-                ) as answer,
+                self._http.stream(**self._arguments(request, request.timeouts)) as answer,
             ):
                 request.begin(answer)
                 _postpone(timeout, request.deadline.left)
@@ -429,10 +286,6 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
                     if not request.take(chunk):
                         break
                     _postpone(timeout, request.deadline.left)
-        except UNREACHED as error:
-            self._break_off(request, error)
-        finally:
-            requested.reset(former)
         return request
 
 
@@ -440,3 +293,58 @@ def _postpone(timeout: asyncio.Timeout, seconds: float) -> None:
     """Let a timeout end in a number of seconds, unless it has ended."""
     if not timeout.expired():
         timeout.reschedule(asyncio.get_running_loop().time() + seconds)
+
+
+def _blocking(
+    method: Callable[Concatenate[Any, _Given], Coroutine[Any, Any, _Answer]],
+) -> Callable[Concatenate[Any, _Given], _Answer]:
+    """Make a method of Client of one of AsyncClient; the `_send` of Client never suspends."""
+
+    @wraps(method)
+    def call(client: Any, /, *arguments: _Given.args, **options: _Given.kwargs) -> _Answer:
+        return blocking(method(client, *arguments, **options))
+
+    return call
+
+
+class Client(RequestBuilder[httpx.Client]):
+    """Read a feed page by page.
+
+    Example:
+        with httpx.Client() as http:
+            client = Client("https://shop.example/orders", http)
+            page = client.fetch(0, FIRST)
+
+    Args:
+        url: the address of the feed's discovery document.
+        http: your httpx client, with your authentication and timeouts; you close it. If it has no
+            authentication, the user and password of `url` are used.
+        partitions: how many partitions a v1 feed has, as its protocol does not report them.
+        limits: bytes and seconds after which the client gives up a response.
+        compressed: True or "gzip" to accept gzip, "zstd" to accept zstd and gzip; the client
+            unpacks bodies within the limits.
+    """
+
+    _http_type = httpx.Client
+
+    discover = _blocking(AsyncClient.discover)
+    fetch = _blocking(AsyncClient.fetch)
+    fetch_arrow = _blocking(AsyncClient.fetch_arrow)
+    cursor_at = _blocking(AsyncClient.cursor_at)
+    splits = _blocking(AsyncClient.splits)
+    lag = _blocking(AsyncClient.lag)
+    cursor_of_count = _blocking(AsyncClient.cursor_of_count)
+    segments = _blocking(AsyncClient.segments)
+    read_key = _blocking(AsyncClient.read_key)
+    register_progress = _blocking(AsyncClient.register_progress)
+
+    async def _send(self, request: Exchange) -> Exchange:
+        """Send a request, and read its response."""
+        arguments = self._arguments(request, request.socket_timeouts)
+        with self._sent(request), self._http.stream(**arguments) as answer:
+            request.begin(answer)
+            read = answer.is_stream_consumed
+            for chunk in answer.iter_bytes() if read else answer.iter_raw():
+                if not request.take(chunk):
+                    break
+        return request

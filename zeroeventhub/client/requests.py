@@ -1,16 +1,25 @@
-"""Build requests to a feed, and read its responses, without I/O.
+"""Build requests to a feed, and read its responses, without I/O; the clients send and wait."""
 
-The sync and the async client share this code; they only send and wait.
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, TypeAlias, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    NoReturn,
+    TypeAlias,
+    TypeVar,
+    cast,
+)
 
 import httpx
 
 from zeroeventhub.client.exchange import Exchange
-from zeroeventhub.client.redaction import Redaction, bare
+from zeroeventhub.client.redaction import Redaction, bare, requested
+from zeroeventhub.driving import settled
 from zeroeventhub.errors import (
     ConfigurationError,
     CutPage,
@@ -24,7 +33,6 @@ from zeroeventhub.errors import (
 from zeroeventhub.protocol import (
     ARROW,
     EXTENSIONS,
-    KEY_HISTORY,
     PARTITION,
     STOP,
     WAIT,
@@ -41,13 +49,12 @@ from zeroeventhub.wire.problem import error_of, problem_in, seconds_in
 if TYPE_CHECKING:
     from zeroeventhub.wire.arrow import ArrowPage
 
-__all__ = ["UNREACHED", "RequestBuilder"]
+__all__ = ["RequestBuilder"]
 
 _LONGEST_WAIT = 999_999
 """Seconds that a feed may be asked to wait, at most."""
 
-
-UNREACHED = (httpx.RequestError, httpx.InvalidURL, TimeoutError, UnicodeError)
+_UNREACHED = (httpx.RequestError, httpx.InvalidURL, TimeoutError, UnicodeError)
 """The exceptions of an exchange without a response, or with a partial one."""
 
 _V1_STATUSES = {400, 422}
@@ -127,6 +134,21 @@ class RequestBuilder(Generic[_Http]):
     def _address(self) -> str:
         """The feed's URL without secrets."""
         return bare(self._url)
+
+    async def _send(self, request: Exchange) -> Exchange:
+        """Send a request, and read its response; the client overrides it."""
+        raise NotImplementedError
+
+    async def _discovered(self) -> FeedInfo:
+        """Return the feed's description, requesting it if need be."""
+        client: Any = self
+        return self._info or cast("FeedInfo", await settled(client.discover()))
+
+    async def _answer(self, name: str, *values: Any) -> Any:
+        """Request what an extension answers, by the values of its parameters in their order."""
+        request = self._extension_request(await self._discovered(), name, *values)
+        body = self._read_body(await self._send(request))
+        return None if EXTENSIONS[name].is_put else decode_answer(EXTENSIONS[name], body)
 
     def _request(self, url: httpx.URL, method: str = "GET") -> Exchange:
         """Build a request for a response other than a page."""
@@ -213,15 +235,6 @@ class RequestBuilder(Generic[_Http]):
         url = self._url_below(extension.path, given)
         return self._request(url, "PUT" if extension.is_put else "GET")
 
-    def _key_request(
-        self, info: FeedInfo, key: str, after_version: int, limit: int | None
-    ) -> Exchange:
-        """Build a request for the events of a key."""
-        request = self._extension_request(info, KEY_HISTORY, key, after_version, limit)
-        if after_version < 0:
-            raise ConfigurationError("Versions start at 1; after_version is 0 or more.")
-        return request
-
     def _url_below(self, name: str, parameters: Mapping[str, str | int]) -> httpx.URL:
         path = self._url.raw_path.partition(b"?")[0].rstrip(b"/")
         query = self._url.params.merge(parameters)
@@ -233,11 +246,6 @@ class RequestBuilder(Generic[_Http]):
                 f"{self._address} does not have the extension {extension}: its discovery document "
                 "does not name it."
             )
-
-    def _read_answer(self, name: str, answer: Exchange) -> Any:
-        """Decode the response of an extension; None for a PUT."""
-        body = self._read_body(answer)
-        return None if EXTENSIONS[name].is_put else decode_answer(EXTENSIONS[name], body)
 
     def _read_body(self, answer: Exchange) -> bytes:
         """Return the body of a successful response, or raise the error of another."""
@@ -312,6 +320,28 @@ class RequestBuilder(Generic[_Http]):
             return f" to {self._redaction.text(bare(target))}"
         except (httpx.InvalidURL, ValueError):
             return ""
+
+    def _arguments(self, request: Exchange, timeouts: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments for httpx's `stream`."""
+        return {
+            "method": request.method,
+            "url": request.url,
+            "headers": request.headers,
+            "extensions": {"timeout": timeouts},
+            "follow_redirects": False,
+            "auth": self._own_auth if self._http.auth is None else httpx.USE_CLIENT_DEFAULT,
+        }
+
+    @contextmanager
+    def _sent(self, request: Exchange) -> Iterator[None]:
+        """Keep secrets out of logs and errors while a request is sent and answered."""
+        former = requested.set((self._redaction, request.url))
+        try:
+            yield
+        except _UNREACHED as error:
+            self._break_off(request, error)
+        finally:
+            requested.reset(former)
 
     def _break_off(self, request: Exchange, error: Exception) -> None:
         """Convert an exception of httpx, whose text may hold the URL and its secrets.

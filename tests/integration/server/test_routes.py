@@ -27,6 +27,7 @@ from zeroeventhub import (
     TypeFilter,
     feed_routes,
 )
+from zeroeventhub.driving import blocking
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import EXTENSIONS, PARTITION, Extension, Parameter
 from zeroeventhub.publisher.compaction import Compaction
@@ -232,7 +233,7 @@ class WeighingClient(Client):
     """A client with a method for the new extension."""
 
     def weigh(self, partition, cursor, factor):
-        return self._answer("weighing", partition, cursor, factor)
+        return blocking(self._answer("weighing", partition, cursor, factor))
 
 
 @pytest.fixture
