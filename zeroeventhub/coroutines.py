@@ -5,12 +5,13 @@ alike: in a thread, `blocking` runs it, and it never suspends.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from functools import partial
+from functools import partial, wraps
 from inspect import isawaitable
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-__all__ = ["blocking", "drive", "drop_traceback", "next_step", "settled"]
+__all__ = ["as_blocking", "blocking", "drive", "drop_traceback", "next_step", "settled"]
 
+_Given = ParamSpec("_Given")
 _Step = TypeVar("_Step")
 _Result = TypeVar("_Result")
 
@@ -24,6 +25,18 @@ def blocking(work: Coroutine[Any, Any, _Result]) -> _Result:
         return result
     work.close()
     raise RuntimeError("What is to block has suspended.")
+
+
+def as_blocking(
+    method: Callable[Concatenate[Any, _Given], Coroutine[Any, Any, _Result]],
+) -> Callable[Concatenate[Any, _Given], _Result]:
+    """Make a blocking method of a coroutine that blocks its thread wherever it waits."""
+
+    @wraps(method)
+    def call(owner: Any, /, *arguments: _Given.args, **options: _Given.kwargs) -> _Result:
+        return blocking(method(owner, *arguments, **options))
+
+    return call
 
 
 async def settled(answer: Any) -> Any:

@@ -1,16 +1,16 @@
 """Read a feed over HTTP, sync or async, with the caller's own httpx client."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
 from zeroeventhub.client.exchange import Exchange
-from zeroeventhub.client.requests import RequestBuilder
-from zeroeventhub.driving import blocking
+from zeroeventhub.client.redaction import requested
+from zeroeventhub.client.requests import UNREACHED, RequestBuilder
+from zeroeventhub.driving import as_blocking
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import (
     CURSOR_OF_COUNT,
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from zeroeventhub.wire.arrow import ArrowPage
 
 __all__ = ["AsyncClient", "Client"]
-
-_Given = ParamSpec("_Given")
-_Answer = TypeVar("_Answer")
 
 
 class AsyncClient(RequestBuilder[httpx.AsyncClient]):
@@ -98,7 +95,7 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
             ProtocolError: the response is not a page.
             PageTooLarge: the page is longer than `limits` allow.
         """
-        info = await self._discovered()
+        info = self._info or await self._discovered()
         request = self._page_request(
             info,
             partition,
@@ -138,7 +135,7 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
             MissingExtra: pyarrow is not installed.
             ZeroEventHubError: as `fetch`.
         """
-        info = await self._discovered()
+        info = self._info or await self._discovered()
         request = self._page_request(
             info, partition, cursor, limit=limit, types=types, stop=stop, wait=wait, as_arrow=True
         )
@@ -251,7 +248,7 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
             ConfigurationError: the feed does not have the extension "key-history".
             ZeroEventHubError: as `fetch`.
         """
-        info = await self._discovered()
+        info = self._info or await self._discovered()
         request = self._extension_request(info, KEY_HISTORY, key, after_version, limit)
         if after_version < 0:
             raise ConfigurationError("Versions start at 1; after_version is 0 or more.")
@@ -273,11 +270,19 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
 
     async def _send(self, request: Exchange) -> Exchange:
         """Send a request, and read its response."""
-        with self._sent(request):
+        former = requested.set((self._redaction, request.url))
+        try:
             # The timeout inside: bytes that arrived before it ends may hold a checkpoint.
             async with (
                 asyncio.timeout(request.deadline.left) as timeout,
-                self._http.stream(**self._arguments(request, request.timeouts)) as answer,
+                self._http.stream(
+                    request.method,
+                    request.url,
+                    headers=request.headers,
+                    extensions={"timeout": request.timeouts},
+                    follow_redirects=False,
+                    auth=self._own_auth if self._http.auth is None else httpx.USE_CLIENT_DEFAULT,
+                ) as answer,
             ):
                 request.begin(answer)
                 _postpone(timeout, request.deadline.left)
@@ -286,6 +291,10 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
                     if not request.take(chunk):
                         break
                     _postpone(timeout, request.deadline.left)
+        except UNREACHED as error:
+            self._break_off(request, error)
+        finally:
+            requested.reset(former)
         return request
 
 
@@ -293,18 +302,6 @@ def _postpone(timeout: asyncio.Timeout, seconds: float) -> None:
     """Let a timeout end in a number of seconds, unless it has ended."""
     if not timeout.expired():
         timeout.reschedule(asyncio.get_running_loop().time() + seconds)
-
-
-def _blocking(
-    method: Callable[Concatenate[Any, _Given], Coroutine[Any, Any, _Answer]],
-) -> Callable[Concatenate[Any, _Given], _Answer]:
-    """Make a method of Client of one of AsyncClient; the `_send` of Client never suspends."""
-
-    @wraps(method)
-    def call(client: Any, /, *arguments: _Given.args, **options: _Given.kwargs) -> _Answer:
-        return blocking(method(client, *arguments, **options))
-
-    return call
 
 
 class Client(RequestBuilder[httpx.Client]):
@@ -327,24 +324,36 @@ class Client(RequestBuilder[httpx.Client]):
 
     _http_type = httpx.Client
 
-    discover = _blocking(AsyncClient.discover)
-    fetch = _blocking(AsyncClient.fetch)
-    fetch_arrow = _blocking(AsyncClient.fetch_arrow)
-    cursor_at = _blocking(AsyncClient.cursor_at)
-    splits = _blocking(AsyncClient.splits)
-    lag = _blocking(AsyncClient.lag)
-    cursor_of_count = _blocking(AsyncClient.cursor_of_count)
-    segments = _blocking(AsyncClient.segments)
-    read_key = _blocking(AsyncClient.read_key)
-    register_progress = _blocking(AsyncClient.register_progress)
+    discover = as_blocking(AsyncClient.discover)
+    fetch = as_blocking(AsyncClient.fetch)
+    fetch_arrow = as_blocking(AsyncClient.fetch_arrow)
+    cursor_at = as_blocking(AsyncClient.cursor_at)
+    splits = as_blocking(AsyncClient.splits)
+    lag = as_blocking(AsyncClient.lag)
+    cursor_of_count = as_blocking(AsyncClient.cursor_of_count)
+    segments = as_blocking(AsyncClient.segments)
+    read_key = as_blocking(AsyncClient.read_key)
+    register_progress = as_blocking(AsyncClient.register_progress)
 
     async def _send(self, request: Exchange) -> Exchange:
         """Send a request, and read its response."""
-        arguments = self._arguments(request, request.socket_timeouts)
-        with self._sent(request), self._http.stream(**arguments) as answer:
-            request.begin(answer)
-            read = answer.is_stream_consumed
-            for chunk in answer.iter_bytes() if read else answer.iter_raw():
-                if not request.take(chunk):
-                    break
+        former = requested.set((self._redaction, request.url))
+        try:
+            with self._http.stream(
+                request.method,
+                request.url,
+                headers=request.headers,
+                extensions={"timeout": request.socket_timeouts},
+                follow_redirects=False,
+                auth=self._own_auth if self._http.auth is None else httpx.USE_CLIENT_DEFAULT,
+            ) as answer:
+                request.begin(answer)
+                read = answer.is_stream_consumed
+                for chunk in answer.iter_bytes() if read else answer.iter_raw():
+                    if not request.take(chunk):
+                        break
+        except UNREACHED as error:
+            self._break_off(request, error)
+        finally:
+            requested.reset(former)
         return request

@@ -1,7 +1,6 @@
 """Build requests to a feed, and read its responses, without I/O; the clients send and wait."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import (
     TYPE_CHECKING,
@@ -12,13 +11,12 @@ from typing import (
     NoReturn,
     TypeAlias,
     TypeVar,
-    cast,
 )
 
 import httpx
 
 from zeroeventhub.client.exchange import Exchange
-from zeroeventhub.client.redaction import Redaction, bare, requested
+from zeroeventhub.client.redaction import Redaction, bare
 from zeroeventhub.driving import settled
 from zeroeventhub.errors import (
     ConfigurationError,
@@ -49,12 +47,12 @@ from zeroeventhub.wire.problem import error_of, problem_in, seconds_in
 if TYPE_CHECKING:
     from zeroeventhub.wire.arrow import ArrowPage
 
-__all__ = ["RequestBuilder"]
+__all__ = ["UNREACHED", "RequestBuilder"]
 
 _LONGEST_WAIT = 999_999
 """Seconds that a feed may be asked to wait, at most."""
 
-_UNREACHED = (httpx.RequestError, httpx.InvalidURL, TimeoutError, UnicodeError)
+UNREACHED = (httpx.RequestError, httpx.InvalidURL, TimeoutError, UnicodeError)
 """The exceptions of an exchange without a response, or with a partial one."""
 
 _V1_STATUSES = {400, 422}
@@ -140,13 +138,13 @@ class RequestBuilder(Generic[_Http]):
         raise NotImplementedError
 
     async def _discovered(self) -> FeedInfo:
-        """Return the feed's description, requesting it if need be."""
         client: Any = self
-        return self._info or cast("FeedInfo", await settled(client.discover()))
+        info: FeedInfo = await settled(client.discover())
+        return info
 
     async def _answer(self, name: str, *values: Any) -> Any:
         """Request what an extension answers, by the values of its parameters in their order."""
-        request = self._extension_request(await self._discovered(), name, *values)
+        request = self._extension_request(self._info or await self._discovered(), name, *values)
         body = self._read_body(await self._send(request))
         return None if EXTENSIONS[name].is_put else decode_answer(EXTENSIONS[name], body)
 
@@ -320,28 +318,6 @@ class RequestBuilder(Generic[_Http]):
             return f" to {self._redaction.text(bare(target))}"
         except (httpx.InvalidURL, ValueError):
             return ""
-
-    def _arguments(self, request: Exchange, timeouts: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments for httpx's `stream`."""
-        return {
-            "method": request.method,
-            "url": request.url,
-            "headers": request.headers,
-            "extensions": {"timeout": timeouts},
-            "follow_redirects": False,
-            "auth": self._own_auth if self._http.auth is None else httpx.USE_CLIENT_DEFAULT,
-        }
-
-    @contextmanager
-    def _sent(self, request: Exchange) -> Iterator[None]:
-        """Keep secrets out of logs and errors while a request is sent and answered."""
-        former = requested.set((self._redaction, request.url))
-        try:
-            yield
-        except _UNREACHED as error:
-            self._break_off(request, error)
-        finally:
-            requested.reset(former)
 
     def _break_off(self, request: Exchange, error: Exception) -> None:
         """Convert an exception of httpx, whose text may hold the URL and its secrets.
