@@ -15,29 +15,12 @@ TOO_LATE = 0.1
 
 
 @pytest.fixture
-<<<<<<< HEAD:tests/integration/publisher/test_horizon.py
 def log(log, monkeypatch):
     """A log with an event, whose horizon is late, and too late, after a moment already."""
-    monkeypatch.setattr(horizon, "LATE", TOO_LATE / 2)
-    monkeypatch.setattr(horizon, "TOO_LATE", TOO_LATE)
-    log.assert_news(1)
-    return log
-=======
-def log(request, case):
-    """A log with an event, in an empty database."""
-    log = Log(request.getfixturevalue(case.database), case)
-    log.publish()
-    log.write(1)
-    assert log.news() == [1]
-    return log
-
-
-@pytest.fixture
-def late(monkeypatch):
-    """What is late, and what is too late, after a moment already."""
     monkeypatch.setattr(horizon_monitor, "LATE", TOO_LATE / 2)
     monkeypatch.setattr(horizon_monitor, "TOO_LATE", TOO_LATE)
->>>>>>> 77f4649 (Name files by what is in them: horizon_monitor, coroutines, events, event_insert and cursor_store):tests/integration/publisher/test_horizon_monitor.py
+    log.assert_news(1)
+    return log
 
 
 @pytest.fixture
