@@ -25,7 +25,6 @@ from zeroeventhub.consumer.handler import (
     watch_commits,
 )
 from zeroeventhub.consumer.lanes import PageLanes, move_cursor
-from zeroeventhub.consumer.observer import RunLog
 from zeroeventhub.consumer.page import DecodeHint, without_duplicates
 from zeroeventhub.consumer.steps import Advance, Deliver, Place, Redeliver
 from zeroeventhub.consumer.store.dead_letters import DeadLetter
@@ -115,12 +114,10 @@ class PageTransactions:
         config: Config,
         apply: Callable[..., Any],
         sessions: Callable[[], Any] | None,
-        log: RunLog,
         marked: set[int],
     ) -> None:
         self._config = config
         self._marked = marked
-        self._log = log
         self._name = config.name
         self._store = config.store
         self._letters = config.store.dead_letters
@@ -255,7 +252,7 @@ class PageTransactions:
             for error in errors:
                 if isinstance(error, kind):
                     if kind is Fenced:
-                        self._log.fenced(step.partition, error)
+                        self._config.log.fenced(step.partition, error)
                     return error
         place, failures = self._failures.get(step.partition, (None, 0))
         failures = failures + 1 if place == step.place else 1

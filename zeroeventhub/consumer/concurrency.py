@@ -40,8 +40,7 @@ class Prefetcher:
 
     waits = math.inf
 
-    def __init__(self, client: Any, config: Config, hint: DecodeHint) -> None:
-        self._client = client
+    def __init__(self, config: Config, hint: DecodeHint) -> None:
         self._config = config
         self._hint = hint
         self._step: Fetch | None = None
@@ -52,7 +51,7 @@ class Prefetcher:
 
     async def _fetch(self, step: Fetch) -> Page:
         config, hint, started = self._config, self._hint, time.monotonic()
-        page: Any = self._client.fetch(
+        page: Any = config.client.fetch(
             step.partition,
             step.cursor,
             limit=config.limit,
@@ -76,10 +75,8 @@ class ThreadPrefetcher(Prefetcher):
     request in the separate thread, where long polls are sent as well.
     """
 
-    def __init__(
-        self, client: Any, config: Config, hint: DecodeHint, *, ends_process: bool = False
-    ) -> None:
-        super().__init__(client, config, hint)
+    def __init__(self, config: Config, hint: DecodeHint, *, ends_process: bool = False) -> None:
+        super().__init__(config, hint)
         self._ends_process = ends_process
         self._is_cancelled = False
         self._orders: SimpleQueue[tuple[Fetch, Context] | None] = SimpleQueue()

@@ -2,14 +2,15 @@
 
 import math
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, Literal
 
-from zeroeventhub.consumer.observer import Observer
+from zeroeventhub.consumer.observer import Observer, RunLog
 from zeroeventhub.consumer.store.cursor_store import CursorStore, check_consumer_name
 from zeroeventhub.databases import database_of
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.protocol import Event, TypeFilter
+from zeroeventhub.protocol import FIRST, Event, TypeFilter
+from zeroeventhub.wire.cloud_event import event_identity, event_key
 
 __all__ = ["Config", "Failures"]
 
@@ -60,33 +61,41 @@ class Failures:
             )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(eq=False, repr=False)
 class Config:
-    """The options of a consumer; `Consumer` documents each of them."""
+    """The options of a consumer; `Consumer` documents each of them.
 
-    name: str
+    Attributes:
+        log: logs what happens, and calls the observer.
+    """
+
+    client: Any
     store: CursorStore
-    start: str
-    partitions: Collection[int] | None
-    follow: bool
-    limit: int | None
-    types: TypeFilter | None
-    poll_interval: float
-    attempts: int | None
-    concurrency: int
-    lanes: int
-    lease: float
-    failures: Failures
-    key: Callable[[Event], str | None]
-    identity: Callable[[Event], str | None]
-    inbox: bool | None
-    inbox_days: float
-    observer: Observer
-    register_progress: bool
-    synchronous_commit: bool
+    name: str
+    _: KW_ONLY
+    start: str = FIRST
+    partitions: Collection[int] | None = None
+    follow: bool = True
+    limit: int | None = None
+    types: TypeFilter | None = None
+    poll_interval: float = 0.5
+    attempts: int | None = None
+    concurrency: int = 8
+    lanes: int = 1
+    lease: float = 30.0
+    failures: Failures = Failures()
+    key: Callable[[Event], str | None] = event_key
+    identity: Callable[[Event], str | None] = event_identity
+    inbox: bool | None = None
+    inbox_days: float = 7.0
+    observer: Observer = Observer()  # noqa: RUF009 - it holds nothing
+    register_progress: bool = False
+    synchronous_commit: bool = True
+    log: RunLog = field(init=False)
 
     def __post_init__(self) -> None:
         """Check the options; raise ConfigurationError if one is out of its range."""
+        self.log = RunLog(self.name, self.observer)
         check_consumer_name(self.name)
         if not isinstance(self.types, TypeFilter | None):
             raise ConfigurationError(

@@ -3,8 +3,9 @@
 import asyncio
 import signal
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from types import FrameType
 from typing import Any, ClassVar, Generic, TypeVar
@@ -14,19 +15,15 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from zeroeventhub.client import AsyncClient, Client
 from zeroeventhub.consumer.concurrency import Tasks, Threads
-from zeroeventhub.consumer.config import Config, Failures
+from zeroeventhub.consumer.config import Config
 from zeroeventhub.consumer.follower import Follower
-from zeroeventhub.consumer.observer import Observer, RunLog
 from zeroeventhub.consumer.page import AsyncPendingPage, DecodeHint, PendingPage
 from zeroeventhub.consumer.progress_reporter import ProgressReporter
 from zeroeventhub.consumer.runner import Runner
 from zeroeventhub.consumer.steps import Deliver, Discover, Fetch, Pause, Step
-from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.consumer.store_session import carry_out, in_store
 from zeroeventhub.coroutines import blocking, next_step, settled
 from zeroeventhub.errors import ConfigurationError, ZeroEventHubError
-from zeroeventhub.protocol import FIRST, Event, TypeFilter
-from zeroeventhub.wire.cloud_event import event_identity, event_key
 
 __all__ = ["AsyncConsumer", "Consumer"]
 
@@ -39,70 +36,24 @@ If the feed answers faster, passing pages between threads costs more than it sav
 _AnyClient = TypeVar("_AnyClient", Client, AsyncClient)
 
 
-class _Consumer(Generic[_AnyClient]):
-    """Hold the options of a consumer, and follow its feed; Consumer documents the arguments."""
+@dataclass(eq=False, repr=False)
+class _Consumer(Config, Generic[_AnyClient]):
+    """Follow a feed by the options of a consumer."""
 
+    client: _AnyClient
     _client_type: ClassVar[type[Client | AsyncClient]]
     _engine_type: ClassVar[type[Engine | AsyncEngine]]
     _wrong_engine: ClassVar[str]
 
-    def __init__(
-        self,
-        client: _AnyClient,
-        store: CursorStore,
-        name: str,
-        *,
-        start: str = FIRST,
-        partitions: Collection[int] | None = None,
-        follow: bool = True,
-        limit: int | None = None,
-        types: TypeFilter | None = None,
-        poll_interval: float = 0.5,
-        attempts: int | None = None,
-        concurrency: int = 8,
-        lanes: int = 1,
-        lease: float = 30.0,
-        failures: Failures = Failures(),  # noqa: B008 - it cannot be changed
-        key: Callable[[Event], str | None] = event_key,
-        identity: Callable[[Event], str | None] = event_identity,
-        inbox: bool | None = None,
-        inbox_days: float = 7.0,
-        observer: Observer = Observer(),  # noqa: B008 - it holds nothing
-        register_progress: bool = False,
-        synchronous_commit: bool = True,
-    ) -> None:
-        given: object = client
-        if isinstance(given, Client | AsyncClient) and not isinstance(given, self._client_type):
+    def __post_init__(self) -> None:
+        """Check the options; raise ConfigurationError if one is out of its range."""
+        client: object = self.client
+        if isinstance(client, Client | AsyncClient) and not isinstance(client, self._client_type):
             raise ConfigurationError(
                 f"The client of {type(self).__name__} is of the class "
-                f"{self._client_type.__name__}, not {type(given).__name__}."
+                f"{self._client_type.__name__}, not {type(client).__name__}."
             )
-        self.client: _AnyClient = client
-        self.store = store
-        self.name = name
-        self._config = Config(
-            name=name,
-            store=store,
-            start=start,
-            partitions=partitions,
-            follow=follow,
-            limit=limit,
-            types=types,
-            poll_interval=poll_interval,
-            attempts=attempts,
-            concurrency=concurrency,
-            lanes=lanes,
-            lease=lease,
-            failures=failures,
-            key=key,
-            identity=identity,
-            inbox=inbox,
-            inbox_days=inbox_days,
-            observer=observer,
-            register_progress=register_progress,
-            synchronous_commit=synchronous_commit,
-        )
-        self._log = RunLog(name, observer)
+        super().__post_init__()
         self._was_stopped = False
         self._wakes: list[Callable[[], object]] = []
 
@@ -139,36 +90,24 @@ class _Consumer(Generic[_AnyClient]):
         sessions: Callable[[], Any] | None,
     ) -> Runner:
         self._check_engine()
-        return Runner(
-            self._config,
-            self.client,
-            concurrency,
-            apply=apply,
-            sessions=sessions,
-            log=self._log,
-            stopped=self._is_stopped,
-        )
-
-    def _reporter(self) -> ProgressReporter:
-        return ProgressReporter(self.client, self._config, self._log)
+        return Runner(self, concurrency, apply, sessions, self._is_stopped)
 
     async def _pages(self, concurrency: Any, kind: type[Any]) -> AsyncGenerator[Any, None]:
         """Yield pages of a class, one partition after the other, without leases."""
-        config, hint, reporter = self._config, DecodeHint(), self._reporter()
-        prefetcher = concurrency.prefetcher(self.client, config, hint)
-        bell = concurrency.queue()
-        steps = Follower(config, self._is_stopped).steps()
+        hint, reporter, bell = DecodeHint(), ProgressReporter(self), concurrency.queue()
+        prefetcher = concurrency.prefetcher(self, hint)
+        steps = Follower(self, self._is_stopped).steps()
 
         async def do(step: Step) -> Any:
             if isinstance(step, Fetch):
                 return await prefetcher.fetch(step)
             if isinstance(step, Pause):
-                self._log.waits(step)
+                self.log.waits(step)
                 return await concurrency.get(bell, step.seconds)
             if isinstance(step, Discover):
                 return await settled(self.client.discover())
             self._check_engine()
-            return await in_store(self.store, carry_out, config, "", step)
+            return await in_store(self.store, carry_out, self, "", step)
 
         go_on: Callable[[], Step] = partial(next, steps)
         try:
@@ -180,9 +119,7 @@ class _Consumer(Generic[_AnyClient]):
                         if step.ahead is not None and prefetcher.waits > WORTH_READING_AHEAD:
                             await prefetcher.start(step.ahead)
                         page = step.page
-                        yield kind(
-                            step.partition, page.events, page.cursor, step.place, config, hint
-                        )
+                        yield kind(step.partition, page.events, page.cursor, step.place, self, hint)
                         go_on = partial(steps.send, None)
                         continue
                     try:
@@ -290,7 +227,7 @@ class Consumer(_Consumer[Client]):
         """
         runner = self._runner(Threads(ends_process=handle_signals), apply, sessions)
         signals = stop_on_signals(self.stop) if handle_signals else nullcontext()
-        with signals, self._woken_by(runner.wake), self._reporter().in_thread():
+        with signals, self._woken_by(runner.wake), ProgressReporter(self).in_thread():
             blocking(runner.run())
 
 
@@ -329,7 +266,7 @@ class AsyncConsumer(_Consumer[AsyncClient]):
         stop = partial(asyncio.get_running_loop().call_soon_threadsafe, self.stop)
         signals = stop_on_signals(stop) if handle_signals else nullcontext()
         with signals, self._woken_by(runner.wake):
-            async with self._reporter().in_task():
+            async with ProgressReporter(self).in_task():
                 await runner.run()
 
 

@@ -6,12 +6,10 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from time import monotonic
-from typing import Any
 
 from sqlalchemy import Connection
 
 from zeroeventhub.consumer.config import Config
-from zeroeventhub.consumer.observer import RunLog
 from zeroeventhub.consumer.store_session import in_store
 from zeroeventhub.coroutines import blocking, settled
 from zeroeventhub.errors import ConfigurationError, ZeroEventHubError
@@ -32,16 +30,11 @@ LAST_REPORT = 5.0
 class ProgressReporter:
     """Report to the publisher how far a consumer has committed, every ten seconds and at the end.
 
-    Args:
-        client: sends the reports.
-        config: the consumer's options.
-        log: logs reports that fail.
+    `config` has the consumer's options.
     """
 
-    def __init__(self, client: Any, config: Config, log: RunLog) -> None:
-        self._client = client
+    def __init__(self, config: Config) -> None:
         self._config = config
-        self._log = log
         self._is_on = config.register_progress
         self._last = -math.inf
         self._reported: dict[int, tuple[str, float]] = {}
@@ -55,21 +48,22 @@ class ProgressReporter:
         """Report what has been committed; a failed report is sent again the next time."""
         if not self._is_on:
             return
+        config = self._config
         try:
-            cursors = await in_store(self._config.store, self._cursors)
+            cursors = await in_store(config.store, self._cursors)
             now = self._last = monotonic()
             for partition, cursor in sorted(cursors.items()):
                 known, at = self._reported.get(partition, ("", -math.inf))
                 is_known = known == cursor and now - at < UNCHANGED
                 if is_known or cursor in {FIRST, LAST}:
                     continue
-                await settled(self._client.register_progress(self._config.name, partition, cursor))
+                await settled(config.client.register_progress(config.name, partition, cursor))
                 self._reported[partition] = cursor, monotonic()
         except ZeroEventHubError as error:
             self._last = monotonic()
             # A feed without the extension gets no second report.
             self._is_on = not isinstance(error, ConfigurationError)
-            self._log.could_not_report(error)
+            config.log.could_not_report(error)
 
     @contextmanager
     def in_thread(self) -> Iterator[None]:

@@ -20,7 +20,6 @@ from zeroeventhub.consumer.concurrency import Concurrency, Limiter
 from zeroeventhub.consumer.config import Config
 from zeroeventhub.consumer.coordinator import Coordinator
 from zeroeventhub.consumer.follower import PartitionFollower
-from zeroeventhub.consumer.observer import RunLog
 from zeroeventhub.consumer.steps import (
     Await,
     Claim,
@@ -71,9 +70,7 @@ class PartitionReader:
             letters=runner.letters,
             epochs=runner.epochs,
         )
-        self._prefetcher = self._concurrency.prefetcher(
-            runner.client, config, runner.transactions.hint
-        )
+        self._prefetcher = self._concurrency.prefetcher(config, runner.transactions.hint)
         self._slot_since: float | None = None
         self._has_page = False
         self._has_read = False
@@ -123,7 +120,7 @@ class PartitionReader:
         except Stopped:
             return Outcome(self._partition, read=self._has_read)
         except Exception as error:  # noqa: BLE001 - the coordinator judges it
-            self._runner.log.ended(self._partition, error)
+            self._runner.config.log.ended(self._partition, error)
             return Outcome(self._partition, error, read=self._has_read)
         return Outcome(self._partition, drained=True, read=self._has_read)
 
@@ -164,7 +161,7 @@ class PartitionReader:
         # A reader that has a page keeps its slot, so that pages are never more than slots.
         if not self._has_page:
             await self._rest()
-        self._runner.log.waits(step, self._partition)
+        self._runner.config.log.waits(step, self._partition)
         drop_traceback(step.reason)
         await self._concurrency.wait(self._stopping, step.seconds)
 
@@ -175,7 +172,7 @@ class PartitionReader:
             return await in_store(config.store, carry_out, config, runner.owner, step)
         except Fenced as error:
             if not isinstance(step, Load):
-                runner.log.fenced(self._partition, error)
+                runner.config.log.fenced(self._partition, error)
             raise
 
     async def _rest(self) -> None:
@@ -205,12 +202,9 @@ class Runner:
     def __init__(
         self,
         config: Config,
-        client: Any,
         concurrency: Concurrency,
-        *,
         apply: Callable[..., object],
         sessions: Callable[[], Any] | None,
-        log: RunLog,
         stopped: Callable[[], bool],
     ) -> None:
         engine = config.store.engine
@@ -221,15 +215,13 @@ class Runner:
                 "the consumer's pages."
             )
         self.config = config
-        self.client = client
         self.concurrency = concurrency
-        self.log = log
         self.owner = f"{socket.gethostname()[:60]}:{os.getpid()}:{secrets.token_hex(6)}"
         self._pruned = -math.inf
         # Both are changed in place, as the readers of partitions hold references to them.
         self.letters: set[int] = set()
         self.epochs: dict[int, int] = {}
-        self.transactions = PageTransactions(config, apply, sessions, log, self.letters)
+        self.transactions = PageTransactions(config, apply, sessions, self.letters)
         alone = database_of(engine).single_writer
         self.workers = Limiter(config.concurrency, concurrency)
         self.writers = Limiter(1 if alone else config.concurrency + 1, concurrency)
@@ -261,7 +253,7 @@ class Runner:
     async def _carry_out(self, step: Step) -> Any:
         match step:
             case Discover():
-                info = await settled(self.client.discover())
+                info = await settled(self.config.client.discover())
                 self.extensions = info.extensions
                 if self.config.inbox is None:
                     # A v1 feed makes no promise either way.
@@ -278,7 +270,7 @@ class Runner:
             case Await():
                 return await self._await(step.seconds)
             case Pause():
-                self.log.waits(step)
+                self.config.log.waits(step)
                 end = time.monotonic() + step.seconds
                 while not self._stopped() and (left := end - time.monotonic()) > 0:
                     await self._listen(left)
@@ -296,7 +288,7 @@ class Runner:
             self.letters.update(result.letters)
             self.epochs.clear()
             self.epochs.update(result.epochs)
-            self.log.holds(result.held)
+            self.config.log.holds(result.held)
             if time.monotonic() - self._pruned >= PRUNING_INTERVAL:
                 self._pruned = time.monotonic()
                 async with self.writers.slot():
@@ -332,8 +324,8 @@ class Runner:
                     await in_store(store, store.leases.leave, self.config.name, self.owner)
             except Exception as error:  # noqa: BLE001 - logged
                 if not (tries_left and isinstance(error, StoreUnavailable)):
-                    self.log.keeps_leases(error)
+                    self.config.log.keeps_leases(error)
                     return
             else:
-                self.log.holds(frozenset())
+                self.config.log.holds(frozenset())
                 return
