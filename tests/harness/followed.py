@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
 
-from harness.simulation.processes import Whole
 from zeroeventhub import FIRST, Event, FeedInfo, Page, Partition
 from zeroeventhub.consumer.config import Failures
 from zeroeventhub.consumer.follower import Follower, PartitionFollower
@@ -169,7 +168,6 @@ def read(world, most=200, **options):
         among=(0,),
         extensions=world.extensions,
         config=config_of(**options),
-        transactions=Whole(),
         stopped=stopped,
         running=(),
         letters=letters,

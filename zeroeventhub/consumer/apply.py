@@ -104,6 +104,7 @@ class PageTransactions:
         inbox: whether to drop events that were applied before. If the caller leaves that to the
             feed's promise, the runner sets it after discovery.
         at_once: how many works run in parallel.
+        decisions: by the class of a step, the method that decides which transactions it takes.
 
     Raises:
         ConfigurationError: `apply` requests an argument that this consumer cannot pass.
@@ -133,6 +134,11 @@ class PageTransactions:
         self._failures: dict[int, tuple[Place, int]] = {}
         self._ended: str | None = None
         self._warned = False
+        self.decisions: dict[type[Any], Callable[[Any], _Transactions]] = {
+            Deliver: self.deliver,
+            Advance: self.advance,
+            Redeliver: self.redeliver,
+        }
 
     # Which transactions to run.
 

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Generator, Mapping, Sized
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from zeroeventhub.consumer.assignment import choose, inheritance, ready
 from zeroeventhub.consumer.config import Config
@@ -42,7 +42,7 @@ from zeroeventhub.errors import (
 )
 from zeroeventhub.protocol import WAIT, FeedInfo, Page, Partition
 
-__all__ = ["Follower", "PartitionFollower", "Transactions"]
+__all__ = ["Follower", "PartitionFollower"]
 
 _Steps = Generator[Step, Any, Any]
 
@@ -193,19 +193,6 @@ class _Known:
     empty_pages: EmptyPages = field(default_factory=EmptyPages)
 
 
-class Transactions(Protocol):
-    """The writes of a partition's reader, each fenced by its place."""
-
-    def deliver(self, step: Deliver, /) -> Generator[Any, Any, object]:
-        """Yield the transactions that apply a page."""
-
-    def advance(self, step: Advance, /) -> Generator[Any, Any, object]:
-        """Yield the transactions that move a cursor past no events."""
-
-    def redeliver(self, step: Redeliver, /) -> Generator[Any, Any, object]:
-        """Yield the transactions that apply dead letters again."""
-
-
 @dataclass
 class PartitionFollower:
     """Decide how one partition is read, page by page, by a process that holds its lease.
@@ -215,7 +202,6 @@ class PartitionFollower:
         among: all partitions that are read; a new consumer sets its first cursor in all at once.
         extensions: the extensions that the feed announces.
         config: the consumer's options.
-        transactions: decides which transactions a step takes.
         stopped: returns whether to end before the next step.
         running: the partitions that are being read; updated in place. While they are no more than
             `concurrency`, the feed may wait at its head, and the next page is fetched ahead.
@@ -228,7 +214,6 @@ class PartitionFollower:
     among: tuple[int, ...]
     extensions: frozenset[str]
     config: Config
-    transactions: Transactions
     stopped: Callable[[], bool]
     running: Sized
     letters: Container[int]
@@ -283,7 +268,7 @@ class PartitionFollower:
         while self._head == self._place.cursor:
             if not self.partition.closed:
                 return True
-            if (yield from self._commit(_only(End(self.partition.id, self._place)))):
+            if (yield from self._commit(End(self.partition.id, self._place))):
                 return True
         return False
 
@@ -291,15 +276,13 @@ class PartitionFollower:
         """Apply dead letters again that were marked for retry."""
         done = False
         while not done and self.partition.id in self.letters:
-            step = Redeliver(self.partition.id, self._place)
-            done = yield from self._commit(self.transactions.redeliver(step))
+            done = yield from self._commit(Redeliver(self.partition.id, self._place))
 
     def _advance(self, cursor: str) -> Generator[Step, Any, None]:
         """Move the cursor past no events, unless another process has moved it."""
         start = self._place.cursor
         while self._place.cursor == start:
-            step = Advance(self.partition.id, self._place, cursor)
-            if (yield from self._commit(self.transactions.advance(step))):
+            if (yield from self._commit(Advance(self.partition.id, self._place, cursor))):
                 self._place = Place(cursor, self._place.epoch)
 
     def _deliver(self, page: Page) -> Generator[Step, Any, None]:
@@ -311,9 +294,7 @@ class PartitionFollower:
             if not page.caught_up and len(self.running) <= self.config.concurrency:
                 ahead = Fetch(number, page.cursor)
             try:
-                yield from self.transactions.deliver(
-                    Deliver(number, self._place, page, ahead, set_aside)
-                )
+                yield Deliver(number, self._place, page, ahead, set_aside)
             except (Fenced, StoreUnavailable) as error:
                 yield from self._find_out(error)
             except Exception as error:
@@ -336,10 +317,10 @@ class PartitionFollower:
             raise Stopped
         return tries >= failures.tries
 
-    def _commit(self, steps: Generator[Any, Any, object]) -> Generator[Step, Any, bool]:
-        """Run steps that a place fences; return whether they succeeded."""
+    def _commit(self, step: Step) -> Generator[Step, Any, bool]:
+        """Yield a step that its place fences; return whether it succeeded."""
         try:
-            yield from steps
+            yield step
         except (Fenced, TransientError) as error:
             yield from self._find_out(error)
             return False
@@ -374,7 +355,3 @@ class PartitionFollower:
             f"{type(error).__name__}.{reason}",
             partition=self.partition.id,
         )
-
-
-def _only(step: Step) -> Generator[Step, Any, None]:
-    yield step

@@ -21,6 +21,7 @@ from zeroeventhub.consumer.config import Config
 from zeroeventhub.consumer.coordinator import Coordinator
 from zeroeventhub.consumer.follower import PartitionFollower
 from zeroeventhub.consumer.steps import (
+    Advance,
     Await,
     Claim,
     Deliver,
@@ -29,6 +30,7 @@ from zeroeventhub.consumer.steps import (
     Load,
     Outcome,
     Pause,
+    Redeliver,
     Start,
     Step,
     Stop,
@@ -64,7 +66,6 @@ class PartitionReader:
             among=start.among,
             extensions=runner.extensions,
             config=config,
-            transactions=runner.transactions,
             stopped=self._stopping.is_set,
             running=runner.running,
             letters=runner.letters,
@@ -129,6 +130,9 @@ class PartitionReader:
         if isinstance(step, Pause):
             await self._pause(step)
             return None
+        transactions = runner.transactions
+        if isinstance(step, Deliver | Advance | Redeliver):
+            return await drive(transactions.decisions[type(step)](step), self._carry_out)
         since = self._slot_since
         if isinstance(step, Fetch):
             self._has_page = False
@@ -147,7 +151,7 @@ class PartitionReader:
         try:
             if not isinstance(step, Transact):
                 return await self._write(step)
-            transactions, works, writes = runner.transactions, step.works, step.works[0].step
+            works, writes = step.works, step.works[0].step
             self._has_page = isinstance(writes, Deliver)
             if isinstance(writes, Deliver) and writes.ahead is not None:
                 await self._prefetcher.start(writes.ahead)

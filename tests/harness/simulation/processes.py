@@ -358,15 +358,6 @@ class CoordinatorProcess(Process):
             worker.wake()
 
 
-class Whole:
-    """Have each step of a page done as a whole."""
-
-    def deliver(self, step):
-        yield step
-
-    advance = redeliver = deliver
-
-
 class Worker(Sleeper):
     """Read one partition, beside others in one process."""
 
@@ -379,7 +370,6 @@ class Worker(Sleeper):
             start.among,
             process.extensions,
             self.world.config,
-            Whole(),
             self.is_stopped,
             (),
             set(),
