@@ -226,9 +226,9 @@ class Threads:
     def abandon(self, job: threading.Thread) -> None:
         """Leave a thread alone: it ends after its present page."""
 
-    async def join(self, job: threading.Thread) -> None:
-        """Wait for the end of a thread."""
-        job.join()
+    async def join(self, job: threading.Thread, seconds: float | None = None) -> None:
+        """Wait for the end of a thread, for at most a number of seconds."""
+        job.join(seconds)
 
     async def all(
         self, do: Callable[[_Item], Coroutine[Any, Any, _Result]], items: Sequence[_Item], most: int
@@ -277,9 +277,12 @@ class Tasks:
         """Cancel a task; its present page is rolled back."""
         job.cancel()
 
-    async def join(self, job: "asyncio.Task[None]") -> None:
-        """Wait for the end of a task."""
-        await asyncio.wait([job])
+    async def join(self, job: "asyncio.Task[None]", seconds: float | None = None) -> None:
+        """Wait for the end of a task; cancel it after a number of seconds."""
+        _, running = await asyncio.wait([job], timeout=seconds)
+        if running:
+            job.cancel()
+            await asyncio.wait([job])
 
     async def all(
         self, do: Callable[[_Item], Coroutine[Any, Any, _Result]], items: Sequence[_Item], most: int

@@ -83,14 +83,20 @@ class _Consumer(Config, Generic[_AnyClient]):
         if not isinstance(self.store.engine, self._engine_type):
             raise ConfigurationError(self._wrong_engine)
 
-    def _runner(
+    async def _run(
         self,
         concurrency: Threads | Tasks,
         apply: Callable[..., object],
         sessions: Callable[[], Any] | None,
-    ) -> Runner:
+        stop_on_signal: Callable[[], object] | None,
+    ) -> None:
+        """Apply everything; with threads, this never suspends."""
         self._check_engine()
-        return Runner(self, concurrency, apply, sessions, self._is_stopped)
+        runner = Runner(self, concurrency, apply, sessions, self._is_stopped)
+        signals = stop_on_signals(stop_on_signal) if stop_on_signal else nullcontext()
+        with signals, self._woken_by(runner.wake):
+            async with ProgressReporter(self).running(concurrency):
+                await runner.run()
 
     async def _pages(self, concurrency: Any, kind: type[Any]) -> AsyncGenerator[Any, None]:
         """Yield pages of a class, one partition after the other, without leases."""
@@ -225,10 +231,8 @@ class Consumer(_Consumer[Client]):
             ConfigurationError: several threads cannot use the store's engine, or `handle_signals`
                 is set outside of the main thread.
         """
-        runner = self._runner(Threads(ends_process=handle_signals), apply, sessions)
-        signals = stop_on_signals(self.stop) if handle_signals else nullcontext()
-        with signals, self._woken_by(runner.wake), ProgressReporter(self).in_thread():
-            blocking(runner.run())
+        threads = Threads(ends_process=handle_signals)
+        blocking(self._run(threads, apply, sessions, self.stop if handle_signals else None))
 
 
 class AsyncConsumer(_Consumer[AsyncClient]):
@@ -262,12 +266,8 @@ class AsyncConsumer(_Consumer[AsyncClient]):
         Each partition has its own task. `stop` cancels requests for pages. `apply` is a coroutine
         function, or an ordinary one that gets a sync connection or session.
         """
-        runner = self._runner(Tasks(), apply, sessions)
         stop = partial(asyncio.get_running_loop().call_soon_threadsafe, self.stop)
-        signals = stop_on_signals(stop) if handle_signals else nullcontext()
-        with signals, self._woken_by(runner.wake):
-            async with ProgressReporter(self).in_task():
-                await runner.run()
+        await self._run(Tasks(), apply, sessions, stop if handle_signals else None)
 
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)

@@ -1,17 +1,16 @@
 """Report to the publisher how far a consumer has committed, outside of its transactions."""
 
-import asyncio
 import math
-import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from time import monotonic
+from typing import Any
 
 from sqlalchemy import Connection
 
 from zeroeventhub.consumer.config import Config
 from zeroeventhub.consumer.store_session import in_store
-from zeroeventhub.coroutines import blocking, settled
+from zeroeventhub.coroutines import settled
 from zeroeventhub.errors import ConfigurationError, ZeroEventHubError
 from zeroeventhub.protocol import FIRST, LAST
 
@@ -65,49 +64,25 @@ class ProgressReporter:
             self._is_on = not isinstance(error, ConfigurationError)
             config.log.could_not_report(error)
 
-    @contextmanager
-    def in_thread(self) -> Iterator[None]:
-        """Report from a thread for the length of a block, and at its end."""
+    @asynccontextmanager
+    async def running(self, concurrency: Any) -> AsyncIterator[None]:
+        """Report from a thread or task for the length of a block, and at its end."""
         if not self._is_on:
             yield
             return
-        ended = threading.Event()
+        ended = concurrency.event()
 
-        def go_on() -> None:
-            while not ended.wait(INTERVAL):
-                blocking(self.report())
-            blocking(self.report())
+        async def go_on() -> None:
+            while not ended.is_set():
+                await concurrency.wait(ended, INTERVAL)
+                await self.report()
 
-        thread = threading.Thread(target=go_on, daemon=True)
-        thread.start()
+        job = concurrency.start(go_on(), f"{self._config.name}, progress")
         try:
             yield
         finally:
             ended.set()
-            thread.join(LAST_REPORT)
-
-    @asynccontextmanager
-    async def in_task(self) -> AsyncIterator[None]:
-        """Report from a task for the length of a block, and at its end."""
-        if not self._is_on:
-            yield
-            return
-
-        async def go_on() -> None:
-            while True:
-                await asyncio.sleep(INTERVAL)
-                await self.report()
-
-        task = asyncio.create_task(go_on())
-        try:
-            yield
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LAST_REPORT):
-                    await self.report()
+            await concurrency.join(job, LAST_REPORT)
 
     def _cursors(self, connection: Connection) -> dict[int, str]:
         """Return cursors that no crash of the database can undo once this transaction commits."""
