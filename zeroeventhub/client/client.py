@@ -10,7 +10,7 @@ import httpx
 from zeroeventhub.client.exchange import Exchange
 from zeroeventhub.client.redaction import requested
 from zeroeventhub.client.requests import UNREACHED, RequestBuilder
-from zeroeventhub.driving import as_blocking
+from zeroeventhub.coroutines import as_blocking
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import (
     CURSOR_OF_COUNT,

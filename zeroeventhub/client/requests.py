@@ -17,7 +17,7 @@ import httpx
 
 from zeroeventhub.client.exchange import Exchange
 from zeroeventhub.client.redaction import Redaction, bare
-from zeroeventhub.driving import settled
+from zeroeventhub.coroutines import settled
 from zeroeventhub.errors import (
     ConfigurationError,
     CutPage,

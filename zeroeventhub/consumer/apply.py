@@ -185,13 +185,8 @@ class PageTransactions:
         place, progress = self._progress.pop(step.partition, (None, None))
         if place != step.place:
             progress = yield from self._look_up(step)
-
-        def move(connection: Connection) -> None:
-            if progress is None:
-                self._store.advance(connection, self._name, step.partition, step.place, step.new)
-            else:
-                move_cursor(self._config, step, step.new, progress, connection)
-
+        lanes = progress is not None
+        move = partial(move_cursor, self._config, step, step.new, lanes=lanes, beyond=progress)
         yield from self._all([_work(step, move)])
         self._progress[step.partition] = Place(step.new, step.place.epoch), progress
 

@@ -21,7 +21,7 @@ from zeroeventhub.consumer.config import Config
 from zeroeventhub.consumer.event_insert import prepare_rows
 from zeroeventhub.consumer.page import DecodeHint
 from zeroeventhub.consumer.steps import Fetch, Stopped
-from zeroeventhub.coroutines import blocking
+from zeroeventhub.coroutines import blocking, settled
 from zeroeventhub.protocol import Page
 from zeroeventhub.wire.ndjson import PageEvents
 
@@ -51,21 +51,21 @@ class Prefetcher:
 
     async def _fetch(self, step: Fetch) -> Page:
         config, hint, started = self._config, self._hint, time.monotonic()
-        page: Any = config.client.fetch(
-            step.partition,
-            step.cursor,
-            limit=config.limit,
-            types=config.types,
-            wait=step.wait,
-            data_type=hint.data_type,
+        page: Page = await settled(
+            config.client.fetch(
+                step.partition,
+                step.cursor,
+                limit=config.limit,
+                types=config.types,
+                wait=step.wait,
+                data_type=hint.data_type,
+            )
         )
-        if not isinstance(page, Page):
-            page = await page
         seconds = time.monotonic() - started
         config.observer.fetched(config.name, step.partition, len(page.events), seconds)
         if hint.form is not None and isinstance(page.events, PageEvents):
             prepare_rows(hint.form, page.events)
-        return page  # type: ignore[no-any-return] # it is one by now
+        return page
 
 
 class ThreadPrefetcher(Prefetcher):

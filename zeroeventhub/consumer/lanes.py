@@ -57,26 +57,26 @@ class PageLanes:
 
     def finish(self, connection: Connection) -> None:
         """Move the cursor to the page's end, or raise Fenced."""
-        config, step = self._config, self._step
-        if self._has_begun:
-            move_cursor(config, step, step.page.cursor, self.beyond, connection)
-        else:
-            config.store.advance(
-                connection, config.name, step.partition, step.place, step.page.cursor
-            )
+        step, beyond = self._step, self.beyond
+        move_cursor(
+            self._config, step, step.page.cursor, connection, lanes=self._has_begun, beyond=beyond
+        )
 
 
 def move_cursor(
     config: Config,
     step: Deliver | Advance,
     cursor: str,
-    beyond: LaneProgress | None,
     connection: Connection,
+    *,
+    lanes: bool,
+    beyond: LaneProgress | None,
 ) -> None:
-    """Move the cursor of a partition that has lanes, and keep their progress beyond it."""
+    """Move a cursor; if lanes have begun, keep only their progress beyond it."""
     store, name, partition = config.store, config.name, step.partition
     store.advance(connection, name, partition, step.place, cursor)
-    store.lanes.clear(connection, name, partition)
+    if lanes:
+        store.lanes.clear(connection, name, partition)
     if beyond is None:
         return
     place = Place(cursor, step.place.epoch)

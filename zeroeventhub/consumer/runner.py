@@ -53,7 +53,7 @@ LONG = 1.0
 
 
 class PartitionReader:
-    """Read one partition until it is drained, or until stopped."""
+    """Read one partition until it is drained, or until stopped; `job` is its thread or task."""
 
     def __init__(self, start: Start, runner: "Runner") -> None:
         self._partition = start.partition.id
@@ -75,14 +75,14 @@ class PartitionReader:
         self._slot_since: float | None = None
         self._has_page = False
         self._has_read = False
-        self._job: Any = None
+        self.job: Any = None
 
     def start(self) -> None:
         """Begin to read."""
         runner = self._runner
         runner.running.add(self._partition)
         name = f"{runner.config.name}, partition {self._partition}"
-        self._job = self._concurrency.start(self._read(), name)
+        self.job = self._concurrency.start(self._read(), name)
 
     def stop(self) -> None:
         """End after the page in work; a task also cancels the request for a page."""
@@ -93,11 +93,7 @@ class PartitionReader:
     def abandon(self) -> None:
         """End as soon as possible, as the run has ended."""
         self._stopping.set()
-        self._concurrency.abandon(self._job)
-
-    async def join(self) -> None:
-        """Wait for the end."""
-        await self._concurrency.join(self._job)
+        self._concurrency.abandon(self.job)
 
     async def _read(self) -> None:
         ending: Outcome | BaseException
@@ -251,7 +247,7 @@ class Runner:
             for reader in self._readers.values():
                 reader.abandon()
             for reader in self._readers.values():
-                await reader.join()
+                await self.concurrency.join(reader.job)
             await self._leave()
 
     async def _carry_out(self, step: Step) -> Any:
@@ -304,7 +300,7 @@ class Runner:
             await self._listen(seconds)
         outcomes, self._outcomes = tuple(self._outcomes), []
         for outcome in outcomes:
-            await self._readers.pop(outcome.partition).join()
+            await self.concurrency.join(self._readers.pop(outcome.partition).job)
         return outcomes
 
     async def _listen(self, seconds: float) -> None:

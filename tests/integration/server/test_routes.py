@@ -27,7 +27,7 @@ from zeroeventhub import (
     TypeFilter,
     feed_routes,
 )
-from zeroeventhub.driving import blocking
+from zeroeventhub.coroutines import blocking
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import EXTENSIONS, PARTITION, Extension, Parameter
 from zeroeventhub.publisher.compaction import Compaction
