@@ -89,12 +89,6 @@ def example(name: str, changes: Mapping[str, str]) -> str:
     return configuration
 
 
-def shipped(publisher: str, port: int, changes: Mapping[str, str] | None = None) -> str:
-    """Return the shipped configuration before a publisher's address, with other changes in it."""
-    places = {"127.0.0.1:8000": publisher, "listen 80;": f"listen 127.0.0.1:{port} reuseport;"}
-    return example("nginx.conf", places | dict(changes or {}))
-
-
 @contextmanager
 def reserved_port() -> Iterator[int]:
     """Keep a port for those who share it, so that no other gets it while none of them runs."""
@@ -147,11 +141,14 @@ def deployed(
         return
     place = urlsplit(url)
     with reserved_port() as port:
-        settings = {
-            Deployment.BUFFERED: PLAIN,
-            Deployment.UNBUFFERED: KEPT_OPEN,
-            Deployment.PACKED: shipped(place.netloc, port, changes),
-        }[deployment]
+        if deployment is Deployment.PACKED:
+            here = {
+                "127.0.0.1:8000": place.netloc,
+                "listen 80;": f"listen 127.0.0.1:{port} reuseport;",
+            }
+            settings = example("nginx.conf", {**here, **(changes or {})})
+        else:
+            settings = PLAIN if deployment is Deployment.BUFFERED else KEPT_OPEN
         settings = settings.replace("PUBLISHER", place.netloc).replace("PORT", str(port))
         with nginx(settings, port):
             yield f"http://127.0.0.1:{port}{place.path}"

@@ -177,16 +177,16 @@ def test_every_callable_is_understood(sync_shop, choose):
 def refused(tmp_path):
     """A function that runs a consumer with a function that it must refuse."""
 
-    def run(apply, sentence, database="sqlite", *, is_async=False, **options):
+    def run(apply, sentence, database="sqlite", *, is_async=False):
         path = f"/{tmp_path / 'store.db'}" if database == "sqlite" else ""
         driver = {"sqlite": "+aiosqlite" if is_async else "", "postgresql": "+psycopg"}[database]
         url = f"{database}{driver}://{path}"
         with pytest.raises(ConfigurationError, match=sentence):
             if is_async:
                 store = CursorStore(create_async_engine(url))
-                asyncio.run(AsyncConsumer(None, store, NAME).run(apply, **options))
+                asyncio.run(AsyncConsumer(None, store, NAME).run(apply))
             else:
-                Consumer(None, CursorStore(create_engine(url)), NAME).run(apply, **options)
+                Consumer(None, CursorStore(create_engine(url)), NAME).run(apply)
 
     return run
 
