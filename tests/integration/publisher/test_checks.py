@@ -7,7 +7,8 @@ import pytest
 from harness.published import published
 from harness.shop import metadata, orders, place, write
 from harness.statements import execute
-from sqlalchemy import Column, DateTime, Integer, MetaData, Table, func, text
+from harness.tables import event_table
+from sqlalchemy import Column, DateTime, func, text
 
 from zeroeventhub import FIRST, TableFeed
 from zeroeventhub.errors import ConfigurationError, Diverged, FeedFailure
@@ -62,9 +63,7 @@ def test_statistics_of_updates_are_a_warning(postgresql):
 
 def test_column_of_updates_is_a_warning(sqlite):
     """A model that notes when a row was updated is one of rows that change."""
-    key = Column("id", Integer, primary_key=True)
-    changed = Column("changed", DateTime, onupdate=func.now())
-    table = Table("customers", MetaData(), key, changed, sqlite_autoincrement=True)
+    table = event_table("customers", Column("changed", DateTime, onupdate=func.now()))
     table.create(sqlite)
     (sentence,) = warnings(TableFeed(table).bind(sqlite))
     assert "'changed'" in sentence

@@ -215,8 +215,6 @@ def test_what_cannot_be_a_place_is_refused(any_shop):
     assert feed.registered() == []
     with pytest.raises(ConfigurationError, match=r"progress=Progress\(\)"):
         source(progress=None).bind(any_shop).register_progress("billing", 0, good)
-    with pytest.raises(ConfigurationError, match=r"Progress\(schema=None\)"):
-        source(progress=Progress(schema="elsewhere"))
 
 
 # Over HTTP.

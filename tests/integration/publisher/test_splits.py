@@ -3,12 +3,9 @@
 from bisect import bisect_right
 from itertools import pairwise
 
-import pytest
 from harness.shop import metadata, orders
-from harness.statements import add, execute, scalars
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from sqlalchemy import delete, select
+from harness.statements import execute, scalars
+from sqlalchemy import select
 
 from zeroeventhub import TableFeed
 
@@ -63,38 +60,3 @@ def test_uneven_pieces_are_balanced(engine):
     assert (boundaries[0], len(pieces)) == (2_001, 4)
     assert 18_900 < boundaries[-1] <= 19_001
     assert max(pieces) <= BALANCED * sum(pieces) / 4
-
-
-GAPS = st.one_of(st.integers(1, 3), st.integers(0, 9).map(lambda digits: 10**digits))
-
-
-@pytest.mark.slow
-@settings(
-    max_examples=15,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
-@given(
-    st.lists(st.tuples(GAPS, st.integers(1, 400), st.integers(1, 3)), min_size=1, max_size=15),
-    st.integers(1, 1_000),
-    st.randoms(use_true_random=False),
-)
-def test_joined_pieces_are_the_whole(sqlite, spread, count, dice):
-    """Pieces have every event once, and none is empty unless the range is."""
-    ids, last = [], 0
-    for gap, number, step in spread:
-        ids += range(last + gap, last + gap + number * step, step)
-        last = ids[-1]
-    shares = dice.random()
-    rows = [{"id": each, "part": int(dice.random() < shares)} for each in ids]
-    metadata.create_all(sqlite)
-    execute(sqlite, delete(orders))
-    add(sqlite, orders, rows)
-    after, until = sorted(dice.choices([0, *ids, ids[0] - 1], k=2))
-    boundaries = split(feed_of(sqlite), count, after=after, until=until)
-    own = [row["id"] for row in rows if row["part"] == 0 and after < row["id"] <= until]
-    pieces = sizes(own, boundaries)
-    assert (boundaries[0], boundaries[-1]) == (after, until)
-    assert {*boundaries[1:-1]} <= {*own}
-    assert sum(pieces) == len(own)
-    assert len(pieces) <= count
-    assert len(pieces) == 1 or min(pieces) > 0

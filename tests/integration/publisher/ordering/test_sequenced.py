@@ -118,6 +118,10 @@ def test_key_that_comes_back_is_a_new_event(log):
     log.run(*again, *again, *again)
     assert log.everything() == [2, 0, 1]
     assert log.news() == [0, 1]
+    if log.database != "postgresql":
+        log.run("REPLACE INTO log (id, n) VALUES (1, 9)")
+        assert log.news() == [9]
+        assert log.everything() == [2, 1, 9]
 
 
 @pytest.mark.parametrize("steps", range(4))

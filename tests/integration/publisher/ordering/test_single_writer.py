@@ -81,12 +81,3 @@ def test_bulk_in_sqlite_is_like_any_insert(log):
     log.run("INSERT INTO log (n) SELECT n FROM originals ORDER BY n DESC")
     log.write(4)
     assert log.news() == [0, 3, 2, 1, 4]
-
-
-@shows("ON CONFLICT, IGNORE, REPLACE", SINGLE_WRITER)
-def test_row_replaced_has_the_old_number(log):
-    """A row that takes the place of another by its key has its number, behind every cursor."""
-    log.assert_news(0, 1)
-    log.run("INSERT OR REPLACE INTO log (id, n) VALUES (1, 9)")
-    log.assert_news(2)
-    assert log.everything() == [9, 1, 2]
