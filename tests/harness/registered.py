@@ -3,7 +3,8 @@
 from sqlalchemy import update
 
 from harness import readers
-from harness.shop import orders, place
+from harness.published import install
+from harness.shop import orders, write
 from harness.statements import execute
 from harness.trimmed import position_of
 from zeroeventhub import TableFeed
@@ -20,9 +21,8 @@ def source(**options):
 
 def fill(engine):
     """Place twenty orders, the even ones in partition 0."""
-    with engine.begin() as connection:
-        source().install(connection)
-        place(connection, 20, partitions=2)
+    install(source(), engine)
+    write(engine, 20, partitions=2)
 
 
 def served(engine, feed=None, **options):

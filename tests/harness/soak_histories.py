@@ -166,7 +166,7 @@ class Round:
         self._log.publish()
         lives_on = self._dice.random() < 0.5
         with ExitStack() as publisher:
-            url = publisher.enter_context(self._publishing())
+            url = publisher.enter_context(mounted(self._log.source(), self._log.engine))
             self._write(self._dice.randrange(1, 30))
             readers = [*self._limits]
             self._read_some(url, readers[:3])
@@ -177,14 +177,11 @@ class Round:
                 time.sleep(VOUCHED)
                 if not lives_on:
                     publisher.close()
-                    url = publisher.enter_context(self._publishing())
+                    url = publisher.enter_context(mounted(self._log.source(), self._log.engine))
                 self._judge(url)
                 publisher.close()
                 self._place.engine.dispose()
         return self._found
-
-    def _publishing(self) -> AbstractContextManager[str]:
-        return mounted(self._log.source(), self._log.engine)
 
     def _write(self, count: int) -> None:
         numbers = range(self._next, self._next + count)

@@ -13,7 +13,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from sqlalchemy import Engine, create_engine, select
 from starlette.applications import Starlette
 
 from harness.faults.account import Findings, naming
-from harness.shop import metadata, orders, place
+from harness.shop import fill, orders, write
 from harness.spark import environment, prepare, spark_session
 from harness.waiting import meanwhile, until
 from harness.web import serving
@@ -88,11 +89,10 @@ def killed_streams(
     prepare()
     name = f"killed streams, seed {seed}"
     dice, findings = random.Random(name), Findings()
-    engine = create_engine(database)
-    metadata.create_all(engine)
+    engine = fill(create_engine(database), 0)
     stream = Stream(folder)
     with naming(name), _publishing(engine, stream):
-        with _writing(engine, stream):
+        with meanwhile(partial(_write, engine, stream), pause=0.05):
             for number in range(kills):
                 kind = _kill(stream, dice)
                 tell(f"killed streams: {number + 1}, {kind}")
@@ -164,16 +164,11 @@ def _publishing(engine: Engine, stream: Stream) -> Iterator[None]:
         yield
 
 
-def _writing(engine: Engine, stream: Stream) -> AbstractContextManager[None]:
-    """Write orders meanwhile, and keep some batches ahead."""
-
-    def write() -> None:
-        if stream.written < (stream.committed + AHEAD) * LIMIT:
-            with engine.begin() as connection:
-                place(connection, 12, first=stream.written, partitions=PARTITIONS)
-            stream.written += 12
-
-    return meanwhile(write, pause=0.05)
+def _write(engine: Engine, stream: Stream) -> None:
+    """Write orders, and keep some batches ahead."""
+    if stream.written < (stream.committed + AHEAD) * LIMIT:
+        write(engine, 12, first=stream.written, partitions=PARTITIONS)
+        stream.written += 12
 
 
 def _by_partition(rows: Any) -> dict[int, list[int]]:

@@ -42,9 +42,3 @@ def content(text) -> bytes:
 def named(kind: str) -> list:
     """List the vectors of a kind as parameters of a test, each by its name."""
     return [pytest.param(vector, id=ascii(vector["name"])) for vector in vectors(kind)["vectors"]]
-
-
-def alternatives(vector: dict) -> list[dict]:
-    """List what may be expected of a vector."""
-    expected = vector["expect"]
-    return expected if isinstance(expected, list) else [expected]

@@ -7,18 +7,14 @@ import pytest
 from zeroeventhub.coroutines import blocking, settled
 
 
-def test_coroutine_that_never_suspends_is_run_to_its_end():
-    """What a sync client returns is taken as it is, and the coroutine's result is returned."""
+def test_coroutine_is_run_to_its_end_unless_it_suspends():
+    """What a sync client returns is taken as it is, and the coroutine's result is returned; what
+    waits for an event loop is closed, not left half done.
+    """
+    ended = []
 
     async def doubled():
         return 2 * await settled(21)
-
-    assert blocking(doubled()) == 42
-
-
-def test_coroutine_that_suspends_is_refused():
-    """What waits for an event loop is closed, not left half done."""
-    ended = []
 
     async def suspending():
         try:
@@ -26,6 +22,7 @@ def test_coroutine_that_suspends_is_refused():
         finally:
             ended.append(True)
 
+    assert blocking(doubled()) == 42
     with pytest.raises(RuntimeError, match="has suspended"):
         blocking(suspending())
     assert ended == [True]

@@ -196,7 +196,6 @@ def test_closed_partition_has_no_successor():
         (lambda layout: layout.split(0, into=2).split(0, into=2), "closed already"),
         (lambda layout: layout.close(4), "no partition 4"),
         (lambda layout: layout.split(4, into=2), "no partition 4"),
-        (lambda layout: layout.redistribute(by=2).close(0), "no partition 0"),
         (lambda layout: layout.drop(4), "no partition 4"),
         (lambda layout: layout.drop(0), "not closed"),
         (lambda layout: layout.split(0, into=0), "1 or more"),

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 from harness.databases import new_database
-from harness.statements import execute
+from harness.statements import execute, scalars
 from psycopg import sql
 
 from zeroeventhub import FIRST, LAST, TableFeed, TypeFilter
@@ -308,8 +308,7 @@ def test_postgresql_looks_at_no_more_than_it_answers(full, state):
 @pytest.mark.parametrize("full", ["mariadb"], indirect=True)
 def test_mariadb_looks_at_no_more_than_it_answers(full):
     """MariaDB reads hardly more rows and entries of indexes than an answer has."""
-    with full.begin() as connection:
-        connection.execute(sa.text("ANALYZE TABLE events")).close()
+    scalars(full, "ANALYZE TABLE events")
     single = sa.create_engine(full.url, pool_size=1, max_overflow=0)
     for name in FEEDS:
         bound = ready(single, name)
@@ -333,12 +332,10 @@ def test_mariadb_looks_at_no_more_than_it_answers(full):
 )
 def test_sqlite_looks_at_no_more_than_it_answers(full, state):
     """SQLite searches by an index, and takes few steps."""
-    with full.begin() as connection:
-        if state == "analyzed when it was small":
-            connection.execute(sa.text("ANALYZE"))
-            small = "UPDATE sqlite_stat1 SET stat = CASE WHEN idx LIKE '%time' THEN '10 9 1 1' "
-            small += "WHEN idx IS NULL THEN '10' ELSE '10 9 1' END WHERE tbl = 'events'"
-            connection.execute(sa.text(small))
+    if state == "analyzed when it was small":
+        small = "UPDATE sqlite_stat1 SET stat = CASE WHEN idx LIKE '%time' THEN '10 9 1 1' "
+        small += "WHEN idx IS NULL THEN '10' ELSE '10 9 1' END WHERE tbl = 'events'"
+        execute(full, "ANALYZE", small)
     full.dispose()
     for name in [*FEEDS, "by expression"]:
         for statement, parameters, rows in distinct(asked(full, name)):

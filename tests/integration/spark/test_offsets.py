@@ -3,15 +3,14 @@
 import json
 
 import pytest
-from click.testing import CliRunner
+from harness.command_line import invoke
 from harness.readers import client_of, mounted
 from harness.shop import fill, orders
 from harness.statements import scalars
-from harness.stores import new_store
+from harness.stores import call, new_store
 from sqlalchemy import Column, Connection, Integer, MetaData, Table, create_engine, insert, select
 
 from zeroeventhub import Consumer, Event, TableFeed
-from zeroeventhub.cli.commands import commands
 from zeroeventhub.partitions import Layout
 
 HISTORY = 300
@@ -40,8 +39,7 @@ def test_bulk_and_consumer_have_every_event_once(spark, stream, any_engine, writ
     store = new_store(create_engine(f"sqlite:///{tmp_path / 'copy.db'}"))
     copied.metadata.create_all(store.engine)
     rows = str(tmp_path / "orders")
-    command = ["cursors", "set", "--store", str(store.engine.url), "--consumer", "copy", "--yes"]
-    command += ["--from-spark-checkpoint", str(tmp_path / "checkpoint")]
+    command = ("cursors", "set", "--store", store.engine.url, "--consumer", "copy", "--yes")
 
     def apply(connection: Connection, event: Event):
         connection.execute(insert(copied).values(n=event.data["n"]))
@@ -49,17 +47,17 @@ def test_bulk_and_consumer_have_every_event_once(spark, stream, any_engine, writ
     with mounted(feed, any_engine) as url, client_of(url) as client:
         with writing(any_engine, (1, 2, 3), HISTORY):
             stream(url, lambda one: one.option("path", rows), limit=200)
-            done = CliRunner().invoke(commands, command)
+            done = invoke(*command, "--from-spark-checkpoint", tmp_path / "checkpoint")
             assert done.exit_code == 0, done.output
             consumer = Consumer(client, store, "copy", follow=False)
             consumer.run(apply)
         consumer.run(apply)
     bulk = [json.loads(row.data)["n"] for row in spark.read.parquet(rows).collect()]
     published = [document["n"] for document in scalars(any_engine, select(orders.c.data))]
-    with store.engine.connect() as connection:
-        applied = list(connection.scalars(select(copied.c.n)))
-        standings = {one.partition: one.ended for one in store.standings(connection, "copy")}
+    applied = scalars(store.engine, select(copied.c.n))
+    standings = call(store, store.standings, name="copy")
     assert set(bulk) > set(range(HISTORY))
     assert sorted(bulk + applied) == sorted(published)
     assert applied
-    assert standings == {0: True, 1: False, 2: False, 3: False}
+    ended = {one.partition: one.ended for one in standings}
+    assert ended == {0: True, 1: False, 2: False, 3: False}

@@ -98,25 +98,19 @@ class Store:
         self._folder, self.failures, self.asked = folder, [], []
         self.hostile, self.sent = None, 0
 
-    async def too_much(self):
-        """Send a gibibyte."""
+    async def chunks(self, size, pause):
+        """Send a thousand chunks."""
         for _ in range(1024):
             self.sent += 1
-            yield bytes(2**20)
-            await anyio.sleep(0.001)  # the server notices that the client has gone
-
-    async def slowly(self):
-        """Send a byte now and then."""
-        for _ in range(1000):
-            yield b"x"
-            await anyio.sleep(0.02)
+            yield bytes(size)
+            await anyio.sleep(pause)  # the server notices that the client has gone
 
     async def answer(self, request):
         self.asked.append(dict(request.headers))
         if self.hostile == "packed":
             return Response(gzip.compress(bytes(9)), 206, {"Content-Encoding": "gzip"})
         if self.hostile:
-            return StreamingResponse(getattr(self, self.hostile)(), 206)
+            return StreamingResponse(self.chunks(*self.hostile), 206)
         if self.failures:
             return Response(status_code=self.failures.pop(0))
         return FileResponse(self._folder / request.path_params["name"])
@@ -273,7 +267,8 @@ def test_changed_byte_of_a_row_group_is_noticed(feed):
 
 @pytest.mark.parametrize(
     ("hostile", "error"),
-    [("too_much", ProtocolError), ("packed", ProtocolError), ("slowly", Unreachable)],
+    [((2**20, 0.001), ProtocolError), ("packed", ProtocolError), ((1, 0.02), Unreachable)],
+    ids=["too much", "packed", "slowly"],
 )
 def test_range_of_a_file_is_bounded(store, url, monkeypatch, hostile, error):
     """A store that sends too much, compresses it, or sends too slowly is given up."""

@@ -15,6 +15,7 @@ import pytest
 from harness import readers
 from harness.calling import answer, discovery, raw_feed, sync_call
 from harness.json_values import json_values, numbers
+from harness.readers import client_of, mounted
 from harness.shop import fill, metadata, orders
 from harness.statements import add
 from hypothesis import given, settings
@@ -45,16 +46,11 @@ ROWS = pa.schema([("data", pa.string()), ("checkpoint", pa.string())])
 EVENTS = pa.schema([pa.field("data", pa.string(), nullable=False)])
 
 
-def mounted(feed, engine=None, *, arrow=True, **options):
-    """Serve a feed; yield its URL."""
-    return readers.mounted(feed, engine, arrow=arrow, **options)
-
-
 @pytest.fixture
 def url(sqlite):
     """The URL of a feed of ten orders that sends Arrow."""
     fill(sqlite, 10)
-    with mounted(FEED, sqlite) as url:
+    with mounted(FEED, sqlite, arrow=True) as url:
         yield url
 
 
@@ -76,7 +72,7 @@ def facts(page):
 
 def both(url, partition, cursor, **options):
     """Fetch a page in both forms; return what it says, which is the same."""
-    with readers.client_of(url) as client:
+    with client_of(url) as client:
         lines = facts(client.fetch(partition, cursor, **options))
         assert facts(client.fetch_arrow(partition, cursor, **options)) == lines
     return lines
@@ -123,7 +119,7 @@ pages = st.builds(
 def test_any_page_is_the_same_in_both_forms():
     """Whatever the events are, columns hold the same bytes as lines, each time the same."""
     own = OwnFeed()
-    with mounted(own) as url, readers.client_of(url) as client:
+    with mounted(own, arrow=True) as url, client_of(url) as client:
 
         @given(pages)
         @settings(max_examples=20)
@@ -140,9 +136,9 @@ def test_any_page_is_the_same_in_both_forms():
 
 def test_feed_of_ones_own_sends_arrow():
     """Events are sent as Arrow without white space around them; bad UTF-8 is found at the start."""
-    with mounted(OwnFeed(b'"\xff"')) as url:
+    with mounted(OwnFeed(b'"\xff"'), arrow=True) as url:
         assert get(url, accept=ARROW, cursor=FIRST).status_code == 500
-    with mounted(OwnFeed(b'{"a":\n1}', b" 2\r", b"null")) as url:
+    with mounted(OwnFeed(b'{"a":\n1}', b" 2\r", b"null"), arrow=True) as url:
         assert both(url, 0, FIRST)[0] == ['{"a": 1}', "2", "null"]
         assert both(url, 0, CURSOR) == ([], CURSOR, False, False)
 
@@ -458,7 +454,7 @@ def test_lines_need_no_pyarrow(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtra, match=r"extra \[arrow\]"):
         feed_routes("/orders", OwnFeed(), arrow=True)
-    with mounted(OwnFeed(b"1"), arrow=False) as url, readers.client_of(url) as client:
+    with mounted(OwnFeed(b"1"), arrow=False) as url, client_of(url) as client:
         assert len(client.fetch(0, FIRST).events) == 1
         with pytest.raises(MissingExtra, match=r"extra \[arrow\]"):
             client.fetch_arrow(0, FIRST)
