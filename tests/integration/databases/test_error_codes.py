@@ -19,18 +19,14 @@ WHO = {"postgresql": "SELECT pg_backend_pid()", "mariadb": "SELECT CONNECTION_ID
 SERVERS = pytest.mark.parametrize("database_url", ["postgresql", "mariadb"], indirect=True)
 
 
-def kill(engine, number):
-    """End a session of the server."""
-    execute(engine, KILL[engine.dialect.name].format(number))
-
-
 @SERVERS
 def test_connection_that_was_ended_is_transient(engine):
     """A session that is ended between statements can be tried again, by an async driver as well."""
 
     async def use(one):
         async with one.connect() as connection:
-            kill(engine, await connection.scalar(text(WHO[engine.dialect.name])))
+            number = await connection.scalar(text(WHO[engine.dialect.name]))
+            execute(engine, KILL[engine.dialect.name].format(number))
             await connection.execute(text("SELECT 1"))
         await one.dispose()
 
@@ -45,7 +41,8 @@ def test_connection_that_was_ended_is_transient(engine):
 def test_lost_connection_stays_transient_within_its_transaction(engine):
     """A handler that goes on in a transaction whose connection is gone learns of it once more."""
     with engine.connect() as connection:
-        kill(engine, connection.scalar(text(WHO[engine.dialect.name])))
+        number = connection.scalar(text(WHO[engine.dialect.name]))
+        execute(engine, KILL[engine.dialect.name].format(number))
         for kind in (DBAPIError, PendingRollbackError):
             with pytest.raises(kind) as raised:
                 connection.execute(text("SELECT 1"))
