@@ -19,20 +19,15 @@ ENVIRONMENT = dict(os.environ)
 
 @pytest.fixture(scope="session")
 def peer_python():
-    """The interpreter of an environment that has the peer installed."""
-    return environment_with(REQUIREMENTS, CACHE)
-
-
-def environment_with(requirements: list[str], folder: Path) -> Path:
-    """Return the interpreter of an environment in a folder, which is made once."""
-    python, complete = folder / "bin" / "python", folder / "complete"
+    """The interpreter of an environment that has the peer installed, which is made once."""
+    python, complete = CACHE / "bin" / "python", CACHE / "complete"
     # Several processes run tests, and the first one installs it.
-    with folder.with_suffix(".lock").open("w") as lock:
+    with CACHE.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not complete.exists():
-            venv.create(folder, with_pip=True, clear=True)
+            venv.create(CACHE, with_pip=True, clear=True)
             subprocess.run(
-                [python, "-m", "pip", "install", "--quiet", *requirements],
+                [python, "-m", "pip", "install", "--quiet", *REQUIREMENTS],
                 check=True,
                 timeout=600,
                 stdout=sys.stderr,

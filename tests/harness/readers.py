@@ -252,9 +252,7 @@ class Numbers:
 class Known(Numbers):
     """A feed with a fixed description, so that only pages are read."""
 
-    @property
-    def known_info(self):
-        return Numbers.info(self)
+    known_info = property(Numbers.info)
 
 
 class AsyncNumbers(Numbers):

@@ -36,11 +36,6 @@ class Fault(StrEnum):
         """Whether a byte arrives that was not sent."""
         return self in {Fault.CORRUPT, Fault.FLIPPED}
 
-    @property
-    def breaks(self) -> bool:
-        """Whether the connection ends within an answer."""
-        return self in {Fault.CUT, Fault.RESET}
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -89,7 +84,7 @@ class Sending:
         if plan.fault.changes and 0 <= place < len(data):
             byte = 0xFF if plan.fault is Fault.CORRUPT else data[place] ^ (1 << plan.at % 8)
             data = data[:place] + bytes([byte]) + data[place + 1 :]
-        breaks = plan.fault.breaks and place <= len(data)
+        breaks = plan.fault in {Fault.CUT, Fault.RESET} and place <= len(data)
         data = data[:place] if breaks else data
         step = plan.piece or max(1, len(data))
         for start in range(0, len(data), step):
@@ -98,16 +93,13 @@ class Sending:
             self._connection.sendall(data[start : start + step])
         self._sent += len(data)
         if breaks:
-            self._break()
+            if plan.fault is Fault.RESET:
+                self._reset()
+            else:
+                # Closing alone does nothing while another thread reads from it.
+                self._connection.shutdown(socket.SHUT_RDWR)
+                self._connection.close()
             raise ConnectionError(plan.fault)
-
-    def _break(self) -> None:
-        if self._plan.fault is Fault.RESET:
-            self._reset()
-            return
-        # Closing alone does nothing while another thread reads from it.
-        self._connection.shutdown(socket.SHUT_RDWR)
-        self._connection.close()
 
     def _reset(self) -> None:
         """Close the connection with RST in place of FIN."""

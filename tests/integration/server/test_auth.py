@@ -20,6 +20,7 @@ from harness.readers import (
     get,
     kind,
     mounted,
+    of_name,
     open_stream,
     page_url,
     raising,
@@ -368,11 +369,6 @@ OTHER = "other-0123456789abcdef"
 OTHERS = {"Authorization": f"Bearer {OTHER}"}
 
 
-def of_name(request):
-    """Take readers by their word."""
-    return Principal(name=request.headers.get("name", "reader"))
-
-
 def test_reader_that_asks_too_often_learns_when_to_retry(shop):
     """The rate is each reader's own, or that of the routes; answers say when to come again."""
     slow = Principal(name="slow", quota=Quota(rate=0.01, burst=2))
@@ -396,12 +392,13 @@ def test_place_is_given_back(bound, watcher):
     quota = Quota(**{bound: 2})
     with mounted(feed, authorize=of_name, quota=quota, observer=watcher) as url:
         for ending in ("answered", "failed", "left", "answered"):
-            waiting = [ask(page_url(url, cursor=str(feed.count), wait=30)) for _ in range(2)]
+            head = {"cursor": str(feed.count), "name": "reader"}
+            waiting = [ask(page_url(url, **head, wait=30)) for _ in range(2)]
             watcher.until_waiting(2)
             for _ in range(3):
-                refused = get(url, cursor=str(feed.count), wait=1)
+                refused = get(url, **head, wait=1)
                 assert (refused.status_code, kind(refused)) == (429, "too-many-requests")
-            assert get(url, cursor=str(feed.count), headers={"name": "other"}).status_code == 200
+            assert get(url, **{**head, "name": "other"}).status_code == 200
             match ending:
                 case "answered":
                     feed.count += 1

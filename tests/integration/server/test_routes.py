@@ -3,6 +3,7 @@
 import json
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import httpx
@@ -96,14 +97,8 @@ def read_all(url, **parameters):
     return events
 
 
-def source(**options):
-    """A feed of CloudEvents."""
-    return TableFeed(orders, data="data", type="kind", cloudevents=True, **options)
-
-
-def as_http_feed(feed, engine, **options):
-    """Serve a feed as HTTP Feeds has it."""
-    return readers.mounted(feed, engine, http_feed=True, **options)
+source = partial(TableFeed, orders, data="data", type="kind", cloudevents=True)
+as_http_feed = partial(mounted, http_feed=True)
 
 
 def test_client_reads_everything_once(any_engine):

@@ -4,6 +4,7 @@ import json
 import re
 import time
 from dataclasses import replace
+from functools import partial
 from itertools import count
 
 import httpx
@@ -23,9 +24,7 @@ FEED = TableFeed(orders, data="data", type="kind")
 _LINE = re.compile("\r\n|\r|\n")
 
 
-def streaming(feed, engine=None, **options):
-    """Serve a feed with its streams; yield its URL."""
-    return mounted(feed, engine, server_sent_events=True, **options)
+streaming = partial(mounted, server_sent_events=True)
 
 
 def parse(stream):
