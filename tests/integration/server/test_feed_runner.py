@@ -6,16 +6,7 @@ from contextlib import ExitStack
 
 import anyio
 import httpx
-from harness.readers import (
-    ONE,
-    PATIENCE,
-    Known,
-    get,
-    mounted,
-    numbers,
-    of_name,
-    page_url,
-)
+from harness.readers import ONE, PATIENCE, Known, get, mounted, numbers, of_name, page_url
 from harness.shop import orders
 from harness.stalled import answer, ask
 from harness.waiting import until
