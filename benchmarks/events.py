@@ -106,8 +106,7 @@ def fill(engine: Engine, table: Table, count: int, *, members: str = "") -> None
         last = min(first + BATCH - 1, count)
         with engine.begin() as connection:
             connection.execute(
-                text(f"INSERT INTO {table.name} (data) {source}"),
-                {"first": first, "last": last},
+                text(f"INSERT INTO {table.name} (data) {source}"), {"first": first, "last": last}
             )
     if engine.dialect.name == "postgresql":
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:

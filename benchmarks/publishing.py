@@ -7,8 +7,6 @@ from sqlalchemy import Engine, Table
 from zeroeventhub import Retention, TableFeed
 from zeroeventhub.archive import Archive
 
-__all__ = ["feed_of", "seal"]
-
 
 def feed_of(
     table: Table, *, form: str = "jsonb", archive: str | None = None, cache: str | None = None

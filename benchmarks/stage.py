@@ -9,12 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from harness.databases import (
-    POSTGRESQL_VARIABLE,
-    mariadb_server,
-    new_database,
-    postgresql_server,
-)
+from harness.databases import POSTGRESQL_VARIABLE, mariadb_server, new_database, postgresql_server
 from sqlalchemy import Engine, create_engine, make_url, text
 
 from benchmarks.acting import Actor, acting

@@ -9,8 +9,6 @@ from functools import partial, wraps
 from inspect import isawaitable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-__all__ = ["as_blocking", "blocking", "drive", "drop_traceback", "next_step", "settled"]
-
 _Given = ParamSpec("_Given")
 _Step = TypeVar("_Step")
 _Result = TypeVar("_Result")

@@ -35,37 +35,6 @@ of an answer back into the exception that the publisher raised.
 
 from importlib.util import find_spec
 
-__all__ = [
-    "BadCursor",
-    "BadRequest",
-    "ConfigurationError",
-    "Conflict",
-    "CutPage",
-    "Diverged",
-    "FeedError",
-    "FeedFailure",
-    "Fenced",
-    "Forbidden",
-    "Gone",
-    "Halted",
-    "IdReused",
-    "LeaseLost",
-    "MissingExtra",
-    "NotFound",
-    "PageTooLarge",
-    "ProtocolError",
-    "StoreUnavailable",
-    "TokenChanged",
-    "TooManyDeadLetters",
-    "TooManyRequests",
-    "TransientError",
-    "Trimmed",
-    "Unauthorized",
-    "Unavailable",
-    "Unreachable",
-    "ZeroEventHubError",
-]
-
 
 class ZeroEventHubError(Exception):
     """Catch everything that this library raises."""

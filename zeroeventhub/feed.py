@@ -16,26 +16,8 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from zeroeventhub.errors import Unavailable
-from zeroeventhub.protocol import (
-    CountedCursor,
-    FeedInfo,
-    KeyPage,
-    Lag,
-    Page,
-    Segments,
-    TypeFilter,
-)
+from zeroeventhub.protocol import CountedCursor, FeedInfo, KeyPage, Lag, Page, Segments, TypeFilter
 from zeroeventhub.settings import Capacity
-
-__all__ = [
-    "ArchiveMiss",
-    "AsyncExtendedFeed",
-    "AsyncFeed",
-    "ExtendedFeed",
-    "Feed",
-    "FeedSource",
-    "hold_part",
-]
 
 
 class Feed(Protocol):
@@ -233,12 +215,7 @@ class ExtendedFeed(Feed, Protocol):
         """
 
     def read_key(
-        self,
-        key: str,
-        after_version: int,
-        limit: int,
-        *,
-        partitions: Collection[int] | None = None,
+        self, key: str, after_version: int, limit: int, *, partitions: Collection[int] | None = None
     ) -> KeyPage:
         """Read the events of a key, in the order of their versions (KEY_HISTORY).
 
@@ -343,12 +320,7 @@ class AsyncExtendedFeed(AsyncFeed, Protocol):
         """Locate events in files; see `ExtendedFeed.segments`."""
 
     async def read_key(
-        self,
-        key: str,
-        after_version: int,
-        limit: int,
-        *,
-        partitions: Collection[int] | None = None,
+        self, key: str, after_version: int, limit: int, *, partitions: Collection[int] | None = None
     ) -> KeyPage:
         """Read the events of a key; see `ExtendedFeed.read_key`."""
 

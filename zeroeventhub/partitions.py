@@ -9,8 +9,6 @@ from hashlib import md5, sha256
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import HIGHEST_PARTITION, FeedInfo, Partition
 
-__all__ = ["HASHES", "Layout", "Share", "key_hash"]
-
 HASHES = 2**32
 """The number of different hashes of keys."""
 

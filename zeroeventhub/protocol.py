@@ -11,46 +11,6 @@ import msgspec
 
 from zeroeventhub.errors import ConfigurationError, ProtocolError
 
-__all__ = [
-    "ARROW",
-    "CAUGHT_UP",
-    "COMPACTED",
-    "CURSOR_OF_COUNT",
-    "CURSOR_OF_TIME",
-    "EVENT_TYPES",
-    "EXTENSIONS",
-    "FIRST",
-    "HIGHEST_PARTITION",
-    "KEY_HISTORY",
-    "LAG",
-    "LARGEST_PAGE",
-    "LAST",
-    "MOST_COUNTED",
-    "MOST_SPLITS",
-    "NOTHING",
-    "PARTITION",
-    "PROGRESS",
-    "REQUIRED",
-    "SEGMENTS",
-    "SPLITS",
-    "STOP",
-    "WAIT",
-    "CountedCursor",
-    "Event",
-    "EventSequence",
-    "Extension",
-    "FeedInfo",
-    "KeyPage",
-    "Lag",
-    "Page",
-    "Parameter",
-    "Partition",
-    "SegmentPart",
-    "Segments",
-    "TypeFilter",
-    "is_cursor",
-]
-
 FIRST = "_first"
 """The cursor before the first event (FeedAPI v2, Events endpoint)."""
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass, fields
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import LARGEST_PAGE
 
-__all__ = ["Capacity", "Limits"]
-
 _MEBIBYTE = 1024 * 1024
 
 

@@ -77,12 +77,7 @@ def end_to_end(stage: Stage) -> Result:
         else:
             missing.append(Row(NATS, note="not installed"))
         runs = rounds(ways, stage.count, stage.tell)
-    compared = {
-        "of COPY": CEILING,
-        "of the peer": PEER,
-        "of Redis": REDIS,
-        "of by hand": BY_HAND,
-    }
+    compared = {"of COPY": CEILING, "of the peer": PEER, "of Redis": REDIS, "of by hand": BY_HAND}
     of = {name: runs[way] for name, way in compared.items() if way in runs}
     rows = [Row(name, figures(found, of), ours=name in OURS) for name, found in runs.items()]
     return Result(

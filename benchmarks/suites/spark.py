@@ -111,12 +111,7 @@ def spark_session(
         cores: how many tasks it works on at once.
         java: options of Java.
     """
-    task = {
-        "cores": cores,
-        "driver": str(DRIVER),
-        "folder": str(stage.folder),
-        "java": java,
-    }
+    task = {"cores": cores, "driver": str(DRIVER), "folder": str(stage.folder), "java": java}
     with acting("spark", task) as loader:
         java = loader.ready["jvm"]
         yield loader, {"JVM": of_process(java), "workers": of_descendants(java)}

@@ -31,12 +31,6 @@ from zeroeventhub.errors import ConfigurationError, Unavailable
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-__all__ = [
-    "FOOTER",
-    "PLACES",
-    "Archive",
-]
-
 FOOTER, PLACES = "footer", "places"
 """The parts of a segment other than its numbered row groups."""
 

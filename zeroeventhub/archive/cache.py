@@ -11,12 +11,6 @@ from typing import Any
 from weakref import WeakValueDictionary
 from zlib import crc32
 
-__all__ = [
-    "DiskCache",
-    "MemoryCache",
-    "open_private",
-]
-
 _CHECK = 4
 """Bytes of the checksum at the beginning of a cached file."""
 

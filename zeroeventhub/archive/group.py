@@ -17,12 +17,6 @@ from zeroeventhub.archive.manifest import INDEX, decode_index
 from zeroeventhub.protocol import Event, TypeFilter
 from zeroeventhub.wire.lines import BETWEEN_EVENTS, Lines, size_of
 
-__all__ = [
-    "Footer",
-    "Group",
-    "Places",
-]
-
 _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 
 

@@ -12,24 +12,6 @@ import pyarrow as pa
 from zeroeventhub.archive.objects import Objects, damaged
 from zeroeventhub.errors import ConfigurationError, Unavailable
 
-__all__ = [
-    "INDEX",
-    "PLACES",
-    "SCHEMA",
-    "Erasure",
-    "GroupEntry",
-    "Manifest",
-    "Removed",
-    "Segment",
-    "create_manifest",
-    "decode_index",
-    "delete_old_manifests",
-    "digest_of",
-    "encode_index",
-    "is_whole",
-    "newest_manifest",
-]
-
 _PLACE = [
     pa.field("position", pa.int64(), nullable=False),
     pa.field("partition", pa.int32(), nullable=False),

@@ -25,11 +25,6 @@ from zeroeventhub.errors import ConfigurationError, Unavailable
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-__all__ = [
-    "Objects",
-    "damaged",
-]
-
 _RETRY = 1.0
 """Seconds after which a client may retry if the store did not answer."""
 

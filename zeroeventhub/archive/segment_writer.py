@@ -22,12 +22,6 @@ from zeroeventhub.archive.manifest import (
     encode_index,
 )
 
-__all__ = [
-    "SegmentWriter",
-    "WrittenSegment",
-    "without",
-]
-
 GROUP_EVENTS = 10_000
 """Positions of a row group at most: a reader fetches whole groups."""
 

@@ -24,8 +24,6 @@ from zeroeventhub.errors import (
     printable,
 )
 
-__all__ = ["commands"]
-
 FAILED = 1
 MISUSED = 2
 

@@ -14,8 +14,6 @@ from zeroeventhub.conformance.report import as_document, as_junit, as_lines, sum
 from zeroeventhub.conformance.subject import redacted
 from zeroeventhub.errors import ConfigurationError, TransientError
 
-__all__ = ["conformance"]
-
 _COLOURS = {"pass": "green", "note": "yellow", "fail": "red", "skip": "cyan"}
 
 

@@ -32,8 +32,6 @@ from zeroeventhub.errors import ConfigurationError, printable
 from zeroeventhub.protocol import EVENT_TYPES, FIRST, TypeFilter
 from zeroeventhub.wire.documents import encode_info
 
-__all__ = ["cursors_at", "discover", "sync", "tail"]
-
 ATTEMPTS = 5
 """How often a request is sent before an error is final; with --follow there is no limit."""
 

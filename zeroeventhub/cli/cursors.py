@@ -29,8 +29,6 @@ from zeroeventhub.errors import ConfigurationError, printable
 from zeroeventhub.protocol import FIRST
 from zeroeventhub.spark.offsets import committed_offsets
 
-__all__ = ["TIME_FORMAT", "consumer_options", "cursors", "expect_consumer", "lag"]
-
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 

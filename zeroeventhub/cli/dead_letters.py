@@ -12,8 +12,6 @@ from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.consumer.store.dead_letters import DeadLetter
 from zeroeventhub.errors import ConfigurationError, printable
 
-__all__ = ["dead_letters"]
-
 _WIDTH = 120
 """How many characters of a key or an error are listed."""
 

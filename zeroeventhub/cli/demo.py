@@ -57,16 +57,6 @@ from zeroeventhub.errors import ConfigurationError, Unreachable, require
 from zeroeventhub.publisher import TableFeed
 from zeroeventhub.server import feed_routes
 
-__all__ = [
-    "FLIGHTS",
-    "demo",
-    "departures",
-    "kill_schedule",
-    "open_departures",
-    "read_flights",
-    "true_totals",
-]
-
 # The data: every flight that left New York City in 2013.
 
 FLIGHTS = 336_776

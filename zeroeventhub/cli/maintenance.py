@@ -26,8 +26,6 @@ from zeroeventhub.publisher.retention import MarkTable, Retention
 from zeroeventhub.publisher.sealing import SEGMENT_EVENTS
 from zeroeventhub.publisher.trimming import ROWS
 
-__all__ = ["check", "compact", "ddl", "erase", "horizon", "progress", "seal", "trim"]
-
 PATIENCE = 30.0
 """Seconds for which a command waits until the horizon is known."""
 

@@ -14,22 +14,6 @@ from zeroeventhub.client import Client
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import FIRST, LAST, TypeFilter
 
-__all__ = [
-    "NAMED_CURSORS",
-    "age_option",
-    "as_json",
-    "consumer_option",
-    "feed_options",
-    "follow_option",
-    "http_options",
-    "moment",
-    "option_group",
-    "partition_option",
-    "port_option",
-    "type_options",
-    "yes_option",
-]
-
 _TIMEOUT = httpx.Timeout(30.0, connect=10.0)
 
 NAMED_CURSORS = {"first": FIRST, "last": LAST}

@@ -22,8 +22,6 @@ from rich.progress import (
 
 from zeroeventhub.cli.options import as_json as as_json_option
 
-__all__ = ["Answer", "Meters", "answering", "confirm", "duration", "report", "table"]
-
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 

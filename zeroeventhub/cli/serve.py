@@ -18,8 +18,6 @@ from zeroeventhub.protocol import FIRST
 from zeroeventhub.publisher.bound_feed import BoundFeed
 from zeroeventhub.server import Observer, feed_routes
 
-__all__ = ["run_web", "serve"]
-
 GRACE = 10
 """Seconds that open requests may take after SIGTERM."""
 
@@ -28,10 +26,7 @@ STALLED = 30
 
 
 def run_web(
-    application: Starlette,
-    host: str,
-    port: int,
-    announce: Callable[[str], None] = lambda _: None,
+    application: Starlette, host: str, port: int, announce: Callable[[str], None] = lambda _: None
 ) -> None:
     """Serve an application until SIGTERM or SIGINT; call `announce` with its URL."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -125,11 +120,7 @@ def _try(feed: BoundFeed) -> None:
 def _metrics(path: str, feed: BoundFeed) -> tuple[list[Route], Observer]:
     """Return the route that shows metrics of a feed, and the observer that measures them."""
     require("prometheus_client", extra="prometheus", user="--metrics")
-    from prometheus_client import (  # noqa: PLC0415 - of another extra
-        CONTENT_TYPE_LATEST,
-        CollectorRegistry,
-        generate_latest,
-    )
+    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest  # noqa: PLC0415 - of another extra
 
     from zeroeventhub.telemetry import PrometheusPublisher  # noqa: PLC0415 - of another extra
 

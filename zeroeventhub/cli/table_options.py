@@ -27,15 +27,6 @@ from zeroeventhub.publisher.ordering import ORDERINGS
 from zeroeventhub.publisher.progress import Progress
 from zeroeventhub.publisher.retention import Retention
 
-__all__ = [
-    "open_database",
-    "open_feed",
-    "open_table",
-    "publish_options",
-    "reflect",
-    "table_options",
-]
-
 
 def open_database(url: str, *, must_exist: bool = False) -> Engine:
     """Make the engine of a database, with the drivers that come with the command line.

@@ -34,8 +34,6 @@ from zeroeventhub.wire.documents import decode_key_page
 if TYPE_CHECKING:
     from zeroeventhub.wire.arrow import ArrowPage
 
-__all__ = ["AsyncClient", "Client"]
-
 
 class AsyncClient(RequestBuilder[httpx.AsyncClient]):
     """Read a feed page by page, asynchronously.

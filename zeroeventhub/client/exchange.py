@@ -16,8 +16,6 @@ from zeroeventhub.wire.ndjson import PageDecoder
 if TYPE_CHECKING:
     from zeroeventhub.wire.arrow import ArrowDecoder
 
-__all__ = ["Exchange"]
-
 DOCUMENT_BYTES = 8 * 1024 * 1024
 """Bytes of a response other than a page, at most: room for a thousand of the longest cursors."""
 

@@ -7,8 +7,6 @@ from urllib.parse import quote, quote_plus
 
 import httpx
 
-__all__ = ["Redaction", "bare", "requested"]
-
 HIDDEN = "[hidden]"
 
 SHORTEST = 4

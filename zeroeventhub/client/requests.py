@@ -2,16 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    Generic,
-    Literal,
-    NoReturn,
-    TypeAlias,
-    TypeVar,
-)
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, TypeAlias, TypeVar
 
 import httpx
 
@@ -46,8 +37,6 @@ from zeroeventhub.wire.problem import error_of, problem_in, seconds_in
 
 if TYPE_CHECKING:
     from zeroeventhub.wire.arrow import ArrowPage
-
-__all__ = ["UNREACHED", "RequestBuilder"]
 
 _LONGEST_WAIT = 999_999
 """Seconds that a feed may be asked to wait, at most."""

@@ -11,18 +11,6 @@ import httpx
 
 from zeroeventhub.protocol import FIRST, LAST
 
-__all__ = [
-    "Answer",
-    "Checkpoint",
-    "Finding",
-    "Outcome",
-    "PageText",
-    "SentEvent",
-    "fail",
-    "note",
-    "skip",
-]
-
 LONGEST_LINE = 65_535
 """The longest line that every known client reads, in bytes without the newline."""
 

@@ -13,8 +13,6 @@ from zeroeventhub.conformance.subject import Probe, Subject
 from zeroeventhub.errors import ConfigurationError, Forbidden, NotFound, Unreachable
 from zeroeventhub.protocol import EXTENSIONS
 
-__all__ = ["Check", "Result", "all_checks", "check", "check_feed", "check_of", "register"]
-
 LONGEST = 60.0
 """Seconds after which the remaining checks are skipped."""
 

@@ -19,8 +19,6 @@ import zeroeventhub.conformance.scenarios  # noqa: F401 - registers the scenario
 from zeroeventhub.conformance.scripted_feed import Reply, Request, Run, Scenario, all_scenarios
 from zeroeventhub.errors import ConfigurationError
 
-__all__ = ["Scenario", "all_scenarios", "expand", "misbehave", "misbehaving"]
-
 HOST = "127.0.0.1"
 LONGEST_BODY = 64 * 2**20
 

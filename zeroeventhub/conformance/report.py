@@ -10,8 +10,6 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 from zeroeventhub.conformance.answer import Answer, Outcome
 from zeroeventhub.conformance.check import Result
 
-__all__ = ["as_document", "as_junit", "as_lines", "first_bytes", "summary"]
-
 SHOWN_BYTES = 160
 SHOWN_TARGET = 300
 _SHOWN_HEADERS = ("content-type", "content-length", "cache-control", "etag", "retry-after")

@@ -11,30 +11,6 @@ from typing import Any, Literal
 from zeroeventhub.protocol import FIRST, LAST
 from zeroeventhub.wire import NDJSON_TYPE
 
-__all__ = [
-    "ALL_APPLIED",
-    "EVENTS",
-    "MIDDLE",
-    "PAGE",
-    "Reply",
-    "Request",
-    "Responder",
-    "Run",
-    "Scenario",
-    "all_scenarios",
-    "checkpoint",
-    "discovery",
-    "event",
-    "numbered",
-    "page",
-    "place_of",
-    "problem",
-    "scenario",
-    "script",
-    "serve_feed",
-    "text",
-]
-
 
 @dataclass(frozen=True)
 class Reply:

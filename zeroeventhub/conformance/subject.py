@@ -27,17 +27,6 @@ from zeroeventhub.errors import ConfigurationError, ProtocolError
 from zeroeventhub.protocol import EXTENSIONS, FIRST, PARTITION
 from zeroeventhub.wire.documents import decode_answer
 
-__all__ = [
-    "BAD_REQUEST",
-    "CONFLICT",
-    "HINT",
-    "MOST_PARTITIONS",
-    "Probe",
-    "Subject",
-    "Walk",
-    "redacted",
-]
-
 Parameters = Sequence[tuple[str, str | bytes]]
 
 OK = 200

@@ -31,16 +31,9 @@ from zeroeventhub.consumer.store.dead_letters import DeadLetter
 from zeroeventhub.consumer.store.lane_progress import LaneProgress
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.error_codes import store_error
-from zeroeventhub.errors import (
-    ConfigurationError,
-    Fenced,
-    StoreUnavailable,
-    TooManyDeadLetters,
-)
+from zeroeventhub.errors import ConfigurationError, Fenced, StoreUnavailable, TooManyDeadLetters
 from zeroeventhub.protocol import Event
 from zeroeventhub.wire.cloud_event import event_id
-
-__all__ = ["PageTransactions", "Result", "Transact", "Work"]
 
 _log = logging.getLogger("zeroeventhub.consumer")
 

@@ -6,8 +6,6 @@ from zeroeventhub.consumer.steps import Inherit
 from zeroeventhub.errors import ConfigurationError, ProtocolError
 from zeroeventhub.protocol import FeedInfo, Partition
 
-__all__ = ["choose", "inheritance", "ready"]
-
 
 def choose(info: FeedInfo, partitions: Collection[int] | None) -> tuple[Partition, ...]:
     """Return the partitions of a feed to read: those that the caller configured, or all.

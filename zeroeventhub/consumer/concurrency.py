@@ -25,8 +25,6 @@ from zeroeventhub.coroutines import blocking, settled
 from zeroeventhub.protocol import Page
 from zeroeventhub.wire.ndjson import PageEvents
 
-__all__ = ["Concurrency", "Limiter", "Tasks", "Threads"]
-
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 

@@ -12,8 +12,6 @@ from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import FIRST, Event, TypeFilter
 from zeroeventhub.wire.cloud_event import event_identity, event_key
 
-__all__ = ["Config", "Failures"]
-
 
 @dataclass(frozen=True)
 class Failures:

@@ -25,8 +25,6 @@ from zeroeventhub.consumer.store_session import carry_out, in_store
 from zeroeventhub.coroutines import blocking, next_step, settled
 from zeroeventhub.errors import ConfigurationError, ZeroEventHubError
 
-__all__ = ["AsyncConsumer", "Consumer"]
-
 WORTH_READING_AHEAD = 0.002
 """Seconds of waiting for a page from which a loop fetches the next one ahead.
 

@@ -26,8 +26,6 @@ from zeroeventhub.consumer.steps import (
 from zeroeventhub.errors import Halted, LeaseLost, TokenChanged, TransientError
 from zeroeventhub.protocol import FeedInfo, Partition
 
-__all__ = ["Coordinator"]
-
 _Steps = Generator[Step, Any, None]
 
 

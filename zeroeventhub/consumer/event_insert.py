@@ -37,8 +37,6 @@ from zeroeventhub.protocol import Event
 from zeroeventhub.wire.cloud_event import event_id, event_key, event_time, event_type
 from zeroeventhub.wire.ndjson import PageEvents
 
-__all__ = ["LandingTable", "insert_events", "prepare_rows"]
-
 _Rows = list[tuple[Any, ...]]
 
 

@@ -42,8 +42,6 @@ from zeroeventhub.errors import (
 )
 from zeroeventhub.protocol import WAIT, FeedInfo, Page, Partition
 
-__all__ = ["Follower", "PartitionFollower"]
-
 _Steps = Generator[Step, Any, Any]
 
 

@@ -35,8 +35,6 @@ from zeroeventhub.errors import ConfigurationError, Fenced, ProtocolError, Store
 from zeroeventhub.protocol import Event
 from zeroeventhub.wire.ndjson import PageEvents
 
-__all__ = ["Handler", "Transaction", "TransactionEnded", "transact", "watch_commits"]
-
 _ANYTHING = (inspect.Parameter.empty, Any, object)
 _LISTS = (list, Sequence, Collection, Iterable)
 

@@ -16,8 +16,6 @@ from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import FIRST, LAG, Event, Lag, Page, Partition
 from zeroeventhub.wire.cloud_event import event_time
 
-__all__ = ["MOST", "async_lag", "lag"]
-
 MOST = 10_000
 """How many events `lag` reads and counts in each partition of a feed that does not count them."""
 

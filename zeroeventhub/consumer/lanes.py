@@ -15,8 +15,6 @@ from zeroeventhub.consumer.steps import Advance, Deliver, Place
 from zeroeventhub.consumer.store.lane_progress import LaneProgress
 from zeroeventhub.protocol import Event
 
-__all__ = ["PageLanes", "move_cursor"]
-
 
 class PageLanes:
     """Divide a page into lanes, and store how far each is.

@@ -9,8 +9,6 @@ from zeroeventhub.consumer.steps import Pause
 from zeroeventhub.errors import Halted, LeaseLost, TokenChanged, ZeroEventHubError
 from zeroeventhub.protocol import Event
 
-__all__ = ["Observer", "RunLog"]
-
 _log = logging.getLogger("zeroeventhub.consumer")
 
 

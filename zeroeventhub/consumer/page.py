@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     SyncTransaction: TypeAlias = Connection | Session | psycopg.Connection[Any]
     AsyncTransaction: TypeAlias = AsyncConnection | AsyncSession | psycopg.AsyncConnection[Any]
 
-__all__ = ["AsyncPendingPage", "DecodeHint", "PendingPage", "without_duplicates"]
-
 
 def without_duplicates(
     connection: Connection,

@@ -14,8 +14,6 @@ from zeroeventhub.coroutines import settled
 from zeroeventhub.errors import ConfigurationError, ZeroEventHubError
 from zeroeventhub.protocol import FIRST, LAST
 
-__all__ = ["ProgressReporter"]
-
 INTERVAL = 10.0
 """Seconds between two reports."""
 

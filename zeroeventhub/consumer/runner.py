@@ -41,8 +41,6 @@ from zeroeventhub.coroutines import drive, drop_traceback, settled
 from zeroeventhub.databases import database_of
 from zeroeventhub.errors import ConfigurationError, Fenced, StoreUnavailable
 
-__all__ = ["Runner"]
-
 LEAVING_TRIES = 3
 
 PRUNING_INTERVAL = 3600.0

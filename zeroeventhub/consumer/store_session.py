@@ -12,8 +12,6 @@ from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.databases.error_codes import reaching_store
 from zeroeventhub.protocol import FIRST
 
-__all__ = ["carry_out", "in_store"]
-
 _Result = TypeVar("_Result")
 
 

@@ -29,19 +29,6 @@ from sqlalchemy import Enum as Choice
 from zeroeventhub.databases import database_of
 from zeroeventhub.wire.ndjson import PageEvents
 
-__all__ = [
-    "ABSENT",
-    "Batch",
-    "ColumnForm",
-    "TableForm",
-    "Unfit",
-    "bind",
-    "converted",
-    "insert_batch",
-    "insert_columns",
-    "table_form",
-]
-
 ABSENT = msgspec.UNSET
 """Stands for a value that a row does not have."""
 

@@ -10,8 +10,6 @@ from sqlalchemy.sql.functions import FunctionElement
 from zeroeventhub.databases import DATABASES
 from zeroeventhub.databases.port import Database
 
-__all__ = ["Moment", "StatementMoment", "UnixTime", "as_utc", "unix_time"]
-
 _T = TypeVar("_T")
 
 

@@ -12,8 +12,6 @@ from sqlalchemy import exc
 from zeroeventhub.databases import DATABASES
 from zeroeventhub.errors import FeedFailure, StoreUnavailable, Unavailable
 
-__all__ = ["feed_error", "is_duplicate", "is_transient", "reaching_store", "store_error"]
-
 
 def is_transient(error: BaseException | None) -> bool:
     """Return whether the same transaction may succeed if it is tried again.

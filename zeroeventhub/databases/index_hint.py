@@ -28,8 +28,6 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.selectable import Alias
 from sqlalchemy.sql.util import ClauseAdapter
 
-__all__ = ["IndexHint", "Keyset", "explain"]
-
 _PARTITION: Any = bindparam("partition", type_=Integer)
 
 

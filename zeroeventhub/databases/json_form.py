@@ -21,15 +21,6 @@ from sqlalchemy.sql.functions import FunctionElement
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.wire.lines import one_line
 
-__all__ = [
-    "OWN_ATTRIBUTES",
-    "JsonForm",
-    "data_text",
-    "envelope_text",
-    "json_form",
-    "timestamp",
-]
-
 _AWARE: ColumnElement[Any] = literal_column("CAST('timestamp with time zone' AS regtype)")
 _EARLIEST: ColumnElement[Any] = literal_column("'0001-01-01'")
 _LATEST: ColumnElement[Any] = literal_column("'9999-12-31 23:59:59.999999'")

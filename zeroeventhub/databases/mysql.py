@@ -27,8 +27,6 @@ from sqlalchemy.types import TypeEngine
 from zeroeventhub.databases.index_hint import IndexHint, Keyset
 from zeroeventhub.databases.port import Database, ErrorCodes
 
-__all__ = ["MySQL", "is_mariadb"]
-
 _TRANSIENT = frozenset(
     {
         1020,  # the row has changed since the snapshot

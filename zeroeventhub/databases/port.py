@@ -7,22 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Connection,
-    Dialect,
-    Engine,
-    Insert,
-    Select,
-    Table,
-)
+from sqlalchemy import Column, ColumnElement, Connection, Dialect, Engine, Insert, Select, Table
 from sqlalchemy.types import TypeEngine
 
 from zeroeventhub.databases.index_hint import IndexHint, Keyset
 from zeroeventhub.databases.read_only import ReadOnlySession
-
-__all__ = ["SEPARATOR", "Database", "ErrorCodes"]
 
 SEPARATOR = b"\x1e"
 """The record separator, which is never in JSON."""

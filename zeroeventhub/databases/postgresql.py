@@ -31,8 +31,6 @@ from zeroeventhub.databases.index_hint import IndexHint, Keyset, explain
 from zeroeventhub.databases.port import Database, ErrorCodes
 from zeroeventhub.databases.read_only import set_autocommit
 
-__all__ = ["PostgreSQL", "time_bound"]
-
 _TRANSIENT = frozenset(
     {
         "25006",  # read-only: the server has become a standby

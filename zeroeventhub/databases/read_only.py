@@ -7,8 +7,6 @@ from typing import Any, Protocol
 from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
-__all__ = ["Autocommit", "ReadOnlySession", "read_only", "set_autocommit", "state_error"]
-
 
 class ReadOnlySession(Protocol):
     """Makes a connection of the host's read-only with deadlines, and restores it."""

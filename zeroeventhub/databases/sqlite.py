@@ -35,8 +35,6 @@ from zeroeventhub.databases.port import SEPARATOR, Database, ErrorCodes
 from zeroeventhub.databases.read_only import state_error
 from zeroeventhub.partitions import key_hash
 
-__all__ = ["SQLite", "register"]
-
 _RESULTS = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
 
 _HASH = "zeroeventhub_hash"

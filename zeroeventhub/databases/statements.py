@@ -11,18 +11,6 @@ from sqlalchemy.types import TypeEngine
 from zeroeventhub.databases import DATABASES, database_of
 from zeroeventhub.databases.port import Database
 
-__all__ = [
-    "creation",
-    "document",
-    "exact",
-    "fine_moment",
-    "insert_ignore",
-    "long_text",
-    "row_number",
-    "statement_text",
-    "upsert",
-]
-
 _T = TypeVar("_T")
 
 

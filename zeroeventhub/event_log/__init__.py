@@ -6,10 +6,7 @@ for package in ("sqlalchemy", "greenlet"):
     require(package, extra="sql", user="A log of events")
 
 from zeroeventhub.event_log.events import KeptEvent, NewEvent  # noqa: E402
-from zeroeventhub.event_log.keyed_table import (  # noqa: E402 - after the extra's check
-    ExpectedVersion,
-    KeyedTable,
-)
+from zeroeventhub.event_log.keyed_table import ExpectedVersion, KeyedTable  # noqa: E402 - after the extra's check
 from zeroeventhub.event_log.log import EventLog  # noqa: E402
 
 __all__ = ["EventLog", "ExpectedVersion", "KeptEvent", "KeyedTable", "NewEvent"]

@@ -16,16 +16,6 @@ from zeroeventhub.databases.json_form import json_form
 from zeroeventhub.errors import ConfigurationError, IdReused, StoreUnavailable
 from zeroeventhub.protocol import Event
 
-__all__ = [
-    "LONGEST_NAME",
-    "KeptEvent",
-    "NewEvent",
-    "Stored",
-    "check_name",
-    "kept_events",
-    "unseen",
-]
-
 LONGEST_NAME = 200
 """The most characters of the id, the key or the type of an event."""
 

@@ -24,11 +24,6 @@ from zeroeventhub.event_log.log_table import (
 from zeroeventhub.publisher.key_query import expect_unique
 from zeroeventhub.publisher.mapping import resolve
 
-__all__ = [
-    "ExpectedVersion",
-    "KeyedTable",
-]
-
 
 class ExpectedVersion(Enum):
     """What an append requires of its key, other than a certain version.

@@ -32,10 +32,6 @@ from zeroeventhub.partitions import Layout
 from zeroeventhub.publisher import TableFeed
 from zeroeventhub.publisher.partition_hash import layout_expression
 
-__all__ = [
-    "EventLog",
-]
-
 _STORE = "The database of the log"
 
 

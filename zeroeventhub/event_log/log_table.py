@@ -32,15 +32,6 @@ from zeroeventhub.databases.statements import document, exact, fine_moment, row_
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.event_log.events import LONGEST_NAME
 
-__all__ = [
-    "DuplicateKey",
-    "RowInsert",
-    "connected",
-    "insert_rows",
-    "log_table",
-    "writing",
-]
-
 
 class DuplicateKey(Exception):  # noqa: N818 - named for what happened
     """Raised when a unique value exists already."""

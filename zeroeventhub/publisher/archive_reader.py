@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from zeroeventhub.archive.group import Footer, Group, Places
     from zeroeventhub.archive.manifest import GroupEntry, Manifest, Segment
 
-__all__ = ["ArchiveReader", "ArchivedPages", "SegmentPlace"]
-
 SEGMENTS = 64
 """Segments that one query reads at most; of further ones it uses only the sizes."""
 

@@ -37,11 +37,6 @@ from zeroeventhub.publisher.sealing import (
 )
 from zeroeventhub.publisher.trimming import SILENCE, TrimBound, Trimmer, TrimPlan
 
-__all__ = [
-    "AsyncBoundFeed",
-    "BoundFeed",
-]
-
 _Given = ParamSpec("_Given")
 _Answer = TypeVar("_Answer")
 _Part = TypeVar("_Part")
@@ -410,11 +405,7 @@ class _Feed:
             hold_part(held, (yield Work(load)))
 
     def run_query(
-        self,
-        connection: Connection,
-        ask: Callable[..., _Answer],
-        *arguments: Any,
-        **options: Any,
+        self, connection: Connection, ask: Callable[..., _Answer], *arguments: Any, **options: Any
     ) -> _Answer:
         """Run a query read-only, after the checks that are due."""
         checks = self.reader.checks

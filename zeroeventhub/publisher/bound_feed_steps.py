@@ -6,8 +6,6 @@ from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection
 
-__all__ = ["Pause", "Query", "Step", "Steps", "Work"]
-
 _Answer = TypeVar("_Answer")
 
 

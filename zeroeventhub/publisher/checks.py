@@ -29,11 +29,6 @@ from zeroeventhub.publisher.ordering import Ordering
 from zeroeventhub.publisher.page_query import PageQuery, ReadRequest
 from zeroeventhub.publisher.retention import MarkTable
 
-__all__ = [
-    "Checkup",
-    "Finding",
-]
-
 
 @dataclass(frozen=True)
 class Finding:

@@ -4,17 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Select,
-    Table,
-    and_,
-    exists,
-    false,
-    or_,
-    select,
-)
+from sqlalchemy import ColumnElement, Connection, Select, Table, and_, exists, false, or_, select
 from sqlalchemy.sql.util import ClauseAdapter
 
 from zeroeventhub.errors import ConfigurationError
@@ -24,13 +14,6 @@ from zeroeventhub.publisher.mapping import Expression, resolve
 from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.retention import MarkTable
-
-__all__ = [
-    "ROWS",
-    "Compaction",
-    "Compactor",
-    "Span",
-]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,14 +13,6 @@ from typing import Any
 
 from zeroeventhub.errors import BadCursor, ConfigurationError
 
-__all__ = [
-    "HIGHEST_POSITION",
-    "START",
-    "Place",
-    "Signer",
-    "digest",
-]
-
 HIGHEST_POSITION = 2**63 - 1
 
 _SHORTEST_SECRET = 16

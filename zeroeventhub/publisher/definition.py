@@ -61,8 +61,6 @@ from zeroeventhub.settings import Capacity
 if TYPE_CHECKING:
     from zeroeventhub.archive.archive import Archive
 
-__all__ = ["Definition", "build", "envelope_of", "key_of", "partition_of", "table_of"]
-
 _ATTRIBUTE = re.compile(r"[a-z0-9]{1,20}", re.ASCII)
 
 _TAKEN = (

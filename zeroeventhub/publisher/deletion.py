@@ -13,13 +13,6 @@ from zeroeventhub.errors import Unavailable
 from zeroeventhub.publisher.bound_feed_steps import Pause, Query, Steps
 from zeroeventhub.publisher.ordering import Source
 
-__all__ = [
-    "Batch",
-    "Deleted",
-    "delete_events",
-    "delete_in_batches",
-]
-
 TRIES = 10
 """Tries of a batch while writers hold its locks for too long."""
 

@@ -16,10 +16,6 @@ from zeroeventhub.publisher.keyset import LIMIT, given
 from zeroeventhub.publisher.retention import NOTHING_TRIMMED, LowWaterMark, MarkTable
 from zeroeventhub.publisher.rows import Row, RowQuery
 
-__all__ = [
-    "History",
-]
-
 TRIES = 5
 """How often to look for the first event while a trim keeps deleting it."""
 

@@ -13,12 +13,6 @@ from zeroeventhub.databases import database_of
 from zeroeventhub.errors import ConfigurationError, Unavailable
 from zeroeventhub.publisher.ordering import Blocker, Horizon, Ordering
 
-__all__ = [
-    "HorizonAge",
-    "HorizonMonitor",
-    "HorizonReport",
-]
-
 FINENESS = 100
 """Readings kept while the horizon is held back, at least: the age is exact to a hundredth."""
 

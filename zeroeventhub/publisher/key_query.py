@@ -25,11 +25,6 @@ from zeroeventhub.publisher.mapping import Mapper
 from zeroeventhub.publisher.ordering import Events, Source
 from zeroeventhub.publisher.rows import BatchSize, Rows
 
-__all__ = [
-    "KeyQuery",
-    "expect_unique",
-]
-
 MOST_BYTES = 4 * 1024 * 1024
 """Bytes of data that a page of a key has at most, unless a single event is larger."""
 

@@ -29,16 +29,6 @@ from zeroeventhub.databases.statements import statement_text
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 from zeroeventhub.publisher.ordering import Source
 
-__all__ = [
-    "HIGHEST",
-    "LIMIT",
-    "ONE",
-    "NearRows",
-    "NeededIndex",
-    "given",
-    "join_events",
-]
-
 # A literal, as PostgreSQL plans for a tenth of the table if the limit is a parameter.
 LIMIT: ColumnElement[int] = bindparam("limit", type_=Integer, literal_execute=True)
 """The highest number of rows to return."""

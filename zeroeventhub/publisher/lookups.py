@@ -45,8 +45,6 @@ from zeroeventhub.publisher.page_query import TypeCondition
 if TYPE_CHECKING:
     from zeroeventhub.publisher.archive_reader import ArchiveReader
 
-__all__ = ["Lookups", "same_as", "value_of"]
-
 # Skips nothing, but keeps the database from scanning the events in the order of positions, which it
 # prefers if it overestimates how many match.
 _NONE: ColumnElement[int] = literal_column("0")

@@ -22,16 +22,6 @@ from zeroeventhub.errors import ConfigurationError, FeedFailure
 from zeroeventhub.protocol import Event
 from zeroeventhub.publisher.cursor import digest
 
-__all__ = [
-    "CloudEvents",
-    "Data",
-    "Expression",
-    "Mapper",
-    "attribute_text",
-    "moment",
-    "resolve",
-]
-
 Expression = ColumnElement[Any] | Any
 """A column by name, a Column, a mapped attribute of an ORM class, or a SQL expression."""
 

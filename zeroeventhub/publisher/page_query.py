@@ -33,13 +33,6 @@ from zeroeventhub.wire.lines import Lines
 if TYPE_CHECKING:
     from zeroeventhub.publisher.archive_reader import ArchiveReader
 
-__all__ = [
-    "PageQuery",
-    "ReadRequest",
-    "Stretch",
-    "TypeCondition",
-]
-
 
 class TypeCondition:
     """Compare the types of events, without regard to the case of ASCII letters.

@@ -16,18 +16,8 @@ from sqlalchemy.sql.compiler import StrSQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.sqlite import register
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.partitions import HASHES, Layout, Share, key_hash
-
-__all__ = [
-    "hash_on_connect",
-    "layout_expression",
-    "outside",
-    "partition_expression",
-    "partition_of",
-    "register",
-]
 
 
 def partition_of(key: str | int, partitions: int) -> int:

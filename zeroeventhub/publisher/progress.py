@@ -28,13 +28,6 @@ from zeroeventhub.publisher.keyset import NearRows
 from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.retention import FeedTable, LowWaterMark, MarkTable, key_of
 
-__all__ = [
-    "CLOCKS",
-    "Progress",
-    "Registered",
-    "Registry",
-]
-
 NAME_LENGTH = 200
 """Characters that the name of a consumer has at most."""
 

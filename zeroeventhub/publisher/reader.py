@@ -10,13 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from zeroeventhub.errors import (
-    BadCursor,
-    ConfigurationError,
-    Diverged,
-    NotFound,
-    Unavailable,
-)
+from zeroeventhub.errors import BadCursor, ConfigurationError, Diverged, NotFound, Unavailable
 from zeroeventhub.protocol import (
     FIRST,
     LAST,
@@ -40,11 +34,6 @@ from zeroeventhub.publisher.progress import Registry
 from zeroeventhub.publisher.retention import begun_again
 from zeroeventhub.publisher.splits import SplitQuery
 from zeroeventhub.wire.lines import joined
-
-__all__ = [
-    "Queries",
-    "Reader",
-]
 
 
 @dataclass(frozen=True)

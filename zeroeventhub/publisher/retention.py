@@ -31,16 +31,6 @@ from zeroeventhub.errors import ConfigurationError, Diverged, FeedFailure
 from zeroeventhub.publisher.cursor import START, Place, digest
 from zeroeventhub.publisher.ordering import Source
 
-__all__ = [
-    "NOTHING_TRIMMED",
-    "FeedTable",
-    "LowWaterMark",
-    "MarkTable",
-    "Retention",
-    "begun_again",
-    "key_of",
-]
-
 _NAME_LENGTH = 250
 _CURSOR_LENGTH = 250
 

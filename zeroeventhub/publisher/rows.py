@@ -7,13 +7,7 @@ from itertools import repeat
 from typing import Any
 
 import msgspec
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Select,
-    case,
-    select,
-)
+from sqlalchemy import ColumnElement, Connection, Select, case, select
 
 from zeroeventhub.databases.port import SEPARATOR, Database
 from zeroeventhub.errors import FeedFailure
@@ -21,14 +15,6 @@ from zeroeventhub.protocol import Event
 from zeroeventhub.publisher.keyset import NearRows, join_events
 from zeroeventhub.publisher.mapping import Mapper
 from zeroeventhub.wire.lines import one_line
-
-__all__ = [
-    "BatchSize",
-    "Row",
-    "RowQuery",
-    "Rows",
-    "check_json",
-]
 
 Row = tuple[int, Event | None]
 """A position and the event at it; None for an event that has been deleted."""

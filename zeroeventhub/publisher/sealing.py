@@ -30,14 +30,6 @@ if TYPE_CHECKING:
     from zeroeventhub.archive.manifest import Manifest
     from zeroeventhub.archive.segment_writer import SegmentWriter
 
-__all__ = [
-    "SEGMENT_BYTES",
-    "SEGMENT_EVENTS",
-    "SealOptions",
-    "Sealed",
-    "Sealer",
-]
-
 _encode = msgspec.json.Encoder().encode
 
 

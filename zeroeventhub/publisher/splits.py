@@ -24,18 +24,6 @@ from zeroeventhub.publisher.keyset import HIGHEST, NearRows, given
 if TYPE_CHECKING:
     from zeroeventhub.publisher.archive_reader import ArchiveReader
 
-__all__ = [
-    "FEW",
-    "OPENED",
-    "OPENED_A_PIECE",
-    "ROWS",
-    "Part",
-    "SplitQuery",
-    "Window",
-    "cut",
-    "places",
-]
-
 ROWS = 100
 """Rows that a look reads on each side: about as many as a leaf of an index holds."""
 

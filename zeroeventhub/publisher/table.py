@@ -3,12 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, overload
 
-from sqlalchemy import (
-    Connection,
-    Engine,
-    Table,
-    text,
-)
+from sqlalchemy import Connection, Engine, Table, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from zeroeventhub.errors import ConfigurationError
@@ -34,10 +29,6 @@ from zeroeventhub.settings import Capacity
 
 if TYPE_CHECKING:
     from zeroeventhub.archive.archive import Archive
-
-__all__ = [
-    "TableFeed",
-]
 
 
 class TableFeed:

@@ -6,14 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Integer,
-    func,
-    literal_column,
-    select,
-)
+from sqlalchemy import ColumnElement, Connection, Integer, func, literal_column, select
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION, Place
@@ -28,14 +21,6 @@ from zeroeventhub.publisher.retention import LowWaterMark, MarkTable
 
 if TYPE_CHECKING:
     from zeroeventhub.archive.manifest import Manifest
-
-__all__ = [
-    "ROWS",
-    "SILENCE",
-    "TrimBound",
-    "TrimPlan",
-    "Trimmer",
-]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,8 +21,6 @@ from zeroeventhub.server.request import MOST_PARAMETERS, FeedRequest
 from zeroeventhub.server.responses import Renderer
 from zeroeventhub.server.sending import READER, Sender
 
-__all__ = ["Answer", "Answered", "FeedApp", "Observer", "RouteApp"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Answered:

@@ -28,21 +28,6 @@ from zeroeventhub.errors import (
 )
 from zeroeventhub.protocol import HIGHEST_PARTITION, NOTHING, TypeFilter
 
-__all__ = [
-    "EVERYBODY",
-    "SCOPE_KEY",
-    "Access",
-    "Account",
-    "Authorize",
-    "FeedAuthorization",
-    "Principal",
-    "Quota",
-    "Quotas",
-    "bearer_tokens",
-    "deny",
-    "everybody",
-]
-
 _LONGEST_NAME = 256
 
 

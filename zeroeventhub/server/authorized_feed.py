@@ -8,8 +8,6 @@ from zeroeventhub.protocol import EVENT_TYPES, EXTENSIONS, FeedInfo
 from zeroeventhub.server.auth import Principal
 from zeroeventhub.server.request import NO_PARTITION, number_in
 
-__all__ = ["expect_extension", "only_partition", "visible"]
-
 
 def visible(info: FeedInfo, principal: Principal) -> FeedInfo:
     """Return a feed's description, of what a principal may see."""

@@ -20,8 +20,6 @@ from zeroeventhub.server.sending import READER, AdmissionQueue, Sender
 from zeroeventhub.settings import Capacity
 from zeroeventhub.wire.lines import size_of
 
-__all__ = ["FeedRunner"]
-
 _log = logging.getLogger("zeroeventhub.server")
 
 _BUSY = "The feed has more requests than it can answer just now."
@@ -60,10 +58,7 @@ class FeedRunner:
     ) -> None:
         self._feed: Any = _bound(feed, engine, capacity)
         queue = partial(
-            AdmissionQueue,
-            capacity.connections,
-            queue=capacity.queue,
-            patience=capacity.patience,
+            AdmissionQueue, capacity.connections, queue=capacity.queue, patience=capacity.patience
         )
         self._connections = queue(refusal=_BUSY)
         self.answers = queue(refusal=_BUSY)

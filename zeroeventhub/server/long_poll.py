@@ -18,14 +18,6 @@ from zeroeventhub.protocol import Page
 from zeroeventhub.server.request import PageRequest
 from zeroeventhub.server.sending import READER, AdmissionQueue, is_ending, on_behalf_of
 
-__all__ = [
-    "Found",
-    "HeadWatcher",
-    "LongPoll",
-    "SingleFlight",
-    "is_idle",
-]
-
 BATCH = 4
 """How many requests are woken at once: their answers take a millisecond or two."""
 

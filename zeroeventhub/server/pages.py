@@ -28,12 +28,6 @@ from zeroeventhub.settings import Capacity
 from zeroeventhub.wire.lines import size_of
 from zeroeventhub.wire.ndjson import encode_page
 
-__all__ = [
-    "EncodedPage",
-    "PageCache",
-    "tag_of",
-]
-
 BATCH = 16
 """How many pages one statement reads ahead, to share its fixed cost."""
 

@@ -18,11 +18,6 @@ from zeroeventhub.errors import Trimmed, ZeroEventHubError
 from zeroeventhub.protocol import FIRST
 from zeroeventhub.server.request import FeedRequest
 
-__all__ = [
-    "Log",
-    "problem",
-]
-
 FAILED = 500
 """The status of a failure of the publisher, whose reason is for its log alone."""
 

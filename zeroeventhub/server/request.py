@@ -25,20 +25,6 @@ from zeroeventhub.protocol import (
 )
 from zeroeventhub.server.auth import EVERYBODY, Authorize, Principal
 
-__all__ = [
-    "NO_PARTITION",
-    "FeedRequest",
-    "PageRequest",
-    "cursor_in",
-    "limit_in",
-    "number_in",
-    "parameters",
-    "read_extension_request",
-    "read_page_request",
-    "read_v1_request",
-    "types_of",
-]
-
 
 class FeedRequest(Request):
     """A request of Starlette's.

@@ -14,11 +14,6 @@ from zeroeventhub.server.feed_runner import FeedRunner
 from zeroeventhub.server.pages import EncodedPage, tag_of
 from zeroeventhub.wire import ARROW_TYPE, NDJSON_TYPE
 
-__all__ = [
-    "FRESH",
-    "Renderer",
-]
-
 
 def qualities(request: Request, header: str) -> dict[str, float]:
     """Return the quality of each item of a header's list, from 0 to 1; 0 if it is malformed."""

@@ -11,15 +11,7 @@ from starlette.routing import Route
 
 from zeroeventhub.errors import ConfigurationError, FeedFailure, Gone
 from zeroeventhub.feed import AsyncFeed, Feed, FeedSource
-from zeroeventhub.protocol import (
-    EXTENSIONS,
-    FIRST,
-    LAST,
-    WAIT,
-    Event,
-    Extension,
-    KeyPage,
-)
+from zeroeventhub.protocol import EXTENSIONS, FIRST, LAST, WAIT, Event, Extension, KeyPage
 from zeroeventhub.server.app import Answer, FeedApp, Observer, RouteApp
 from zeroeventhub.server.auth import Access, Authorize, Quota, Quotas, everybody
 from zeroeventhub.server.authorized_feed import expect_extension, only_partition
@@ -44,8 +36,6 @@ from zeroeventhub.wire import NDJSON_TYPE
 from zeroeventhub.wire.documents import encode_answer, encode_info
 from zeroeventhub.wire.lines import one_line
 from zeroeventhub.wire.ndjson import encode_page_v1
-
-__all__ = ["feed_routes"]
 
 JSON_TYPE = "application/json"
 

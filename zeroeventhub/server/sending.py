@@ -19,15 +19,6 @@ from starlette.types import Message, Send
 from zeroeventhub.errors import Unavailable
 from zeroeventhub.settings import Capacity
 
-__all__ = [
-    "READER",
-    "AdmissionQueue",
-    "Sender",
-    "end_waits",
-    "is_ending",
-    "on_behalf_of",
-]
-
 _log = logging.getLogger("zeroeventhub.server")
 
 

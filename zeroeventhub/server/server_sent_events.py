@@ -16,8 +16,6 @@ from zeroeventhub.server.responses import FRESH
 from zeroeventhub.server.sending import is_ending
 from zeroeventhub.wire.lines import one_line
 
-__all__ = ["server_sent_events"]
-
 _log = logging.getLogger("zeroeventhub.server")
 
 MEDIA_TYPE = "text/event-stream"

@@ -21,8 +21,6 @@ from zeroeventhub.spark.connection import Connection
 from zeroeventhub.spark.offsets import Offsets, parents_first
 from zeroeventhub.spark.options import EARLIEST, LATEST, Boundary, Moments, Options
 
-__all__ = ["Boundaries", "Scan"]
-
 
 @dataclass(frozen=True)
 class Scan:

@@ -41,17 +41,6 @@ from zeroeventhub.spark.options import Options
 from zeroeventhub.wire.arrow import ArrowPage
 from zeroeventhub.wire.cloud_event import moment
 
-__all__ = [
-    "AnyPage",
-    "Attributes",
-    "Columns",
-    "JsonColumns",
-    "RangePage",
-    "arrow_schema",
-    "default_schema",
-    "events_of",
-]
-
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Return the Arrow schema that Spark expects for a schema; moments are in UTC."""

@@ -20,8 +20,6 @@ from zeroeventhub.errors import (
 from zeroeventhub.settings import Limits
 from zeroeventhub.spark.options import Options, origin_of
 
-__all__ = ["Connection", "log", "log_to_stderr"]
-
 log = logging.getLogger("zeroeventhub.spark")
 
 
@@ -111,10 +109,7 @@ class Connection:
         self._headers = self._options.credentials.headers()
         self._http = self._options.credentials.open(self._headers)
         self._client = Client(
-            self._options.url,
-            self._http,
-            partitions=self._options.v1_partitions,
-            limits=_LIMITS,
+            self._options.url, self._http, partitions=self._options.v1_partitions, limits=_LIMITS
         )
 
 

@@ -11,8 +11,6 @@ from typing import Any
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import FIRST, FeedInfo, is_cursor
 
-__all__ = ["Offsets", "Range", "chains", "committed_offsets", "parents_first"]
-
 
 @dataclass(frozen=True)
 class Range:

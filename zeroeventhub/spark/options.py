@@ -19,8 +19,6 @@ from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import LARGEST_PAGE, TypeFilter
 from zeroeventhub.spark.offsets import Offsets
 
-__all__ = ["EARLIEST", "LATEST", "Boundary", "Moments", "Options", "origin_of", "read_options"]
-
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t -~]*")
 """The ASCII that the name and the value of a header may have (RFC 9110, 5.1 and 5.5)."""

@@ -14,8 +14,6 @@ from zeroeventhub.spark.connection import Connection, log
 from zeroeventhub.spark.offsets import Offsets, Range, chains
 from zeroeventhub.spark.options import EARLIEST, LATEST, Options
 
-__all__ = ["SCANNED", "DataLossPolicy", "Plan"]
-
 _Answer = TypeVar("_Answer")
 _Lost = TypeVar("_Lost", Trimmed, Diverged)
 

@@ -20,8 +20,6 @@ from zeroeventhub.spark.options import Options
 from zeroeventhub.spark.plan import DataLossPolicy
 from zeroeventhub.spark.segment_reader import SegmentReader
 
-__all__ = ["read_task", "tasks_of"]
-
 
 class RangeReader:
     """Read ranges of a feed, as pages of files or of the feed itself."""

@@ -29,8 +29,6 @@ from zeroeventhub.spark.connection import Connection
 from zeroeventhub.spark.offsets import Range
 from zeroeventhub.wire.arrow import ArrowPage, batch_of
 
-__all__ = ["SegmentReader"]
-
 Read = Callable[[int, int], bytes]
 """Return bytes of a file: from where, and how many."""
 

@@ -31,18 +31,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 try:
-    from pyspark.sql.streaming.datasource import (
-        ReadAllAvailable,
-        ReadMaxRows,
-    )
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as AvailableNow
 except ImportError:
 
     class AvailableNow:  # type: ignore[no-redef]
         """A placeholder for the interface, which PySpark before 4.2 lacks."""
 
-
-__all__ = ["FeedSource", "register"]
 
 _MOST_TYPES = 100
 """How many names of types a request may have (SPEC 9.3)."""

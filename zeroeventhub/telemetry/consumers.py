@@ -15,8 +15,6 @@ from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import Event, Lag
 from zeroeventhub.telemetry.metrics import Instruments, Lookup, Observations
 
-__all__ = ["ConsumerMetrics", "LagGauges"]
-
 
 class LagGauges:
     """Look up a consumer's lag and its number of dead letters, by partition."""

@@ -10,20 +10,6 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from zeroeventhub.errors import ZeroEventHubError
 
-__all__ = [
-    "CONSUMER_METRICS",
-    "HORIZON_METRICS",
-    "LAG_METRICS",
-    "PUBLISHER_METRICS",
-    "SECONDS",
-    "Collect",
-    "Instruments",
-    "Kind",
-    "Lookup",
-    "Metric",
-    "Observations",
-]
-
 SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """The upper bounds of a histogram of seconds; a feed may wait 30 seconds at its head."""
 

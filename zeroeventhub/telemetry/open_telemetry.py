@@ -24,8 +24,6 @@ from zeroeventhub.telemetry.metrics import (
 )
 from zeroeventhub.wire.cloud_event import traceparent
 
-__all__ = ["OpenTelemetry", "OpenTelemetryInstruments", "describe_current_span"]
-
 RELEASE = version("zeroeventhub")
 
 _SYSTEM = {"messaging.system": "zeroeventhub"}

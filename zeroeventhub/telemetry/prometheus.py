@@ -19,8 +19,6 @@ from zeroeventhub.telemetry.metrics import (
     Metric,
 )
 
-__all__ = ["Prometheus", "PrometheusInstruments", "lag_collector"]
-
 _UNITS = {"s": "_seconds", "By": "_bytes"}
 
 

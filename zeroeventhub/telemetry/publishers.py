@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from zeroeventhub.publisher.bound_feed import BoundFeed
     from zeroeventhub.publisher.horizon_monitor import HorizonReport
 
-__all__ = ["OpenTelemetryPublisher", "PrometheusPublisher"]
-
 
 class _PublisherMetrics(Observer):
     """Measure what feeds do."""

@@ -19,19 +19,6 @@ from zeroeventhub.protocol import Page
 from zeroeventhub.wire.lines import BETWEEN_EVENTS
 from zeroeventhub.wire.ndjson import PageBounds, PageDecoder, parts_of
 
-__all__ = [
-    "EVENTS",
-    "PREFIX",
-    "ROWS",
-    "ArrowDecoder",
-    "ArrowPage",
-    "batch_of",
-    "body_length",
-    "encode_page",
-    "is_packed",
-    "metadata_length",
-]
-
 PREFIX = 8
 """Bytes of a message before its metadata."""
 

@@ -12,17 +12,6 @@ from typing import Any
 from zeroeventhub.errors import ProtocolError
 from zeroeventhub.protocol import Event
 
-__all__ = [
-    "attributes",
-    "event_id",
-    "event_identity",
-    "event_key",
-    "event_time",
-    "event_type",
-    "moment",
-    "traceparent",
-]
-
 
 def attributes(event: Event) -> Mapping[str, Any]:
     """Return the members of a CloudEvent; an empty mapping for any other event."""

@@ -5,8 +5,6 @@ from collections.abc import Iterator
 
 from zeroeventhub.errors import ProtocolError
 
-__all__ = ["ContentCoding", "content_coding"]
-
 PIECE = 64 * 1024
 """Bytes of content that gzip yields at once."""
 

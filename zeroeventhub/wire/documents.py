@@ -7,24 +7,8 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from zeroeventhub.errors import ConfigurationError, ProtocolError
-from zeroeventhub.protocol import (
-    Count,
-    Event,
-    Extension,
-    FeedInfo,
-    KeyPage,
-    Lag,
-    Partition,
-)
+from zeroeventhub.protocol import Count, Event, Extension, FeedInfo, KeyPage, Lag, Partition
 from zeroeventhub.wire.lines import one_line
-
-__all__ = [
-    "decode_answer",
-    "decode_info",
-    "decode_key_page",
-    "encode_answer",
-    "encode_info",
-]
 
 _encode = msgspec.json.encode
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 from zeroeventhub.protocol import Event, EventSequence
 
-__all__ = ["BETWEEN_EVENTS", "Lines", "joined", "one_line", "size_of"]
-
 _BEFORE, _AFTER = b'{"data":', b"}\n"
 
 BETWEEN_EVENTS = _AFTER + _BEFORE

@@ -22,16 +22,6 @@ from zeroeventhub.errors import CutPage, PageTooLarge, ProtocolError
 from zeroeventhub.protocol import FIRST, LAST, Event, EventSequence, Page, is_cursor
 from zeroeventhub.wire.lines import Lines, one_line
 
-__all__ = [
-    "PageBounds",
-    "PageDecoder",
-    "PageEvents",
-    "encode_page",
-    "encode_page_v1",
-    "parts_of",
-]
-
-
 _encode = msgspec.json.encode
 
 

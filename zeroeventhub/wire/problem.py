@@ -9,8 +9,6 @@ import msgspec
 from zeroeventhub import errors
 from zeroeventhub.errors import printable
 
-__all__ = ["Problem", "error_of", "problem_in", "seconds_in"]
-
 _STATUSES: dict[int, type[errors.FeedError]] = {
     401: errors.Unauthorized,
     403: errors.Forbidden,

@@ -237,8 +237,7 @@ MUTANTS: dict[tuple[str, str, str], Spoil] = {
     ("postgresql", "observed", "writers ignored"): _NO_LOCKS,
     ("postgresql", "gated", "marks ignored"): _NO_LOCKS,
     ("postgresql", "sequenced", "low mark that waits for no writer"): rewritten(
-        ("virtualtransaction = ANY (state.holders)", "false"),
-        ("state.low + 1000", "state.low"),
+        ("virtualtransaction = ANY (state.holders)", "false"), ("state.low + 1000", "state.low")
     ),
     ("mariadb", "observed", "prepared transactions forgotten"): rewritten(
         ("XA RECOVER", "SELECT 1, 2, 3, 4 FROM DUAL WHERE FALSE")
@@ -294,13 +293,7 @@ class Verdict:
 
 
 def torture(
-    url: str,
-    ordering: str,
-    *,
-    seed: int,
-    seconds: float,
-    mix: Mix,
-    spoil: Spoil | None = None,
+    url: str, ordering: str, *, seed: int, seconds: float, mix: Mix, spoil: Spoil | None = None
 ) -> Verdict:
     """Torture an ordering in an empty database."""
     verdict = Verdict()

@@ -11,15 +11,7 @@ import msgspec
 import psycopg
 import pydantic
 import pytest
-from harness.deliveries import (
-    NAME,
-    Poison,
-    effects,
-    event,
-    halting,
-    opened,
-    write,
-)
+from harness.deliveries import NAME, Poison, effects, event, halting, opened, write
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import (

@@ -12,9 +12,10 @@ from harness.statements import execute, scalars
 from psycopg import sql
 
 from zeroeventhub import FIRST, LAST, TableFeed, TypeFilter
+from zeroeventhub.databases.sqlite import register
 from zeroeventhub.errors import BadCursor
 from zeroeventhub.publisher import page_query
-from zeroeventhub.publisher.partition_hash import hash_on_connect, partition_expression, register
+from zeroeventhub.publisher.partition_hash import hash_on_connect, partition_expression
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Skipped unsupported reflection of expression-based index"

@@ -9,15 +9,7 @@ from functools import partial
 from itertools import product
 
 import pytest
-from harness.archives import (
-    BEGAN,
-    EVENTS,
-    PARTITIONS,
-    opened,
-    positions_in,
-    s3_store,
-    source,
-)
+from harness.archives import BEGAN, EVENTS, PARTITIONS, opened, positions_in, s3_store, source
 from harness.killed import erase, erasing, move, moving, until_killed
 from harness.killed import opened as opened_store
 from harness.killed import source as log_source

@@ -7,8 +7,6 @@ from zeroeventhub.conformance.check import check, register
 from zeroeventhub.conformance.subject import BAD_REQUEST, CONFLICT, Subject, expect
 from zeroeventhub.protocol import FIRST
 
-__all__ = []
-
 NO_CURSOR = "conformance-no-such-cursor"
 """Text in the form of a cursor, which no feed has given."""
 

@@ -41,8 +41,6 @@ from zeroeventhub.errors import (
 )
 from zeroeventhub.protocol import FIRST, HIGHEST_PARTITION, is_cursor
 
-__all__ = ["CursorStatus", "CursorStore", "check_consumer_name"]
-
 _ADDED = {"epoch": "BIGINT NOT NULL DEFAULT 0", "ended": "BOOLEAN NOT NULL DEFAULT FALSE"}
 """Columns that earlier versions of the table of cursors lack."""
 

@@ -16,8 +16,6 @@ from zeroeventhub.databases.clock import as_utc
 from zeroeventhub.errors import ConfigurationError, Fenced
 from zeroeventhub.protocol import Event
 
-__all__ = ["DeadLetter", "DeadLetters", "digest", "escape_text"]
-
 
 def digest(text: str) -> str:
     """Return a fixed-length index key for a text.
@@ -124,8 +122,7 @@ class DeadLetters:
         found: set[str] = set()
         for start in range(0, len(digests), 1000):
             query = select(columns.key_digest).where(
-                columns.consumer == consumer,
-                columns.key_digest.in_(digests[start : start + 1000]),
+                columns.consumer == consumer, columns.key_digest.in_(digests[start : start + 1000])
             )
             found.update(by_digest[number] for number in connection.scalars(query))
         return found

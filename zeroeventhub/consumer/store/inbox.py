@@ -10,8 +10,6 @@ from zeroeventhub.databases.clock import unix_time
 from zeroeventhub.databases.statements import insert_ignore
 from zeroeventhub.errors import StoreUnavailable
 
-__all__ = ["Inbox"]
-
 _DAY = 86400.0
 _AT_ONCE = 1000
 
@@ -36,8 +34,7 @@ class Inbox:
         seen: set[str] = set()
         for start in range(0, len(digests), _AT_ONCE):
             query = select(columns.digest).where(
-                columns.consumer == consumer,
-                columns.digest.in_(digests[start : start + _AT_ONCE]),
+                columns.consumer == consumer, columns.digest.in_(digests[start : start + _AT_ONCE])
             )
             seen.update(connection.scalars(query))
         now = unix_time(connection)

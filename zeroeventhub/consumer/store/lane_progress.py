@@ -17,8 +17,6 @@ from zeroeventhub.databases import database_of
 from zeroeventhub.databases.statements import insert_ignore
 from zeroeventhub.errors import Fenced
 
-__all__ = ["LaneProgress", "Lanes"]
-
 
 @dataclass(frozen=True)
 class LaneProgress:

@@ -13,8 +13,6 @@ from zeroeventhub.databases.clock import UnixTime, unix_time
 from zeroeventhub.databases.statements import insert_ignore, upsert
 from zeroeventhub.errors import ConfigurationError, StoreUnavailable
 
-__all__ = ["Leases", "divide", "fair_share"]
-
 
 def fair_share(members: Collection[str], owner: str, partitions: int) -> int:
     """Return how many partitions belong to a member: as many as to any other, or one more."""

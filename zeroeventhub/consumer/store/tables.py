@@ -25,16 +25,6 @@ from sqlalchemy.schema import SchemaItem
 from zeroeventhub.databases.clock import Moment
 from zeroeventhub.databases.statements import exact, long_text, row_number
 
-__all__ = [
-    "HANDED_OVER",
-    "NAME_LENGTH",
-    "Tables",
-    "cursor_metadata",
-    "cursor_tables",
-    "default",
-    "is_at",
-]
-
 NAME_LENGTH = 200
 """The most characters that the name of a consumer, or of one of its processes, has."""
 

@@ -17,14 +17,7 @@ from zeroeventhub.publisher.ordering import (
     sqlite_sequenced,
     sqlite_single_writer,
 )
-from zeroeventhub.publisher.ordering.port import (
-    Blocker,
-    Ddl,
-    Events,
-    Horizon,
-    Ordering,
-    Source,
-)
+from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon, Ordering, Source
 
 __all__ = [
     "BY_DATABASE",

@@ -24,14 +24,6 @@ from zeroeventhub.publisher.ordering.port import Blocker, Events, Horizon, Order
 from zeroeventhub.publisher.ordering.side_tables import check_key
 from zeroeventhub.publisher.ordering.writer_tracker import PREPARED, WriterTracker, server_name
 
-__all__ = [
-    "Observed",
-    "check_table",
-    "error_number",
-    "is_read_only",
-    "quoted",
-]
-
 OLDEST = {True: (10, 5), False: (8, 0, 13)}
 """The first versions of MariaDB (True) and of MySQL (False) that list prepared transactions
 reliably and keep the last AUTO_INCREMENT number over a restart."""

@@ -20,8 +20,6 @@ from zeroeventhub.publisher.ordering.mysql_observed import (
 from zeroeventhub.publisher.ordering.port import Ddl, digest
 from zeroeventhub.publisher.ordering.side_tables import SideTableOrdering
 
-__all__ = ["Sequenced"]
-
 _NO_SUCH_ROUTINE = 1305
 
 _TRIGGER = """CREATE TRIGGER {trigger} AFTER INSERT ON {events} FOR EACH ROW

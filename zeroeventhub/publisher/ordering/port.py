@@ -13,17 +13,6 @@ from zeroeventhub.databases.index_hint import Keyset
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 
-__all__ = [
-    "Blocker",
-    "Ddl",
-    "Events",
-    "Horizon",
-    "Ordering",
-    "Source",
-    "digest",
-    "quoted",
-]
-
 
 @dataclass(frozen=True)
 class Events:

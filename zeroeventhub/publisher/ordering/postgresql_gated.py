@@ -23,8 +23,6 @@ from zeroeventhub.publisher.ordering.postgresql_observed import (
     refuse_heirs,
 )
 
-__all__ = ["Gated"]
-
 VERSION = "zeroeventhub gate, version 2"
 
 _HOLDS = """

@@ -18,15 +18,6 @@ from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.ordering.port import Blocker, Events, Horizon, Ordering, quoted
 from zeroeventhub.publisher.ordering.writer_tracker import WriterTracker, server_name
 
-__all__ = [
-    "Observed",
-    "SequenceOrdering",
-    "find_blockers",
-    "find_sequence",
-    "quoted_name",
-    "refuse_heirs",
-]
-
 # Locks on the table and all that inherit from it, as writers may insert into a partition directly.
 _HOLDS = """
     locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted

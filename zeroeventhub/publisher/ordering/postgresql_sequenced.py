@@ -18,8 +18,6 @@ from zeroeventhub.publisher.ordering.postgresql_observed import (
 )
 from zeroeventhub.publisher.ordering.side_tables import SideTableOrdering, check_key
 
-__all__ = ["Sequenced"]
-
 # Names have their schema: a writer could otherwise redefine them by its search_path.
 _NOTE = """CREATE OR REPLACE FUNCTION {note}() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER AS $note$

@@ -29,16 +29,7 @@ from sqlalchemy.types import TypeEngine
 from zeroeventhub.databases.statements import creation, fine_moment, row_number
 from zeroeventhub.errors import ConfigurationError, Unavailable
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
-from zeroeventhub.publisher.ordering.port import (
-    Events,
-    Horizon,
-    Ordering,
-    Source,
-    digest,
-    quoted,
-)
-
-__all__ = ["SideTableOrdering", "SideTables", "check_key"]
+from zeroeventhub.publisher.ordering.port import Events, Horizon, Ordering, Source, digest, quoted
 
 BACKLOG = 5000
 """How many events get a position in one transaction, at most."""

@@ -6,8 +6,6 @@ from zeroeventhub.publisher.ordering.port import Ddl, Horizon, quoted
 from zeroeventhub.publisher.ordering.side_tables import SideTableOrdering, check_key
 from zeroeventhub.publisher.ordering.sqlite_single_writer import declaration, last_number
 
-__all__ = ["Sequenced"]
-
 # A key that is inserted again, by REPLACE or after a DELETE, is a new event with a new position.
 # Delete and insert, as the ON CONFLICT clause of a writer's statement would override an upsert's.
 _TRIGGER = """CREATE TRIGGER {trigger} AFTER INSERT ON {events} FOR EACH ROW BEGIN

@@ -12,8 +12,6 @@ from sqlalchemy import Connection, func, inspect, select, text
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.ordering.port import Horizon, Ordering
 
-__all__ = ["SingleWriter", "declaration", "last_number"]
-
 _DECLARATION = text("SELECT sql FROM sqlite_master WHERE type = :kind AND name = :name")
 _TYPE = text("SELECT upper(type) FROM pragma_table_info(:table) WHERE name = :column")
 _LAST = text("SELECT seq FROM sqlite_sequence WHERE name = :name")

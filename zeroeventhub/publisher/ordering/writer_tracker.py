@@ -13,8 +13,6 @@ from sqlalchemy import Connection, TextClause
 from zeroeventhub.errors import Unavailable
 from zeroeventhub.publisher.ordering.port import Horizon
 
-__all__ = ["PREPARED", "WriterTracker", "server_name"]
-
 PREPARED = "-1/"
 """The prefix of a prepared transaction's name, which may differ from its writer's."""
 
