@@ -5,6 +5,8 @@ import sqlalchemy as sa
 from zeroeventhub import FIRST, EventLog, NewEvent
 
 DATA = ["ë", None, 0.5]
+ORDERED = [(d, o) for d in ("sqlite", "postgresql", "mariadb") for o in (None, "sequenced")]
+ORDERED += [("postgresql", "gated")]
 
 
 def made(engine, *constraints, **options):

@@ -1,31 +1,12 @@
 """Which events say the same if their id comes again."""
 
+from contextlib import nullcontext
+
 import pytest
-from sqlalchemy import MetaData, create_engine
+from harness.appended import made
 
-from zeroeventhub import EventLog, NewEvent
+from zeroeventhub import NewEvent
 from zeroeventhub.errors import IdReused
-
-
-@pytest.fixture(scope="module")
-def appended():
-    """Return whether a log accepts two documents under one id."""
-    metadata = MetaData()
-    log = EventLog(metadata, "orders")
-    engine = create_engine("sqlite://")
-    metadata.create_all(engine)
-
-    def appended(one, other):
-        events = [NewEvent("placed", document, id="e1") for document in (one, other)]
-        with engine.connect() as connection:
-            try:
-                log.append(connection, events)
-            except IdReused:
-                return False
-            return True
-
-    yield appended
-    engine.dispose()
 
 
 @pytest.mark.parametrize(
@@ -46,8 +27,12 @@ def appended():
         ([10**30], [10**30 + 1], True),
     ],
 )
-def test_documents_are_compared_in_what_they_say(appended, one, other, is_same):
+def test_documents_are_compared_in_what_they_say(sqlite, one, other, is_same):
     """Two documents are equal regardless of the order of names and the notation of numbers; digits
     that every database keeps are compared.
     """
-    assert appended(one, other) is is_same
+    log = made(sqlite)
+    events = [NewEvent("placed", document, id="e1") for document in (one, other)]
+    expected = nullcontext() if is_same else pytest.raises(IdReused)
+    with sqlite.connect() as connection, expected:
+        log.append(connection, events)

@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import chain, product
+from itertools import chain
 
 import pytest
 import sqlalchemy as sa
-from harness.appended import made
+from harness.appended import ORDERED, made
 from harness.statements import count_of, execute
 from harness.tables import event_table
 from harness.waiting import until
@@ -425,10 +425,7 @@ def assert_as_the_model_says(engine, log, steps):
     return refused
 
 
-ORDERED = [*product(["sqlite", "postgresql", "mariadb"], [None, "sequenced"])]
-
-
-@pytest.mark.parametrize(("database", "ordering"), [*ORDERED, ("postgresql", "gated")])
+@pytest.mark.parametrize(("database", "ordering"), ORDERED)
 def test_keys_count_what_is_appended(request, database, ordering):
     """In every ordering of every database each key counts 1, 2, 3 …, over batches of any size; a
     conflict names the version, and what comes again gives the same version again.

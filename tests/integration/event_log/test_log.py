@@ -5,18 +5,14 @@ from itertools import product
 
 import pytest
 import sqlalchemy as sa
-from harness.appended import append, batch, ids, made, published
+from harness.appended import ORDERED, append, batch, ids, made, published
 
 from zeroeventhub import FIRST, EventLog, Layout, NewEvent
 from zeroeventhub.errors import IdReused
 from zeroeventhub.partitions import key_hash
 
-DATABASES = ["sqlite", "postgresql", "mariadb"]
 
-
-@pytest.mark.parametrize(
-    ("database", "ordering"), [*product(DATABASES, [None, "sequenced"]), ("postgresql", "gated")]
-)
+@pytest.mark.parametrize(("database", "ordering"), ORDERED)
 def test_what_is_appended_is_published(request, database, ordering):
     """The feed has every event in the partition of its key, or else of its id, in order, for
     batches of any size; and a check finds nothing missing.

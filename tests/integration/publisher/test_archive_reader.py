@@ -49,24 +49,19 @@ def small(monkeypatch):
     monkeypatch.setattr(page_query, "FILTERED_ROWS", 9)
 
 
-def answer(question, *arguments, **options):
-    """Return the answer of a feed, or its error."""
-    try:
-        return question(*arguments, **options)
-    except ZeroEventHubError as error:
-        return type(error), str(error)
-
-
 def every_answer(feed, cursors):
-    """Ask a feed every question at each of some cursors."""
+    """Ask a feed every question at each of some cursors; return its answers and its errors."""
     answers = {}
 
     def ask(name, *arguments, **options):
-        found = answer(getattr(feed, name), *arguments, **options)
-        if name == "lag" and not isinstance(found, tuple):
-            # When the first of them happened, to the minute.
-            first = found.seconds and round((time.time() - found.seconds) / 60)
-            found = found.events, found.exact, first
+        try:
+            found = getattr(feed, name)(*arguments, **options)
+            if name == "lag":
+                # When the first of them happened, to the minute.
+                first = found.seconds and round((time.time() - found.seconds) / 60)
+                found = found.events, found.exact, first
+        except ZeroEventHubError as error:
+            found = type(error), str(error)
         answers[name, arguments, str(options)] = found
 
     for partition in range(PARTITIONS):

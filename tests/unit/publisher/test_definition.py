@@ -3,6 +3,7 @@
 import pytest
 from harness.shop import orders
 from harness.tables import event_table
+from obstore.store import MemoryStore
 from sqlalchemy import Column, Integer, LargeBinary, MetaData, String, Table, UniqueConstraint
 
 from zeroeventhub import TableFeed
@@ -20,6 +21,7 @@ texts = Table("texts", MetaData(), Column("id", String(9), primary_key=True))
 unique = UniqueConstraint("person", "version")
 counted = event_table("counted", unique, person=String(9), version=Integer)
 COMPACTED = {"key": "customer", "retention": Retention(), "compaction": Compaction()}
+SEALED = {"archive": Archive(MemoryStore()), "retention": Retention()}
 VERSIONS = {"key": "person", "version": "version"}
 ENVELOPE = {"cloudevents": True, "attributes": {"subject": "person"}}
 
@@ -54,6 +56,9 @@ ENVELOPE = {"cloudevents": True, "attributes": {"subject": "person"}}
         (orders, COMPACTED | {"key": orders.c.customer + "x"}, "has to be a column"),
         (orders, COMPACTED | {"retention": None}, "retention"),
         (orders, COMPACTED | {"compaction": Compaction(tombstone=orders.c.kind == "x")}, "time"),
+        (orders, SEALED | {"mutable": True}, "leave out mutable"),
+        (orders, SEALED | {"partition": "part"}, "fixed number of partitions"),
+        (orders, SEALED | {"retention": None}, "what was trimmed"),
         (counted, VERSIONS | COMPACTED | {"key": "person"}, "leave out version or compaction"),
     ],
 )
@@ -61,18 +66,3 @@ def test_options_that_cannot_be_are_refused(table, options, complaint):
     """What a feed cannot be made from is said when it is made."""
     with pytest.raises(ConfigurationError, match=complaint):
         TableFeed(table, **options)
-
-
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        ({"mutable": True}, "leave out mutable"),
-        ({"partition": "part", "partitions": None}, "fixed number of partitions"),
-        ({"retention": None}, "what was trimmed"),
-    ],
-)
-def test_feed_that_cannot_be_sealed_is_refused(tmp_path, options, complaint):
-    """An archive is of a feed that stays as it is, whose partitions are known."""
-    given = {"archive": Archive(tmp_path), "retention": Retention(), **options}
-    with pytest.raises(ConfigurationError, match=complaint):
-        TableFeed(orders, **given)
