@@ -106,9 +106,7 @@ def read_log(names):
 
 @pytest.mark.anyio
 async def test_log_in_a_few_lines():
-    """The pieces make a table, append to it, once if they run again, publish it, and append in the
-    transaction that an async function is lent.
-    """
+    """The pieces make a table, append to it once if they run again, and publish it."""
     placed = [("checkout-1", {"amount": 12}), ("checkout-2", {"amount": 7.5})]
     with guide("event_log.md") as piece:
         piece("log")

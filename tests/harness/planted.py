@@ -1,10 +1,10 @@
 """Mistakes that may be planted in the library, each with the tests that must notice it.
 
-A file of tests/planted has an entry for each:
+A file of tests/planted has, after the name of each file of the library, the rules that it keeps:
 
-    # the rule that it breaks
-    > what pytest runs: one of these tests has to fail
-    @ the module that keeps the rule
+    @ server/pages.py
+    # the rule that a mistake breaks
+    > what pytest runs: one of these tests has to fail; by default the file's own
     -lines that are there once
     +lines with the mistake
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "zeroeventhub"
-FOLDER = Path(__file__).parents[1] / "planted"
+TESTS = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
@@ -22,16 +22,16 @@ class Planted:
     """Describe a mistake.
 
     Attributes:
+        module: the file that keeps the rule, below the package.
         name: the rule that it breaks.
         tests: what pytest is to run; one of them has to fail.
-        module: the module that keeps the rule, below the package.
         old: its lines there, which occur once.
         new: the lines with the mistake.
     """
 
+    module: str
     name: str
     tests: tuple[str, ...]
-    module: str
     old: str
     new: str
 
@@ -55,14 +55,25 @@ class Planted:
 
 def planted(file: Path) -> list[Planted]:
     """Return the mistakes of a file."""
-    found = []
-    for entry in file.read_text().split("\n\n# ")[1:]:
-        name, tests, module, *lines = entry.rstrip("\n").split("\n")
-        old, new = (
-            "".join(line[1:] + "\n" for line in lines if line[0] in signs) for signs in (" -", " +")
-        )
-        found.append(Planted(name, tuple(shlex.split(tests[2:])), module[2:], old, new))
+    found, module = [], ""
+    for entry in file.read_text().split("\n\n"):
+        marked = [(line[0], line[1:] + "\n") for line in entry.rstrip("\n").split("\n")]
+        module = _text(marked, "@").strip() or module
+        tests = shlex.split(_text(marked, ">")) or tests_of(module)
+        name, old, new = _text(marked, "#").strip(), _text(marked, " -"), _text(marked, " +")
+        found.append(Planted(module, name, tuple(tests), old, new))
     return found
 
 
-PLANTED = [one for file in sorted(FOLDER.glob("*.diff")) for one in planted(file)]
+def _text(marked: list[tuple[str, str]], marks: str) -> str:
+    return "".join(line for mark, line in marked if mark in marks)
+
+
+def tests_of(module: str) -> list[str]:
+    """Return the files of tests that have the name of a file of the library."""
+    room, _, name = module.removesuffix(".py").rpartition("/")
+    files = [f"tests/{kind}/{room}/test_{name}.py" for kind in ("unit", "integration")]
+    return [file for file in files if (TESTS.parent / file).exists()]
+
+
+PLANTED = [one for file in sorted((TESTS / "planted").glob("*.diff")) for one in planted(file)]

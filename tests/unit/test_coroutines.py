@@ -8,9 +8,7 @@ from zeroeventhub.coroutines import blocking, settled
 
 
 def test_coroutine_is_run_to_its_end_unless_it_suspends():
-    """What a sync client returns is taken as it is, and the coroutine's result is returned; what
-    waits for an event loop is closed, not left half done.
-    """
+    """A coroutine's result is returned; one that waits for an event loop is closed."""
     ended = []
 
     async def doubled():

@@ -69,9 +69,7 @@ DAMAGES = {
 @pytest.mark.parametrize("part", ["footer", "0", "1", "places"])
 @pytest.mark.parametrize("harm", [*HARMS, *DAMAGES])
 def test_cache_that_another_program_writes_is_not_believed(tmp_path, caplog, part, harm):
-    """Other processes use the cache on disk; a file that is damaged, or differs from the manifest
-    whatever its checksum, is fetched again.
-    """
+    """A file of the cache that is damaged, or differs from the manifest, is fetched again."""
     writer = Archive(tmp_path / "archive")
     for after in (0, 10):
         writer.add(made(after, after + 10, partitions=2), "feed")

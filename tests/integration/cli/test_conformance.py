@@ -11,9 +11,7 @@ QUICK = ["--only", "lines-strict", "--only", "page-sizes", "--only", "closed"]
 
 
 def test_conforming_feed_ends_with_0():
-    """A conforming feed has a line for each check and a summary. Headers, and the credentials and
-    the query of the URL, are not printed.
-    """
+    """A conforming feed has a line for each check and a summary, which show no secret."""
     with serving(publisher()) as url:
         shown = invoke("conformance", f"{url}/feed", *QUICK)
         secret = f"{url}/feed?key=canary".replace("http://", "http://user:canary@")

@@ -21,9 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Dialect sqlite")
 
 
 def test_page_is_one_statement(tables):
-    """A page is sent at once, and on PostgreSQL goes around SQLAlchemy by COPY; a duplicate key is
-    SQLAlchemy's IntegrityError, whatever way rows are sent.
-    """
+    """A page is sent at once, on PostgreSQL by COPY; a duplicate key is an IntegrityError."""
     seen = []
     event.listen(tables, "before_cursor_execute", lambda *args: seen.append((args[2], args[5])))
     events = [Event(b'{"n":%d}' % number) for number in range(1, 50)]

@@ -28,9 +28,7 @@ from zeroeventhub.errors import IdReused
     ],
 )
 def test_documents_are_compared_in_what_they_say(sqlite, one, other, is_same):
-    """Two documents are equal regardless of the order of names and the notation of numbers; digits
-    that every database keeps are compared.
-    """
+    """Documents are equal regardless of the order of names and the notation of numbers."""
     log = made(sqlite)
     events = [NewEvent("placed", document, id="e1") for document in (one, other)]
     expected = nullcontext() if is_same else pytest.raises(IdReused)

@@ -85,9 +85,7 @@ def test_what_is_read_is_what_was_appended(engine, log):
 
 
 def test_what_cannot_be_appended_is_refused(sqlite):
-    """An append refuses an invalid expected version or key, and an event with another key; an
-    append of no events checks the version as well.
-    """
+    """An append refuses an invalid expected version or key, and an event with another key."""
     log = made(sqlite)
     for expected in (-1, True, "1", None, 1.0):
         with pytest.raises(ConfigurationError, match="expected version"):

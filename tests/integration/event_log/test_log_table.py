@@ -44,9 +44,7 @@ def test_long_batch_that_comes_again_in_part_is_there_once(any_engine):
 
 
 def test_refusal_of_the_database_stays_what_it_is(engine):
-    """A violated constraint is the database's error, not a duplicate; a duplicate in another unique
-    column than the id is never ignored.
-    """
+    """A violated constraint is the database's error; only a duplicate id may be ignored."""
     only_one = sa.UniqueConstraint("type", name="one_of_a_kind")
     log = made(engine, sa.CheckConstraint("type <> 'bad'"), only_one)
     append(engine, log, [NewEvent("a", {}, id="e0")])

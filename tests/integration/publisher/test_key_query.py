@@ -128,9 +128,7 @@ def token(name):
 
 
 def test_reader_sees_keys_of_its_partitions_only(any_engine):
-    """A key in a hidden partition has no events; a reader of some types gets 404, as versions would
-    reveal the other types.
-    """
+    """A key in a hidden partition has no events; a reader of some types gets 404."""
     publisher, engine = filled(any_engine)
     hook = bearer_tokens({token(name): principal for name, principal in READERS.items()})
 

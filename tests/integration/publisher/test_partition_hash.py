@@ -12,6 +12,7 @@ from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.orm import declarative_base
 
 from zeroeventhub import FIRST, Retention, TableFeed
+from zeroeventhub.databases.sqlite import register
 from zeroeventhub.errors import ConfigurationError, Trimmed
 from zeroeventhub.partitions import Layout, key_hash
 from zeroeventhub.publisher.partition_hash import (
@@ -20,7 +21,6 @@ from zeroeventhub.publisher.partition_hash import (
     outside,
     partition_expression,
     partition_of,
-    register,
 )
 
 NAMES = [

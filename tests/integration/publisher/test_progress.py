@@ -87,9 +87,7 @@ def test_cursor_at_the_mark_stays_good_until_its_consumer_has_moved_on(any_shop,
 
 
 def test_consumer_that_reads_on_from_an_archive_is_not_waited_for(any_shop, tmp_path):
-    """With an archive, a trim waits for no consumer, and deletes only what the archive has,
-    whatever `sealed` says.
-    """
+    """With an archive, a trim waits for no consumer, and deletes only what the archive has."""
     feed = source(archive=Archive(str(tmp_path))).bind(any_shop)
     feed.seal()
     write(any_shop, 5, partitions=2)
@@ -178,9 +176,7 @@ def test_all_consumers_are_waited_for(any_feed):
 
 
 def test_clocks_may_be_apart(any_shop, any_feed):
-    """Trimming waits for a consumer that registers after the plan by a clock up to a minute slow;
-    a report by a fast clock counts as one of this moment.
-    """
+    """Trimming waits for a consumer whose clock is a minute slow; a fast one counts as now."""
     plan = any_feed.plan_trim(below=18)
     any_feed.register_progress("billing", 0, any_feed.cursor_after(5))
     age(any_shop, -50)

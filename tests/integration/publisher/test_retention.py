@@ -147,9 +147,7 @@ def test_mutable_feed_refuses_them_as_well(any_shop):
 
 
 def test_events_that_were_deleted_one_by_one_are_not_missed(shop, feed):
-    """Up to where `thin` says that events may be missing, cursors stay valid and no page is
-    immutable; above, nothing changes.
-    """
+    """Where `thin` says that events may be missing, cursors stay valid and no page is immutable."""
     cursor, above = feed.cursor_after(13), feed.cursor_after(15)
     assert feed.read(0, "1-2", 2).full
     with shop.begin() as connection:

@@ -195,9 +195,7 @@ AGAIN = [f"INSERT INTO log (id, n) VALUES ({number + 1}, {number})" for number i
 def test_history_that_is_another_is_neither_sealed_nor_trimmed(
     log, tmp_path, trimmed, changes, numbers_left
 ):
-    """A table with another history than its archive is neither sealed nor trimmed, and new
-    processes read the table's.
-    """
+    """A table whose history differs from its archive's is neither sealed nor trimmed."""
     log.write(8)
     if trimmed:
         log.feed.trim(log.feed.plan_trim(sealed=8))

@@ -197,9 +197,7 @@ def judged(log, feed, history):
 @pytest.mark.parametrize("stride", [29, pytest.param(4, marks=pytest.mark.test_all)])
 @of_any([SINGLE_WRITER], *ALL)
 def test_killed_at_points_of_trimming(log, case, stride):
-    """Wherever a trim is killed, the mark and the table agree, no reader skips an event, and the
-    next process continues.
-    """
+    """Wherever a trim is killed, no reader skips an event, and the next process continues."""
     url = log.engine.url.render_as_string(hide_password=False)
     at, history, kills, marks, killed = 1, [], 0, set(), True
     while killed:

@@ -105,9 +105,7 @@ REFUSALS = {
 
 @pytest.mark.parametrize(("hook", "status", "problem"), REFUSALS.values(), ids=REFUSALS)
 def test_hook_that_returns_no_principal_keeps_every_reader_out(shop, caplog, hook, status, problem):
-    """Whatever a hook does but return a Principal keeps all readers out, on every route; the log
-    says what a hook that is wrong has to do.
-    """
+    """A hook that returns no Principal keeps all readers out; the log says what it has to do."""
     with served(shop, hook) as url:
         for path in PATHS:
             answer = httpx.get(url + path, params=GOOD.get(path), headers=HEADERS)

@@ -180,9 +180,7 @@ def test_feed_that_does_not_know_types_shows_nothing_to_a_reader_of_some(caplog)
 
 
 def test_reader_sees_its_partitions_alone(shop):
-    """Each reader sees only its own partitions, in discovery and in pages, also of version 1; a
-    reader of one partition need not name it.
-    """
+    """Each reader sees only its own partitions, in discovery and in pages, also of version 1."""
     with sessions(source(), shop) as session:
         seen = {"everything": "0123", "half": "02", "one": "1", "nowhere": "", "both": "3"}
         for name, expected in {**seen, "paid": "0123"}.items():
@@ -352,9 +350,7 @@ def test_hidden_partition_is_one_that_does_not_exist(sqlite, tmp_path, name, hid
 
 
 def test_files_are_for_those_who_see_everything(sqlite, tmp_path):
-    """A reader of a part sees no file on any route; a reader of everything sees where each file is,
-    how long it is, and which events are in it.
-    """
+    """A reader of a part sees no file on any route; a reader of everything sees all."""
     feed = sealed(sqlite, tmp_path)
     with sessions(feed, sqlite) as session:
         for name in set(READERS) - {"everything"}:

@@ -222,9 +222,7 @@ def test_failure_is_met_by_those_who_wait_and_by_no_later_reader(feed, watcher):
     ids=["closes", "has waited enough", "closes while the page is read"],
 )
 def test_reader_that_stays_is_answered_when_another_leaves(leaving, seconds, is_reading, watcher):
-    """Readers that stay are answered, though other readers close or time out, also while the page
-    is read for all of them.
-    """
+    """Readers that stay are answered, though other readers close or time out."""
     feed = Numbers()
     with mounted(feed, observer=watcher) as url, ExitStack() as stack:
         waiting = []
@@ -354,9 +352,7 @@ def test_commit_is_looked_for_until_it_is_there(watcher):
 
 @pytest.mark.parametrize("many", ["greedy", ""], ids=["known", "anonymous"])
 def test_reader_with_few_requests_is_answered_before_the_many_of_another(many, watcher, pool):
-    """When an event wakes more readers than the queue holds, who ask different things, each reader
-    has its turn, and a newcomer is answered as well.
-    """
+    """When an event wakes more readers than the queue holds, each reader has its turn."""
     feed, capacity = Numbers(1), Capacity(queue=8, connections=1, patience=PATIENCE)
     options = {"authorize": of_name, "capacity": capacity, "observer": watcher}
     with mounted(feed, **options) as url, ExitStack() as stack:

@@ -77,9 +77,7 @@ def test_full_page_is_kept_for_ever(feed_url, shop):
 
 
 def test_what_is_true_only_now_is_not_kept(feed_url, shop):
-    """Pages at the head, without events, from `_first` or `_last`, of rows that may change, and all
-    else are fresh.
-    """
+    """Pages at the head, from `_first`, of mutable rows and without events are fresh."""
     last = cursor_of(get(feed_url))
     stop = cursor_of(get(feed_url, pagesizehint=6))
     assert get(feed_url, pagesizehint=5, stop=stop).headers["cache-control"] == f"private, {KEPT}"

@@ -47,9 +47,7 @@ def health(request):
     ("feed", "connections"), [(Numbers, 45), (AsyncNumbers, 3)], ids=["more than threads", "async"]
 )
 def test_feed_is_asked_by_so_many_at_once_though_requests_have_failed(feed, connections):
-    """A feed answers as many requests at once as it has connections, and the rest queue; requests
-    whose feed raised have given their connections back.
-    """
+    """A feed answers as many requests at once as it has connections, though some have failed."""
     feed, count = feed(9), connections + 9
     capacity = Capacity(connections=connections, patience=PATIENCE)
     with (

@@ -90,9 +90,7 @@ def registry(client, store):
 
 
 def test_lag_is_looked_up_when_it_is_collected(feed, registry, observed, monkeypatch):
-    """Registering sends no request; a collection looks the lag up once for both gauges, and shows
-    it again if it was just looked up, but not for long.
-    """
+    """A collection looks the lag up once for both gauges; registering sends no request."""
     assert feed.asked == []
     shown = generate_latest(registry).decode()
     assert feed.asked == [(0, FIRST), (1, "c")]

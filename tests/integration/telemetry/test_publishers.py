@@ -60,9 +60,7 @@ def test_answer_is_described(url, observer):
 
 
 def test_answer_without_a_body_has_no_events(url, observer):
-    """Answers to HEAD and with status 304 do not count as pages; a refused reader has a name,
-    and answers of the host itself are counted.
-    """
+    """Answers to HEAD and with status 304 do not count as pages; refusals have a name."""
     cursor = cursor_of(get(url, pagesizehint=1))
     tag = get(url, cursor=cursor, pagesizehint=2).headers["etag"]
     get(url, cursor=cursor, pagesizehint=2, headers={"if-none-match": tag})

@@ -415,9 +415,7 @@ def liars():
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the bound on memory is of Linux")
 def test_claims_of_any_size_take_no_memory():
-    """Whatever sizes, lengths, offsets and counts a stream claims, reading it takes 64 MiB at most
-    and ends, also if its messages are of another kind.
-    """
+    """Whatever sizes and offsets a stream claims, reading it takes 64 MiB at most and ends."""
     python(BOUNDED + READING, b"".join(len(one).to_bytes(4, "big") + one for one in liars()))
 
 

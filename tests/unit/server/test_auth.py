@@ -74,9 +74,7 @@ def test_readers_who_owe_nothing_are_forgotten():
 
 
 def test_reader_is_admitted_as_often_as_its_rate_says():
-    """After a burst there is one request for each interval; a refusal says when the next is due,
-    and does not put it off.
-    """
+    """After a burst one request is due each interval; a refusal says when, and delays nothing."""
     now, reader = [0.0], Principal(name="reader")
     quotas = Quotas(Quota(rate=1, burst=2), clock=lambda: now[0])
     for _ in range(2):

@@ -18,9 +18,7 @@ def read(**given):
 
 
 def test_url_is_enough():
-    """Without options all of the feed is read; the case of their names does not matter, and a
-    moment is exact to the millisecond, up to the last one.
-    """
+    """Without options all of the feed is read; the case of option names does not matter."""
     assert read() == read_options({"url": URL}) == Options(url=URL)
     one = read(minPartitions="4", STARTINGOFFSETS="Earliest", failondataloss="FALSE")
     assert (one.min_partitions, one.starting, one.fail_on_data_loss) == (4, EARLIEST, False)

@@ -30,9 +30,7 @@ COUNTED = [
 
 
 def test_every_hook_is_measured(reader, collected, registry, value):
-    """Each hook of the observer has a metric; failures and pauses have a label with the class of
-    their error, never its text.
-    """
+    """Each hook of the observer has a metric; errors are labelled by class, never by text."""
     opentelemetry = OpenTelemetry(meter_provider=MeterProvider([reader]))
     for one in (opentelemetry, Prometheus(registry)):
         one.fetched(CONSUMER, 3, 5, 0.2)
@@ -74,9 +72,7 @@ def test_every_hook_is_measured(reader, collected, registry, value):
 
 
 def test_leases_and_halted_partitions_are_those_of_now(registry, value):
-    """The gauges show how many leases are held now, and a halted partition until an event of it
-    is committed or its lease is gone; for each consumer.
-    """
+    """The gauges show the leases held now, and a partition for as long as it is halted."""
     observer = Prometheus(registry)
     for partition in (3, 4, 5):
         observer.halted(CONSUMER, partition, KeyError())

@@ -320,9 +320,7 @@ def test_update_is_not_seen_behind_a_cursor(log):
 
 @shows("DELETE of events", *WATCHING, SINGLE_WRITER, later=(OBSERVED_MARIADB, GATED))
 def test_cursor_of_a_deleted_event_is_gone(log):
-    """Deleted events are gone, and the cursors of others stay good; that of a deleted event is
-    refused, as trimmed if no event before it is left.
-    """
+    """The cursor of a deleted event is refused; the cursors of other events stay valid."""
     log.assert_news(0, 1, 2, 3)
     for deleted, left in (("n = 1", [0, 2, 3]), ("n = 0", [2, 3])):
         log.run(f"DELETE FROM log WHERE {deleted}")
