@@ -237,9 +237,7 @@ STORE = S3Store("bucket", region="us-east-1", access_key_id="any", secret_access
 
 
 def test_file_is_named_below_what_stands_before_it(tmp_path):
-    """The URL of a file begins with the configured prefix; without one there is no URL. A folder
-    signs no URLs, and prefixes of other schemes are refused.
-    """
+    """The URL of a file begins with the configured prefix; without one there is no URL."""
     segment = made(0, 10).segment
     for prefix in ("https://cdn.example/orders", "https://cdn.example/orders/"):
         archive = Archive(tmp_path, shared=prefix)

@@ -22,6 +22,7 @@ from harness.waiting import DEADLINE, until
 from sqlalchemy import text
 
 from zeroeventhub import AsyncClient, Client, Failures
+from zeroeventhub.consumer.concurrency import Limiter, Tasks
 from zeroeventhub.errors import Unavailable
 
 LEASE = 0.9
@@ -238,3 +239,22 @@ def test_page_that_is_on_its_way_is_given_up_by_a_task(async_shop):
     finally:
         answer.set()
     assert (shop.landed(), shop.leases()) == ([], 0)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_slot_of_a_task_that_is_cancelled_goes_to_the_next(waits):
+    """A task that is cancelled in line, or as it is given a slot, leaves the slot to the next."""
+
+    async def cancel_one():
+        limiter = Limiter(1, Tasks())
+        await limiter.acquire()
+        cancelled, following = (asyncio.create_task(limiter.acquire()) for _ in range(2))
+        await asyncio.sleep(0)
+        if waits:
+            cancelled.cancel()
+            await asyncio.wait([cancelled])
+        limiter.release()
+        cancelled.cancel()
+        await asyncio.wait_for(following, 5)
+
+    asyncio.run(cancel_one())

@@ -14,9 +14,7 @@ ZONES = {
 
 
 def test_clock_is_that_of_the_database_in_utc(engine, monkeypatch):
-    """A lease runs out when UTC says so, and a cursor's moment is in UTC, though connections are in
-    a zone far from it and the clock of the process is a day off.
-    """
+    """Leases and moments are in UTC by the database's clock, whatever zone connections have."""
     if zone := ZONES.get(engine.dialect.name):
 
         @event.listens_for(engine, "connect")

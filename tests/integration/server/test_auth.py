@@ -294,9 +294,7 @@ def test_rest_of_the_application_is_left_alone(shop):
 
 
 def test_bearer_token_lets_in(shop, caplog):
-    """A token is shown in one header Authorization, whatever the case of the scheme; what a reader
-    shows as a token is logged nowhere, whether it is known or not.
-    """
+    """A token is shown in one header Authorization, and what a reader shows is logged nowhere."""
     caplog.set_level(logging.DEBUG)
     logging.getLogger("httpcore").setLevel(logging.WARNING)
     with served(shop, bearer_tokens({TOKEN: "reader", "b" * 16: "other"})) as url:

@@ -320,9 +320,7 @@ def sealed(engine, folder):
 
 @pytest.mark.parametrize(("name", "hidden"), [("half", 1), ("one", 3), ("nowhere", 0)])
 def test_hidden_partition_is_one_that_does_not_exist(sqlite, tmp_path, name, hidden):
-    """Nothing in an answer, and no number of statements, tells a partition that is hidden from one
-    that does not exist; not even with the feed just started.
-    """
+    """Nothing in an answer, and no number of statements, shows that a partition is hidden."""
     statements = []
     event.listen(sqlite, "before_cursor_execute", lambda *given: statements.append(given[2]))
     feed = sealed(sqlite, tmp_path)

@@ -273,9 +273,7 @@ class Looked(AsyncNumbers):
 
 
 def test_one_looks_for_all_who_wait(watcher):
-    """One looks for all who wait, as often as the capacity says, and only while there are some: not
-    before they come, and not after they are answered or have left.
-    """
+    """One looks for all who wait, as often as the capacity says, and only while there are some."""
     feed, capacity = Looked(0.002), Capacity(look_seconds=0.05, waiters=30)
     with mounted(feed, observer=watcher, capacity=capacity) as url:
         time.sleep(0.05)

@@ -56,9 +56,7 @@ def test_page_has_so_many_events(sqlite):
 
 
 def test_full_page_is_kept_for_ever(feed_url, shop):
-    """A page that ends for its size is immutable, and stays the same while events are added; a
-    client that names its tag gets 304 without a body, and else the page.
-    """
+    """A page that ends for its size is immutable, and a client that has it gets 304."""
     first = get(feed_url, pagesizehint=4)
     tag = first.headers["etag"]
     assert first.headers["cache-control"] == f"private, {KEPT}"

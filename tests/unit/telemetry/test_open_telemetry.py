@@ -62,9 +62,7 @@ def test_page_has_a_span(spans, observer):
 
 
 def test_page_goes_on_with_its_trace_or_has_links(spans, observer):
-    """If all events are of one trace, the first one's span is the parent; otherwise the page's span
-    has links to the spans of all events, and no parent among them.
-    """
+    """The span of a page continues the one trace of its events, or else links to all of them."""
     one, two, later = (ONE, "a" * 16), (TWO, "a" * 16), (TWO, "b" * 16)
     # Events of ZeroEventHub v1 have it in a header.
     v1 = Event(b'{"n":1}', {"traceparent": f"00-{TWO}-{'c' * 16}-01"})
