@@ -62,7 +62,7 @@ def test_consumer_registers_what_it_has_committed(any_shop, any_feed, tmp_path, 
 
 @pytest.mark.slow
 def test_consumer_registers_while_it_runs(any_shop, any_feed, tmp_path, monkeypatch):
-    """A consumer at the head has told how far it is, and is heard of though nothing comes."""
+    """A consumer at the head registers its progress, and again while no event comes."""
     monkeypatch.setattr(progress, "INTERVAL", 0.05)
     monkeypatch.setattr(progress, "UNCHANGED", 0.2)
     with consuming(any_shop, tmp_path) as shop:

@@ -94,9 +94,7 @@ def test_database_that_is_away_is_unavailable(tmp_path):
 
 @pytest.mark.parametrize(("ordering", "statements"), [("observed", 1), ("gated", 2)])
 def test_look_where_nothing_is_written_is_small(host, ordering, statements):
-    """Where nothing was drawn since the last look, the next one is outside transactions, and a
-    page asks no more for writers than that; it leaves the connection as it was.
-    """
+    """Where nothing was written, a page opens no transaction and does not ask for writers."""
     feed = bound(host, ordering)
     before = session(host)
     assert feed.head() == 3

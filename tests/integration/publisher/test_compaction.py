@@ -115,9 +115,7 @@ def test_event_that_is_not_settled_stands_for_none(postgresql):
 
 
 def test_what_is_young_or_says_that_a_key_is_no_more_goes_later(any_shop):
-    """Compaction keeps events younger than `older_than`, though these replace older ones; it
-    deletes a tombstone after `keep_tombstones`, and never an event without a key.
-    """
+    """Compaction keeps young events, tombstones for `keep_tombstones`, and those without key."""
     write(
         any_shop, ("ada", "placed", 9), ("bob", "placed", 9), ("ada", "gone", 8), ("bob", "gone", 1)
     )

@@ -200,9 +200,7 @@ def ages(feed, engine, placed):
 
 
 def test_age_is_told_by_the_time_of_the_first_event(publishing):
-    """The age of an event respects its zone, and is 0 if its time is in the future; without a time,
-    only an ordering that gave the event its position knows the age.
-    """
+    """The age of an event respects its zone, is never negative, and is None if unknown."""
     make, engine = publishing
     feed = make(time="placed", mutable=True)
     now = datetime.now(UTC)

@@ -122,9 +122,7 @@ def test_readers_that_take_nothing_leave_room_to_others():
 
 
 def test_reader_leaves_some_of_the_queue_free_and_readers_take_turns(pool):
-    """A reader that takes more than half of the queue is refused, and no other reader is: one of
-    few requests waits for at most one request of each reader of many.
-    """
+    """A reader that fills half of the queue is refused, and the others take turns with it."""
     feed, capacity = Known(99), Capacity(connections=1, patience=PATIENCE, queue=6)
     with mounted(feed, authorize=of_name, capacity=capacity) as url:
         with feed.held():
@@ -223,9 +221,7 @@ class Slow(AsyncNumbers):
 
 @pytest.mark.anyio
 async def test_place_in_the_queue_is_never_lost_nor_returned_twice():
-    """Requests are answered in their order, and one that is cancelled in the queue or after it,
-    at whatever moment, neither keeps the only connection nor returns it twice.
-    """
+    """A request that is cancelled at any moment neither keeps its place nor frees it twice."""
     feed = Slow(3)
     async with in_this_loop(feed, 1) as ask:
         for count, leaving in product(range(30), (0, 1)):
@@ -278,7 +274,7 @@ def test_server_that_ends_answers_those_who_wait_and_cuts_off_those_who_take_not
                 assert everything(stream).endswith(b"0\r\n\r\n")
             assert len(everything(stalled)) < 16_000_000
         log = server.log.read_text()
-        assert log.count("Exception in ASGI application") <= 1  # of the answer that is cut off
+        assert log.count("Traceback") <= 1  # of the answer that is cut off
         assert "--timeout-graceful-shutdown" not in log
 
 

@@ -129,7 +129,7 @@ def test_silence_is_broken_by_comments(empty_shop, monkeypatch):
     began = time.monotonic()
     with streaming(FEED, empty_shop) as url:
         received = open_stream(url, lambda so_far: so_far.count(b":\n\n") >= 3)
-        assert time.monotonic() - began >= 0.2
+        assert 0.2 <= time.monotonic() - began < 5
         assert len(parse(received)[0]) == 1
         received = open_stream(url, lambda so_far: so_far.count(b":\n\n") >= 2, cursor="_last")
         assert parse(received)[0] == []

@@ -55,9 +55,7 @@ def feed():
 
 
 def test_token_and_headers_are_found_and_sent(feed, tmp_path, monkeypatch):
-    """A token and headers come from files or the environment, without white space around, and are
-    not in what is sent to executors, each of which reads them itself.
-    """
+    """Executors read token and headers from files or the environment; neither is pickled."""
     url, _, seen = feed
     (tmp_path / "token").write_text(f"{CANARY}\n")
     monkeypatch.setenv("HEADERS", '{"X-Api-Key": "kanarek-b"}')

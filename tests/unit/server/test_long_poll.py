@@ -1,4 +1,4 @@
-"""One request that finds a result for all that wait for it, whoever leaves."""
+"""One request finds a result for all requests that wait for it, and another one if it leaves."""
 
 import anyio
 import pytest
