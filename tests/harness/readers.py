@@ -32,7 +32,7 @@ from zeroeventhub import (
 from zeroeventhub.errors import Diverged, FeedFailure
 from zeroeventhub.protocol import EVENT_TYPES, EXTENSIONS, WAIT
 
-PATIENCE = 60.0  # seconds after which a reader gives up an answer that does not come
+PATIENCE = 20.0  # seconds after which a reader gives up an answer that does not come
 READER = Principal(name="reader")
 ONE = Capacity(connections=1, patience=PATIENCE)
 TOKEN = "canary-0123456789abcdef"

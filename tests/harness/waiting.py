@@ -9,7 +9,7 @@ from typing import TypeVar
 
 Found = TypeVar("Found")
 
-DEADLINE = 60.0  # seconds after which a condition is given up
+DEADLINE = 20.0  # seconds after which a condition is given up
 
 
 def until(condition: Callable[[], Found], what: str, seconds: float = DEADLINE) -> Found:

