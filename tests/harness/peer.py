@@ -20,14 +20,19 @@ ENVIRONMENT = dict(os.environ)
 @pytest.fixture(scope="session")
 def peer_python():
     """The interpreter of an environment that has the peer installed, which is made once."""
-    python, complete = CACHE / "bin" / "python", CACHE / "complete"
+    return environment_with(REQUIREMENTS, CACHE)
+
+
+def environment_with(requirements, folder):
+    """Make a virtual environment with packages, unless it is there; return its interpreter."""
+    python, complete = folder / "bin" / "python", folder / "complete"
     # Several processes run tests, and the first one installs it.
-    with CACHE.with_suffix(".lock").open("w") as lock:
+    with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not complete.exists():
-            venv.create(CACHE, with_pip=True, clear=True)
+            venv.create(folder, with_pip=True, clear=True)
             subprocess.run(
-                [python, "-m", "pip", "install", "--quiet", *REQUIREMENTS],
+                [python, "-m", "pip", "install", "--quiet", *requirements],
                 check=True,
                 timeout=600,
                 stdout=sys.stderr,

@@ -1,5 +1,7 @@
 """The package: its public names, its command line, what needs an extra, and where it is tested."""
 
+import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +50,15 @@ def test_public_names_can_be_got():
         value = getattr(zeroeventhub, name)
         assert getattr(value, "__name__", name).rpartition(".")[2] == name
         assert space[name] is value
+
+
+def test_benchmarks_find_what_they_need_of_the_tests():
+    """Each name that a benchmark imports from the tests' harness is there."""
+    for file in (TESTS.parent / "benchmarks").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("harness"):
+                found = importlib.import_module(node.module)
+                assert [one.name for one in node.names if not hasattr(found, one.name)] == [], file
 
 
 NEEDED = [

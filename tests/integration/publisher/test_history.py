@@ -142,9 +142,7 @@ def ways(feed):
 
 
 def test_cursor_of_any_origin_is_refused(shop):
-    """Every way to get a cursor gives the same one, and every way to use it, in each partition,
-    notices that its event was lost: while its number is free, and when another event has it.
-    """
+    """Each way to use a cursor, in each partition, notices that its event was lost or replaced."""
     feed = shop_feed().bind(shop)
     given = ways(feed)
     assert len(set(given.values())) == 1, given

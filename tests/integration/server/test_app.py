@@ -196,9 +196,7 @@ def assert_silent(answer):
 
 @pytest.mark.slow
 def test_readers_hear_nothing_of_what_fails(caplog, monkeypatch):
-    """Whatever a feed or a hook raises, on any route: each answer is a problem with a text only
-    if the error is for the reader, and the log has no text of another package's error.
-    """
+    """Whatever a feed or a hook raises, no answer has a text of it."""
     monkeypatch.setattr(server_sent_events, "HEARTBEAT", -1.0)  # the hook is asked after each page
     feed, refusals = Failing(), []
 
@@ -300,9 +298,7 @@ def damage_to(engine, folder, damage):
 
 @pytest.mark.parametrize("damage", [*STATEMENTS, *FILES])
 def test_readers_hear_nothing_of_what_is_damaged(tmp_path, caplog, damage):
-    """Whatever is wrong with a table, its rows or an archive: no answer on any route has addresses,
-    credentials, names, statements or rows; the log names a row that is wrong, without its data.
-    """
+    """No answer on any route has addresses, names, statements or rows, whatever is damaged."""
     folder = tmp_path / PREFIX
     folder.mkdir()
     engine = sa.create_engine(f"sqlite:///{folder}/{BUCKET}.db")

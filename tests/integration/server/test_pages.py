@@ -153,9 +153,7 @@ def test_pages_are_kept_within_their_bytes(book):
 
 @pytest.mark.slow
 def test_kept_pages_are_few_however_small_they_are():
-    """A reader of tiny pages makes a publisher keep no more than some hundred: what it takes
-    to know whether they still hold, and their memory, do not grow with the pages that were read.
-    """
+    """A publisher keeps some hundred pages of a reader of tiny pages, and no more."""
     book, vouched = Book(last=1_000), []
     book.vouch = lambda cursors: vouched.append(len(cursors))
     with (

@@ -312,9 +312,7 @@ CAUSES = {
 
 
 def test_failure_is_logged_by_kinds_codes_and_places(feed, said, records):
-    """Types, codes and places of what failed are logged with the library's own sentence, and other
-    people's texts are not; a long chain of causes is not logged to its end.
-    """
+    """Types, codes and places of a failure are logged with our sentence, and no foreign text."""
 
     def logged(fail):
         feed.read = lambda *_: fail()

@@ -74,9 +74,7 @@ CODINGS = [
 
 @pytest.mark.parametrize("accept", [LINES, ARROW])
 def test_coding_is_what_the_client_asks_for(url, accept):
-    """A page is packed for a client that names a coding, or takes nothing else; its bytes are the
-    same, HEAD has its header fields, and caches learn what it depends on.
-    """
+    """A page is packed for a client that names a coding; its bytes stay the same."""
     whole = get(url, "identity", accept=accept)
     for accepted, coding in CODINGS:
         answer = get(url, accepted, accept=accept)
@@ -93,9 +91,7 @@ def test_coding_is_what_the_client_asks_for(url, accept):
 
 
 def test_what_is_not_packed(url, shop):
-    """What travels in one piece anyway is not packed, unless nothing else is taken; an event stream
-    is sent as it happens, a problem as it is, and a feed that does not say so packs nothing.
-    """
+    """What travels in one piece, a stream and a problem are not packed."""
     assert "content-encoding" not in get(url, "gzip", pagesizehint=1).headers
     assert get(url, "gzip, identity;q=0", pagesizehint=1).headers["content-encoding"] == "gzip"
     assert "content-encoding" not in get(url, "gzip", cursor="no").headers

@@ -253,9 +253,7 @@ SOON = 15.0  # seconds in which a server has to be gone
 
 @pytest.mark.slow
 def test_server_that_ends_answers_those_who_wait_and_cuts_off_those_who_take_nothing(tmp_path):
-    """Fifty who wait get a whole, empty page and streams end as such, though another reader takes
-    nothing: that one is cut off, and the server is gone.
-    """
+    """Readers that wait get an empty page, streams end, and one that takes nothing is cut off."""
     with uvicorn(tmp_path, "--timeout-graceful-shutdown", "1") as server:
         orders = f"{server.url}/orders"
         cursor = head_of(orders)
