@@ -26,7 +26,7 @@ from zeroeventhub.server.feed_runner import FeedRunner
 from zeroeventhub.server.request import PageRequest
 from zeroeventhub.settings import Capacity
 from zeroeventhub.wire.lines import size_of
-from zeroeventhub.wire.ndjson import encode_page
+from zeroeventhub.wire.ndjson import parts_of
 
 BATCH = 16
 """How many pages one statement reads ahead, to share its fixed cost."""
@@ -51,9 +51,9 @@ READING_ON = 2.0
 """Seconds after which a reader that has not requested its next page counts as stopped."""
 
 
-def tag_of(cursor: str, body: bytes) -> str:
+def tag_of(cursor: str, size: int) -> str:
     """Return the entity tag of a page: its last cursor vouches for all events before it."""
-    identity = f"{cursor} {len(body)}".encode()
+    identity = f"{cursor} {size}".encode()
     return f'"{blake2b(identity, digest_size=16).hexdigest()}"'
 
 
@@ -61,26 +61,33 @@ class EncodedPage(NamedTuple):
     """A page in the form that is sent.
 
     Attributes:
-        body: its bytes.
-        tag: their entity tag; None if they may change.
+        lines: the lines of its events.
+        checkpoint: the line that ends it.
+        tag: the entity tag of both; None if they may change.
         events: how many events it has.
         cursor: where the next page begins.
         full: whether there is one already.
     """
 
-    body: bytes
+    lines: bytes
+    checkpoint: bytes
     tag: str | None
     events: int
     cursor: str
     full: bool
 
+    @property
+    def size(self) -> int:
+        """Return its bytes."""
+        return len(self.lines) + len(self.checkpoint)
+
 
 def encode(page: Page, wanted: PageRequest | None) -> EncodedPage:
     """Encode a page; `wanted` is the request that it answers, None if only one principal's."""
-    body = encode_page(page)
+    lines, checkpoint = parts_of(page)
     lasts = page.full and wanted is not None and wanted.cursor not in {FIRST, LAST}
-    tag = tag_of(page.cursor, body) if lasts else None
-    return EncodedPage(body, tag, len(page.events), page.cursor, page.full)
+    tag = tag_of(page.cursor, len(lines) + len(checkpoint)) if lasts else None
+    return EncodedPage(lines, checkpoint, tag, len(page.events), page.cursor, page.full)
 
 
 class PageCache:
@@ -171,7 +178,7 @@ class PageCache:
                     if key in self._kept:
                         self._drop(key)
                     cursors = len(key.cursor) + len(page.cursor) + len(key.stop or "")
-                    weight = len(page.body) + cursors + OVERHEAD
+                    weight = page.size + cursors + OVERHEAD
                     self._kept[key] = now + self._seconds, page, weight
                     self._bytes += weight
                 while self._bytes > self._most_bytes or len(self._kept) > MOST:
@@ -200,7 +207,7 @@ class PageCache:
             self._expected.popitem(last=False)
         # A reader has two entries: its next page, and the next one to be read ahead.
         share = self._most_bytes // max(PREFETCH_FRACTION, len(self._expected) // 2)
-        most = min(BATCH, share // max(len(page.body), 1))
+        most = min(BATCH, share // page.size)
         if not (reads_on and most and self._may_be_read(start)):
             return None
         return partial(self._read, start, most)

@@ -12,6 +12,7 @@ from zeroeventhub.errors import require
 from zeroeventhub.protocol import ARROW
 from zeroeventhub.server.feed_runner import FeedRunner
 from zeroeventhub.server.pages import EncodedPage, tag_of
+from zeroeventhub.server.sending import BUFFERED, ResponseInParts
 from zeroeventhub.wire import ARROW_TYPE, NDJSON_TYPE
 
 
@@ -117,7 +118,7 @@ class Renderer:
 
     def __init__(self, runner: FeedRunner, *, arrow: bool, compressed: bool) -> None:
         self._runner = runner
-        self._as_arrow: Callable[[bytes], bytes] | None = None
+        self._as_arrow: Callable[[bytes, bytes], bytes] | None = None
         if arrow:
             require("pyarrow", extra="arrow", user="A feed that sends Arrow")
             from zeroeventhub.wire.arrow import encode_page  # noqa: PLC0415 - of another extra
@@ -137,12 +138,15 @@ class Renderer:
             page: the page in lines.
             shared: whether caches that serve several clients may store it.
         """
-        body, tag, media_type, headers = page.body, page.tag, NDJSON_TYPE, FRESH | self._vary
+        parts: tuple[bytes, ...] = (page.lines, page.checkpoint)
+        size, tag, media_type = page.size, page.tag, NDJSON_TYPE
+        headers = FRESH | self._vary
         if self._as_arrow is not None and prefers_arrow(request):
             media_type = ARROW_TYPE
-            body = await self._runner.work(len(body), self._as_arrow, body)
-            tag = None if tag is None else tag_of(page.cursor, body)
-        coding = preferred_coding(request, len(body), self._codings) if self._codings else None
+            parts = (await self._runner.work(size, self._as_arrow, *parts),)
+            size = len(parts[0])
+            tag = None if tag is None else tag_of(page.cursor, size)
+        coding = preferred_coding(request, size, self._codings) if self._codings else None
         if tag is not None:
             tag = tag if coding is None else f'{tag[:-1]}-{coding.edition}"'
             scope = "public" if shared else "private"
@@ -154,6 +158,10 @@ class Renderer:
                 if tag in tags or "*" in tags:
                     return Response(status_code=304, headers=headers)
         if coding is not None:
-            body = await self._runner.work(len(body), coding.compress, body, large=LARGE)
+            body = b"".join(parts)
+            parts = (await self._runner.work(size, coding.compress, body, large=LARGE),)
+            size = len(parts[0])
             headers["Content-Encoding"] = coding.name
-        return Response(body, media_type=media_type, headers=headers)
+        if size <= BUFFERED:
+            return Response(b"".join(parts), media_type=media_type, headers=headers)
+        return ResponseInParts(parts, media_type=media_type, headers=headers)

@@ -4,7 +4,7 @@ import logging
 import math
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from typing import Any
 
 import anyio
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.types import Message, Send
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
 
 from zeroeventhub.errors import Unavailable
 from zeroeventhub.settings import Capacity
@@ -198,6 +198,30 @@ BUFFERED = 64 * 1024
 """How many bytes a server buffers for a reader before `send` waits."""
 
 
+class ResponseInParts(Response):
+    """A response that is sent in parts: to join a large page to its checkpoint is to copy it.
+
+    Args:
+        parts: the body.
+        media_type: the form of the body.
+        headers: the header fields, without the length and the form of the body.
+    """
+
+    def __init__(self, parts: Sequence[bytes], *, media_type: str, headers: dict[str, str]) -> None:
+        headers = headers | {"Content-Length": str(sum(map(len, parts)))}
+        super().__init__(media_type=media_type, headers=headers)
+        self._parts = parts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - of ASGI
+        """Send the response."""
+        start = "http.response.start"
+        await send({"type": start, "status": self.status_code, "headers": self.raw_headers})
+        *first, last = self._parts
+        for part in first:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": last})
+
+
 class Sender:
     """Send responses within the send budget of a feed.
 
@@ -223,7 +247,9 @@ class Sender:
         """Send a response; give it up if its reader receives nothing of it for too long."""
         if not PROCESS.has_warned:
             _warn_once()
-        body = getattr(response, "body", None)  # a stream has none
+        body = None
+        if not isinstance(response, StreamingResponse | ResponseInParts):
+            body = response.body
         with anyio.CancelScope(deadline=anyio.current_time() + self._seconds) as patience:
             if body is None or len(body) > BUFFERED:
                 in_pieces = partial(self._send_in_pieces, patience, send)

@@ -17,7 +17,7 @@ import pyarrow.ipc
 from zeroeventhub.errors import CutPage, FeedFailure, ProtocolError
 from zeroeventhub.protocol import Page
 from zeroeventhub.wire.lines import BETWEEN_EVENTS
-from zeroeventhub.wire.ndjson import PageBounds, PageDecoder, parts_of
+from zeroeventhub.wire.ndjson import PageBounds, PageDecoder
 
 PREFIX = 8
 """Bytes of a message before its metadata."""
@@ -266,23 +266,23 @@ class ArrowDecoder:
             self._bounds.refuse_bytes()
 
 
-def encode_page(lines: bytes) -> bytes:
+def encode_page(events: bytes, checkpoint: bytes) -> bytes:
     """Encode a page as an Arrow IPC stream: a batch of its events, and one of its checkpoint.
 
     Args:
-        lines: the result of `ndjson.encode_page`.
+        events: the lines of its events.
+        checkpoint: the line that ends it.
 
     Raises:
         FeedFailure: an event is not UTF-8, or larger than Arrow allows.
     """
-    events, checkpoint = parts_of(lines)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, ROWS) as stream:
         if events:
             data = _split(events)
             nulls = pa.nulls(len(data), pa.string())
             stream.write_batch(pa.record_batch([data, nulls], schema=ROWS))
-        last = [pa.nulls(1, pa.string()), pa.array([checkpoint], pa.string())]
+        last = [pa.nulls(1, pa.string()), pa.array([checkpoint[:-1]], pa.string())]
         stream.write_batch(pa.record_batch(last, schema=ROWS))
     body: bytes = sink.getvalue().to_pybytes()
     return body

@@ -27,23 +27,18 @@ _encode = msgspec.json.encode
 
 def encode_page(page: Page) -> bytes:
     """Encode a page as FeedAPI v2 defines it (Events endpoint, Response)."""
+    return b"".join(parts_of(page))
+
+
+def parts_of(page: Page) -> tuple[bytes, bytes]:
+    """Encode a page in two parts, the lines of its events and its checkpoint, to copy neither."""
     lines = page.events
     if not isinstance(lines, Lines):
         # An event made of bytes that are no JSON must not end its line early.
         lines = Lines.of([one_line(event.raw) for event in lines])
     flags = b',"caughtUp":true' if page.caught_up else b""
     flags += b',"stopReached":true' if page.stop_reached else b""
-    return b'%b{"cursor":%b%b}\n' % (lines.text, _encode(page.cursor), flags)
-
-
-def parts_of(body: bytes) -> tuple[bytes, bytes]:
-    """Split a page into the lines of its events and its checkpoint.
-
-    Args:
-        body: the result of `encode_page`.
-    """
-    last_line = body.rfind(b"\n", 0, -1) + 1
-    return body[:last_line], body[last_line:-1]
+    return lines.text, b'{"cursor":%b%b}\n' % (_encode(page.cursor), flags)
 
 
 def encode_page_v1(partition: int, page: Page, headers: Collection[str]) -> bytes:
