@@ -1,0 +1,177 @@
+"""Write the paths of the extensions into openapi.yaml, from the rows of the library.
+
+    python spec/openapi.py
+
+A row says everything that a program needs; the sentences and the example for people are here.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from zeroeventhub.protocol import EXTENSIONS, FIRST, LAST, PARTITION, Extension, Parameter
+
+DOCUMENT = Path(__file__).with_name("openapi.yaml")
+BEGIN, END = "  # The paths of extensions are written by openapi.py.\n\n", "  /feed/http-feed:\n"
+
+PATH = """\
+  /feed/{extension.path}:
+    summary: {text.title}; extension {extension.name}
+    parameters:
+{parameters}
+    {method}:
+      operationId: {operation}
+      tags: [extensions]
+      summary: {text.summary}
+      description: SPEC.md, section {extension.section}. {missing} {extension.name}.
+      responses:
+        "200":
+          description: {text.answer}
+          headers:
+            Cache-Control: {{$ref: "#/components/headers/NoStore"}}
+            Vary: {{$ref: "#/components/headers/Vary"}}
+          content:
+            application/json:
+              schema:
+                $ref: schemas/{text.schema}.json
+              example: {text.example}
+{refusals}
+"""
+
+HEAD = """\
+    head:
+      operationId: {operation}Head
+      tags: [extensions]
+      summary: What the request would answer, without its body
+      responses: *head-feed
+"""
+
+CURSOR = "2-1042-9f3c-0c1d2e3f4a"
+
+
+class Text(NamedTuple):
+    """What a row does not say: sentences, the schema of the answer, and an example of it."""
+
+    title: str
+    summary: str
+    answer: str
+    schema: str
+    example: str
+
+
+TEXTS = {
+    "cursor-of-time": Text(
+        "The cursor of a moment",
+        "Find the cursor before all events of a moment or later",
+        "The cursor.",
+        "cursor-answer",
+        f"{{cursor: {CURSOR}}}",
+    ),
+    "splits": Text(
+        "Ranges of a partition",
+        "Find the cursors that divide a partition into ranges of about equal size",
+        "The cursors, in order.",
+        "splits-answer",
+        f'{{cursors: ["1-0", 2-500-9f3c-77aa01b2c3, {CURSOR}]}}',
+    ),
+    "lag": Text(
+        "How many events follow a cursor",
+        "Count the settled events after a cursor, and return the age of the first of them",
+        "How far a reader with this cursor is behind.",
+        "lag-answer",
+        "{events: 1042, seconds: 17.5}",
+    ),
+    "cursor-of-count": Text(
+        "The cursor a number of events after another one",
+        "Find the cursor after a number of the settled events that follow another one",
+        "The cursor, and how many events lie before it.",
+        "counted-cursor-answer",
+        f"{{cursor: {CURSOR}, events: 500}}",
+    ),
+    "segments": Text(
+        "Files of old events",
+        "Find the files that hold the events after a cursor",
+        "The files, and the cursor after their last event.",
+        "segments-answer",
+        "{segments: [{url: https://cdn.example/orders/segments/0-1042.parquet, size: 31415, "
+        f"after: 0, upTo: 1042, cursor: {CURSOR}}}], cursor: {CURSOR}}}",
+    ),
+    "key-history": Text(
+        "The events of one key",
+        "Read the events of one key in the order of their versions",
+        "The events; an empty list if there are none.",
+        "key-history-answer",
+        "{events: [{version: 4, data: {order: 17, paid: 12.5}}], more: true}",
+    ),
+    "progress": Text(
+        "How far a consumer has committed",
+        "Register how far a consumer has committed, so that trimming waits for it",
+        "The registered cursor.",
+        "cursor-answer",
+        f"{{cursor: {CURSOR}}}",
+    ),
+}
+
+CURSORS = {
+    frozenset(): "cursor",
+    frozenset({LAST}): "laterCursor",
+    frozenset({FIRST, LAST}): "committedCursor",
+}
+"""The component of a required parameter of the kind "cursor", by the cursors that it refuses."""
+
+REFUSALS = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    409: "TokenChanged",
+    410: "Gone",
+    429: "TooManyRequests",
+    500: "Failed",
+    503: "Unavailable",
+}
+
+
+def component(parameter: Parameter) -> str:
+    """Return the name of the component that describes a parameter."""
+    if parameter.name == "cursor":
+        return "splitsCursor" if parameter.default == FIRST else CURSORS[parameter.refused]
+    first, *more = parameter.name.split("-")
+    return first + "".join(map(str.capitalize, more))
+
+
+def path_of(extension: Extension) -> str:
+    """Return the path of an extension."""
+    expected = {
+        "TokenChanged": PARTITION in extension.parameters,
+        "Gone": any(one.kind == "cursor" for one in extension.parameters),
+    }
+    names = ["token"] if PARTITION in extension.parameters else []
+    names += map(component, extension.parameters)
+    first, *more = extension.name.split("-")
+    operation = first + "".join(map(str.capitalize, more))
+    path = PATH.format(
+        extension=extension,
+        missing="404 where discovery does not name",
+        text=TEXTS[extension.name],
+        method="put" if extension.is_put else "get",
+        operation=operation,
+        parameters="\n".join(f'      - $ref: "#/components/parameters/{name}"' for name in names),
+        refusals="\n".join(
+            f'        "{status}": {{$ref: "#/components/responses/{name}"}}'
+            for status, name in REFUSALS.items()
+            if expected.get(name, True)
+        ),
+    )
+    return path if extension.is_put else path + HEAD.format(operation=operation)
+
+
+def written(document: str) -> str:
+    """Return a document with the paths of the extensions that there are."""
+    before, _, rest = document.partition(BEGIN)
+    after = rest[rest.index(END) :]
+    paths = [path_of(extension) for extension in EXTENSIONS.values() if extension.path]
+    return before + BEGIN + "\n".join([*paths, after])
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(written(DOCUMENT.read_text()))
