@@ -13,11 +13,11 @@ export PYTHONDONTWRITEBYTECODE =
 .PHONY: demo spark quick test test-all check coverage mutants soak bench wheel clean
 
 demo: .venv/demo
-	.venv/bin/zeroeventhub demo
+	.venv/bin/python examples/flights/demo.py
 
 # A year of flights, caught up with and followed by Spark, with a Java of its own where there is none.
 spark: .venv/spark
-	JAVA_HOME="$$(.venv/bin/python tests/harness/java.py)" .venv/bin/python examples/spark/flights.py
+	JAVA_HOME="$$(.venv/bin/python tests/harness/java.py)" .venv/bin/python examples/flights/spark.py
 
 # Unit tests, and integration tests on SQLite: under a minute. To import schemathesis, and to collect
 # what it generates, takes every process two seconds.

@@ -11,7 +11,6 @@ from zeroeventhub.cli.conformance import conformance
 from zeroeventhub.cli.consume import discover, sync, tail
 from zeroeventhub.cli.cursors import cursors, lag
 from zeroeventhub.cli.dead_letters import dead_letters
-from zeroeventhub.cli.demo import demo
 from zeroeventhub.cli.maintenance import check, compact, ddl, erase, horizon, progress, seal, trim
 from zeroeventhub.cli.serve import serve
 from zeroeventhub.errors import (
@@ -78,7 +77,7 @@ def commands(*, verbose: bool) -> None:
 
 
 for command in (
-    *(check, compact, conformance, cursors, ddl, dead_letters, demo, discover, erase),
+    *(check, compact, conformance, cursors, ddl, dead_letters, discover, erase),
     *(horizon, lag, progress, seal, serve, sync, tail, trim),
 ):
     commands.add_command(command)

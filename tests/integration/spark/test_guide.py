@@ -17,7 +17,7 @@ from zeroeventhub import TableFeed
 
 pytestmark = pytest.mark.test_all
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "spark" / "flights.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "flights" / "spark.py"
 INVOICES = [("ada", 12.0), ("bob", 7.5), ("ada", 3.25), ("eve", 8.0)]
 
 

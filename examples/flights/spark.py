@@ -17,11 +17,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from flights import FLIGHTS, departures, open_departures, read_flights
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from sqlalchemy import Engine, insert
 
-from zeroeventhub.cli.demo import FLIGHTS, departures, open_departures, read_flights
 from zeroeventhub.spark import register
 
 COLUMNS = "flight_number INT, carrier STRING, origin STRING, scheduled TIMESTAMP_NTZ, delay INT"
