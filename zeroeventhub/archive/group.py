@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from zeroeventhub.archive.manifest import INDEX, decode_index
 from zeroeventhub.protocol import Event, TypeFilter
-from zeroeventhub.wire.lines import BETWEEN_EVENTS, Lines, size_of
+from zeroeventhub.wire.ndjson import BETWEEN_EVENTS, Lines, size_of
 
 _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 

@@ -19,7 +19,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.wire.lines import one_line
+from zeroeventhub.wire.ndjson import one_line
 
 _AWARE: ColumnElement[Any] = literal_column("CAST('timestamp with time zone' AS regtype)")
 _EARLIEST: ColumnElement[Any] = literal_column("'0001-01-01'")

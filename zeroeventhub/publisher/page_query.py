@@ -28,7 +28,7 @@ from zeroeventhub.protocol import Event, Partition, TypeFilter
 from zeroeventhub.publisher.keyset import HIGHEST, LIMIT, given
 from zeroeventhub.publisher.partition_hash import outside
 from zeroeventhub.publisher.rows import BatchSize, Row, RowQuery, Rows
-from zeroeventhub.wire.lines import Lines
+from zeroeventhub.wire.ndjson import Lines
 
 if TYPE_CHECKING:
     from zeroeventhub.publisher.archive_reader import ArchiveReader

@@ -33,7 +33,7 @@ from zeroeventhub.publisher.page_query import PageQuery, ReadRequest, Stretch
 from zeroeventhub.publisher.progress import Registry
 from zeroeventhub.publisher.retention import begun_again
 from zeroeventhub.publisher.splits import SplitQuery
-from zeroeventhub.wire.lines import joined
+from zeroeventhub.wire.ndjson import joined
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from zeroeventhub.errors import FeedFailure
 from zeroeventhub.protocol import Event
 from zeroeventhub.publisher.keyset import NearRows, join_events
 from zeroeventhub.publisher.mapping import Mapper
-from zeroeventhub.wire.lines import one_line
+from zeroeventhub.wire.ndjson import one_line
 
 Row = tuple[int, Event | None]
 """A position and the event at it; None for an event that has been deleted."""

@@ -24,7 +24,7 @@ from zeroeventhub.publisher.mapping import Mapper, attribute_text, moment
 from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.retention import begun_again
 from zeroeventhub.publisher.rows import Row, RowQuery, check_json
-from zeroeventhub.wire.lines import one_line
+from zeroeventhub.wire.ndjson import one_line
 
 if TYPE_CHECKING:
     from zeroeventhub.archive.manifest import Manifest

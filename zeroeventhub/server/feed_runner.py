@@ -18,7 +18,7 @@ from zeroeventhub.server.long_poll import Found, HeadWatcher, LongPoll, SingleFl
 from zeroeventhub.server.request import FeedRequest, PageRequest
 from zeroeventhub.server.sending import READER, AdmissionQueue, Sender
 from zeroeventhub.settings import Capacity
-from zeroeventhub.wire.lines import size_of
+from zeroeventhub.wire.ndjson import size_of
 
 _log = logging.getLogger("zeroeventhub.server")
 

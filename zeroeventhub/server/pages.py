@@ -25,8 +25,7 @@ from zeroeventhub.protocol import FIRST, LAST, Page
 from zeroeventhub.server.feed_runner import FeedRunner
 from zeroeventhub.server.request import PageRequest
 from zeroeventhub.settings import Capacity
-from zeroeventhub.wire.lines import size_of
-from zeroeventhub.wire.ndjson import parts_of
+from zeroeventhub.wire.ndjson import parts_of, size_of
 
 BATCH = 16
 """How many pages one statement reads ahead, to share its fixed cost."""

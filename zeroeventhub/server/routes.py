@@ -34,8 +34,7 @@ from zeroeventhub.server.server_sent_events import server_sent_events as answer_
 from zeroeventhub.settings import Capacity
 from zeroeventhub.wire import NDJSON_TYPE
 from zeroeventhub.wire.documents import encode_answer, encode_info
-from zeroeventhub.wire.lines import one_line
-from zeroeventhub.wire.ndjson import encode_page_v1
+from zeroeventhub.wire.ndjson import encode_page_v1, one_line
 
 JSON_TYPE = "application/json"
 

@@ -14,7 +14,7 @@ from zeroeventhub.server.authorized_feed import expect_extension, only_partition
 from zeroeventhub.server.request import FeedRequest, PageRequest, cursor_in, parameters, types_of
 from zeroeventhub.server.responses import FRESH
 from zeroeventhub.server.sending import is_ending
-from zeroeventhub.wire.lines import one_line
+from zeroeventhub.wire.ndjson import one_line
 
 _log = logging.getLogger("zeroeventhub.server")
 

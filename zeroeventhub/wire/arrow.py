@@ -16,8 +16,7 @@ import pyarrow.ipc
 
 from zeroeventhub.errors import CutPage, FeedFailure, ProtocolError
 from zeroeventhub.protocol import Page
-from zeroeventhub.wire.lines import BETWEEN_EVENTS
-from zeroeventhub.wire.ndjson import PageBounds, PageDecoder
+from zeroeventhub.wire.ndjson import BETWEEN_EVENTS, PageBounds, PageDecoder
 
 PREFIX = 8
 """Bytes of a message before its metadata."""

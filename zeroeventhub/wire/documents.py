@@ -8,7 +8,7 @@ import msgspec
 
 from zeroeventhub.errors import ConfigurationError, ProtocolError
 from zeroeventhub.protocol import Count, Event, Extension, FeedInfo, KeyPage, Lag, Partition
-from zeroeventhub.wire.lines import one_line
+from zeroeventhub.wire.ndjson import one_line
 
 _encode = msgspec.json.encode
 

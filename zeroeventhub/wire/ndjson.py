@@ -9,7 +9,7 @@ call cannot check every line, the decoder decodes line by line, and so finds the
 
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,7 +20,77 @@ import msgspec
 
 from zeroeventhub.errors import CutPage, PageTooLarge, ProtocolError
 from zeroeventhub.protocol import FIRST, LAST, Event, EventSequence, Page, is_cursor
-from zeroeventhub.wire.lines import Lines, one_line
+
+_BEFORE, _AFTER = b'{"data":', b"}\n"
+
+BETWEEN_EVENTS = _AFTER + _BEFORE
+"""The bytes between the data of two events: data has no newline in it."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Lines(EventSequence):
+    """Events without headers, as one text.
+
+    Attributes:
+        text: the lines, as FeedAPI v2 has them (Events endpoint, Response).
+        length: the number of lines.
+    """
+
+    text: bytes
+    length: int
+
+    @classmethod
+    def of(cls, texts: list[bytes], *, on_one_line: bool = False) -> "Lines":
+        """Make lines of the JSON of events.
+
+        Args:
+            texts: the JSON of each event, which may have line ends in its white space.
+            on_one_line: whether the caller knows that no text has a line end.
+        """
+        if not texts:
+            return cls(b"", 0)
+        # One copy of the whole page: pages are large, and the system maps memory for each copy.
+        parts = [_BEFORE + texts[0], *texts[1:]]
+        parts[-1] += _AFTER
+        text = BETWEEN_EVENTS.join(parts)
+        if not on_one_line and (text.count(b"\n") != len(texts) or b"\r" in text):
+            return cls.of([*map(one_line, texts)])
+        return cls(text, len(texts))
+
+    def __len__(self) -> int:
+        """Return the number of events."""
+        return self.length
+
+    def _all(self) -> list[Event]:
+        inner = self.text[len(_BEFORE) : -len(_AFTER)]
+        return [*map(Event, inner.split(BETWEEN_EVENTS))] if self.length else []
+
+
+def one_line(raw: bytes) -> bytes:
+    """Put JSON on one line: its line ends are white space, because strings escape theirs.
+
+    Readers in many languages end a line at a carriage return as well.
+    """
+    return raw.replace(b"\n", b" ").replace(b"\r", b" ")
+
+
+def size_of(events: Sequence[Event]) -> int:
+    """Return the number of bytes of the events' JSON."""
+    if isinstance(events, Lines):
+        return len(events.text) - len(BETWEEN_EVENTS) * len(events)
+    return sum(len(event.raw) for event in events)
+
+
+def joined(parts: Sequence[Sequence[Event]]) -> Sequence[Event]:
+    """Return the events of several parts, one part after the other."""
+    parts = [part for part in parts if part]
+    if len(parts) == 1:
+        return parts[0]
+    lines = [part for part in parts if isinstance(part, Lines)]
+    if len(lines) == len(parts):
+        return Lines(b"".join(part.text for part in lines), sum(map(len, lines)))
+    return [event for part in parts for event in part]
+
 
 _encode = msgspec.json.encode
 
@@ -141,7 +211,7 @@ class PageBounds:
         )
 
 
-_Lines: TypeAlias = list[Any]
+_Decoded: TypeAlias = list[Any]
 """Lines with the fields of `_Line`, whose data is Raw or of the caller's type."""
 
 
@@ -168,11 +238,11 @@ class PageEvents(EventSequence):
         prepared: results that a consumer has computed ahead, by their purpose.
     """
 
-    def __init__(self, lines: _Lines, text: bytes, data_type: Any) -> None:
+    def __init__(self, lines: _Decoded, text: bytes, data_type: Any) -> None:
         self._count = len(lines)
         self._text = text
         self._data_type = data_type
-        self._lines: _Lines | None = lines
+        self._lines: _Decoded | None = lines
         self._events: list[Event] | None = None
         self.prepared: dict[Any, Any] = {}
 
@@ -281,7 +351,7 @@ class PageDecoder:
             stop_reached=bytes(checkpoint.stop_reached) == b"true",
         )
 
-    def _at_once(self, text: bytes) -> _Lines | None:
+    def _at_once(self, text: bytes) -> _Decoded | None:
         """Decode a text in one call; None where that does not check each line."""
         bounds = self._bounds
         # Decoded lines take many times their bytes, so they are counted first.
@@ -289,7 +359,7 @@ class PageDecoder:
         is_bounded = len(text) <= bounds.line_bytes and count <= bounds.page_events
         if not is_bounded or _TWO_ON_A_LINE.search(text) is not None:
             return None
-        lines: _Lines | None = None
+        lines: _Decoded | None = None
         try:
             if not text.isascii():
                 text.decode()  # also what the decoder skips must be UTF-8
@@ -324,8 +394,8 @@ class PageDecoder:
 
     def _settle(self, lines: Iterable[Any]) -> "_Settled":
         """Find the last checkpoint and the events before it; refuse a line that is not valid."""
-        settled: _Lines = []
-        tail: _Lines = []
+        settled: _Decoded = []
+        tail: _Decoded = []
         checkpoint, number, count, error = None, 0, 0, None
         try:
             for number, line in enumerate(lines, start=1):
@@ -347,7 +417,7 @@ class PageDecoder:
         return _Settled(settled, tail, checkpoint, count, error)
 
 
-def _is_plain(lines: _Lines) -> bool:
+def _is_plain(lines: _Decoded) -> bool:
     """Return whether the lines are events with data alone, and one checkpoint at the end."""
     last = len(lines) - 1
     return (
@@ -370,8 +440,8 @@ class _Settled(NamedTuple):
         error: the error of a bound that a later line breaks; None if none does.
     """
 
-    lines: _Lines
-    tail: _Lines
+    lines: _Decoded
+    tail: _Decoded
     checkpoint: Any
     upto: int
     error: PageTooLarge | None

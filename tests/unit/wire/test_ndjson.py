@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from zeroeventhub import FIRST, LAST, Event, Page
 from zeroeventhub.errors import CutPage, PageTooLarge, ProtocolError
-from zeroeventhub.wire.ndjson import PageDecoder, encode_page, encode_page_v1, parts_of
+from zeroeventhub.wire.ndjson import Lines, PageDecoder, encode_page, encode_page_v1, parts_of
 
 LONGEST_BYTE_BY_BYTE = 8192
 FIELDS = [b"data", b"cursor", b"headers", b"partition", b"newer"]
@@ -257,3 +257,29 @@ def test_v1_page_survives_the_wire_with_the_headers_asked_for(partition, page, h
         expected = [Event(event.raw, chosen) for event in page.events]
         found = decode(encode_page_v1(partition, sent, names), partition=partition)
         assert found == Page(expected, page.cursor)
+
+
+json_texts = st.sampled_from([b"1", b'"a b"', b'{"n": 1}', b"[]", '"å\u2028"'.encode()])
+many = st.lists(json_texts, max_size=6)
+
+
+@given(many, many)
+def test_lines_are_a_sequence_of_events(raws, others):
+    """Lines are in all ways the list of their events, and are sent as it would be."""
+    events, found = [*map(Event, raws)], Lines.of(raws)
+    for read in (list, len, bool, repr, lambda it: it[1:-1], lambda it: encode_page(Page(it, "1"))):
+        assert read(found) == read(events)
+    assert [found[index] for index in range(len(events))] == events
+    with pytest.raises(IndexError):
+        found[len(events)]
+    for made in (Lines.of(others), [*map(Event, others)]):
+        assert (found == made) is (raws == others)
+    assert found != set(raws)
+
+
+def test_event_is_sent_on_one_line():
+    """A newline within an event is white space, and ends no line."""
+    raws = [b'{"a":\n1}', b'"}{\\"data\\":"', b"[\r\n2]"]
+    body = b'{"data":{"a": 1}}\n{"data":"}{\\"data\\":"}\n{"data":[  2]}\n{"cursor":"1-7"}\n'
+    for events in (Lines.of(raws), [*map(Event, raws)]):
+        assert encode_page(Page(events, "1-7")) == body
