@@ -1,7 +1,6 @@
 """The caller's `apply`: choose its arguments by its annotations, and guard its transaction."""
 
 import inspect
-import sqlite3
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
@@ -30,7 +29,7 @@ from sqlalchemy.orm import Session
 
 from zeroeventhub.consumer.page import AsyncPendingPage, PendingPage
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.error_codes import is_transient
+from zeroeventhub.databases.error_codes import has_rolled_back, is_transient
 from zeroeventhub.errors import ConfigurationError, Fenced, ProtocolError, StoreUnavailable
 from zeroeventhub.protocol import Event
 from zeroeventhub.wire.ndjson import PageEvents
@@ -316,8 +315,6 @@ def _name(hint: Any) -> str:
     return getattr(hint, "__name__", None) or str(hint)
 
 
-_UNDOING = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM})
-
 ABORTED = 3
 """The status by which PostgreSQL's drivers report a transaction that an error has aborted."""
 
@@ -507,8 +504,5 @@ def _refuse_to_commit(connection: Connection) -> None:
 
 def _ends_all(error: Exception) -> bool:
     """Return whether an error ends the whole transaction, in spite of a savepoint."""
-    if isinstance(error, TransactionEnded | StoreUnavailable) or is_transient(error):
-        return True
-    # SQLite undoes the whole transaction by itself where, for instance, the disk is full.
-    code = getattr(getattr(error, "orig", error), "sqlite_errorcode", 0)
-    return code & 0xFF in _UNDOING
+    is_ended = isinstance(error, TransactionEnded | StoreUnavailable)
+    return is_ended or is_transient(error) or has_rolled_back(error)

@@ -34,6 +34,12 @@ def is_transient(error: BaseException | None) -> bool:
     return any(database.is_transient(error) for database in DATABASES.values())
 
 
+def has_rolled_back(error: Exception) -> bool:
+    """Return whether the database has rolled a whole transaction back, in spite of a savepoint."""
+    driver = getattr(error, "orig", error)
+    return any(database.has_rolled_back(driver) for database in DATABASES.values())
+
+
 @contextmanager
 def reaching_store(store: str = "The consumer's database") -> Iterator[None]:
     """Turn transient errors into StoreUnavailable, and pass on all other errors.

@@ -179,6 +179,10 @@ class Database(ABC):
             error: of a driver, which may be that of another database.
         """
 
+    def has_rolled_back(self, error: BaseException) -> bool:
+        """Return whether the database itself rolls the whole transaction back at such an error."""
+        return False
+
     # Indexes.
 
     @abstractmethod

@@ -37,6 +37,8 @@ from zeroeventhub.partitions import key_hash
 
 _RESULTS = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
 
+_ROLLED_BACK = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM})
+
 _HASH = "zeroeventhub_hash"
 """The name of the SQL function that computes the hash of a key."""
 
@@ -101,6 +103,10 @@ class SQLite(Database):
             isinstance(error, sqlite3.Error)
             and getattr(error, "sqlite_errorcode", 0) & 0xFF in _RESULTS
         )
+
+    def has_rolled_back(self, error: BaseException) -> bool:
+        # Where, for instance, the disk is full.
+        return getattr(error, "sqlite_errorcode", 0) & 0xFF in _ROLLED_BACK
 
     def choose_index(self, connection: Connection, keys: Keyset) -> IndexHint:
         """Find an index by trying them all, as some are of expressions."""

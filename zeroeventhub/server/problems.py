@@ -78,7 +78,7 @@ MOST_PLACES = 20
 """How many places of an error the log names: the innermost ones."""
 
 _CODE = re.compile(r"[0-9A-Z_]{1,40}")
-_DRIVERS_OF_MYSQL = {"MySQLdb", "mysql", "pymysql"}
+_OF_DRIVERS = {"DatabaseError", "InterfaceError"}
 
 
 def describe(error: BaseException) -> str:
@@ -125,10 +125,10 @@ def _code(error: BaseException) -> str:
     """Return the code that a driver or the system gives an error, if it has one."""
     if isinstance(error, OSError):
         return errno.errorcode.get(error.errno or 0, "")
-    if type(error).__module__.partition(".")[0] in _DRIVERS_OF_MYSQL:
-        (number,) = error.args[:1] or ("",)
-        return str(number) if isinstance(number, int) else ""
     code = getattr(error, "sqlstate", None) or getattr(error, "sqlite_errorname", None)
+    # A driver without such attributes gives its number first (PEP 249 names the exceptions).
+    if code is None and _OF_DRIVERS & {kind.__name__ for kind in type(error).__mro__}:
+        code = str(error.args[0]) if error.args and isinstance(error.args[0], int) else None
     return code if isinstance(code, str) and _CODE.fullmatch(code) else ""
 
 
