@@ -163,7 +163,11 @@ class History:
         return cursors
 
     def verify(
-        self, connection: Connection, *places: Place | None, partition: int | None = None
+        self,
+        connection: Connection,
+        *places: Place | None,
+        partition: int | None = None,
+        known: Row | None = None,
     ) -> LowWaterMark:
         """Refuse cursors whose events are not the ones that they were issued for.
 
@@ -171,6 +175,7 @@ class History:
             connection: to the feed's database; the query that these cursors start has already run.
             places: the places of the cursors.
             partition: the partition that was read; None for all of them.
+            known: a row of the table that the query has read.
 
         Returns:
             The mark of what had been trimmed by then.
@@ -188,6 +193,8 @@ class History:
             if place.check and not self._mutable:
                 if archive is not None and place.position <= archive.boundary(connection):
                     row = archive.row_at(place.position)
+                elif known is not None and known[0] == place.position:
+                    row = known
                 else:
                     row = self._rows.row(connection, self._at, place.position)
             found.append((place, row))

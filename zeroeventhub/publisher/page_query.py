@@ -87,6 +87,8 @@ class ReadRequest:
         count: the most pages to read; 1 with `types`.
         types: the types of the events to return; None for all.
         each: whether to return the position of each event.
+        sees_start: whether to return the row at `after` too, if the partition has it: one snapshot
+            then shows the pages and that their cursor is of the table's history.
     """
 
     partition: int
@@ -96,6 +98,7 @@ class ReadRequest:
     count: int = 1
     types: TypeFilter | None = None
     each: bool = False
+    sees_start: bool = False
 
 
 @dataclass
@@ -110,6 +113,7 @@ class Stretch:
         rows: the number of rows, including those of deleted events.
         size: bytes of the events.
         full: whether the page ended before `until`, because of its size or limit.
+        start: the row before the page, if it was requested and found.
     """
 
     until: int
@@ -119,6 +123,7 @@ class Stretch:
     rows: int = 0
     size: int = 0
     full: bool = False
+    start: Row | None = None
     _texts: list[bytes] = field(default_factory=list)  # the events that `end` joins
     _on_one_line: bool = True
     _last: tuple[Rows, int] | None = None
@@ -224,21 +229,29 @@ class PageQuery:
             if archived.begun is None:
                 return archived.pages
             page, whole, looked_at = archived.begun, archived.pages, archived.looked_at
-            request = replace(request, after=archived.after, count=request.count - len(whole))
+            sees_start = request.sees_start and archived.after == request.after
+            left = request.count - len(whole)
+            request = replace(request, after=archived.after, count=left, sees_start=sees_start)
         until = request.until
         if request.after >= until:
             return [*whole, page]
-        values = {"partition": request.partition, "after": request.after, "until": until}
+        sees_start = request.sees_start and request.types is None
+        values = {
+            "partition": request.partition,
+            "after": request.after - sees_start,
+            "until": until,
+        }
         if request.types is not None:
-            before = {"before": FILTERED_ROWS - looked_at - 1}
             window = self._window(self._rows.near.hint(connection))
-            end = connection.scalar(window, values | before)
+            end = connection.scalar(window, values | {"before": FILTERED_ROWS - looked_at - 1})
             values["until"] = until = page.until = until if end is None else end
-        taken, wanted = 0, request.limit * request.count - page.rows
+        taken, wanted = 0, request.limit * request.count - page.rows + sees_start
         pages = [page]
         with closing(self._chunks(connection, values, request.types, wanted)) as chunks:
             for rows in chunks:
                 start, stop = 0, len(rows.texts)
+                if sees_start and not taken and rows.position(0) == request.after:
+                    start, page.start = 1, (request.after, rows.event(0))
                 taken += stop
                 while start < stop:
                     start = page.take(rows, start, request, self._page_bytes)

@@ -141,16 +141,21 @@ class Reader:
             here = self._history.cursor_below(connection, horizon.settled)
             return [Page([], here, caught_up=True)]
         place, end, horizon, until = self._range(connection, cursor, stop)
-        request = ReadRequest(partition, place.position, until, limit, count, types, each)
+        has_check = bool(place.check)
+        request = ReadRequest(
+            partition, place.position, until, limit, count, types, each, sees_start=has_check
+        )
         pages: list[Page] = []
         here, after = cursor, place.position
-        for stretch in self._queries.pages.read(connection, request):
+        stretches = self._queries.pages.read(connection, request)
+        for stretch in stretches:
             page = self._page(connection, request, here, after, stretch, horizon=horizon, stop=end)
             pages.append(page)
             here, after = page.cursor, stretch.last[0] if stretch.last else after
         # After the pages and their checkpoints: a failover between the check and the pages would
         # go unnoticed.
-        mark = self._history.verify(connection, place, end, partition=partition)
+        known = stretches[0].start
+        mark = self._history.verify(connection, place, end, partition=partition, known=known)
         if place.position <= (gone := max(mark.trimmed, mark.moved)):
             self._refuse_new_numbers(connection, gone, until)
         if pages[0].cursor == cursor and place.position < mark.trimmed <= until:

@@ -62,6 +62,7 @@ class EncodedPage(NamedTuple):
     Attributes:
         lines: the lines of its events.
         checkpoint: the line that ends it.
+        size: the bytes of both.
         tag: the entity tag of both; None if they may change.
         events: how many events it has.
         cursor: where the next page begins.
@@ -70,23 +71,20 @@ class EncodedPage(NamedTuple):
 
     lines: bytes
     checkpoint: bytes
+    size: int
     tag: str | None
     events: int
     cursor: str
     full: bool
 
-    @property
-    def size(self) -> int:
-        """Return its bytes."""
-        return len(self.lines) + len(self.checkpoint)
-
 
 def encode(page: Page, wanted: PageRequest | None) -> EncodedPage:
     """Encode a page; `wanted` is the request that it answers, None if only one principal's."""
     lines, checkpoint = parts_of(page)
+    size = len(lines) + len(checkpoint)
     lasts = page.full and wanted is not None and wanted.cursor not in {FIRST, LAST}
-    tag = tag_of(page.cursor, len(lines) + len(checkpoint)) if lasts else None
-    return EncodedPage(lines, checkpoint, tag, len(page.events), page.cursor, page.full)
+    tag = tag_of(page.cursor, size) if lasts else None
+    return EncodedPage(lines, checkpoint, size, tag, len(page.events), page.cursor, page.full)
 
 
 class PageCache:
