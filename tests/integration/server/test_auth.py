@@ -296,7 +296,7 @@ def test_rest_of_the_application_is_left_alone(shop):
 def test_bearer_token_lets_in(shop, caplog):
     """A token is shown in one header Authorization, and what a reader shows is logged nowhere."""
     caplog.set_level(logging.DEBUG)
-    logging.getLogger("httpcore").setLevel(logging.WARNING)
+    caplog.set_level(logging.WARNING, logger="httpcore")
     with served(shop, bearer_tokens({TOKEN: "reader", "b" * 16: "other"})) as url:
         for scheme in ("Bearer", "bearer", "BEARER"):
             for blank in (" ", "   "):
