@@ -1,6 +1,7 @@
 """Fixtures that every test may use, and what a run says of itself."""
 
 import gc
+import logging
 import os
 from collections import Counter, defaultdict
 from functools import partial
@@ -227,18 +228,22 @@ def pytest_runtest_protocol(item):
     yield
 
 
+LOGGERS = ("httpcore", "httpx", "zeroeventhub")
+
 _engines: WeakSet[Engine] = WeakSet()
 event.listen(Engine, "engine_connect", lambda connection: _engines.add(connection.engine))
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item):
-    """Dispose of the engines that a test has made itself: Python warns of what it leaves open.
+    """Dispose of the engines that a test has made itself, and set the levels of loggers back.
 
-    Those of asyncio are closed where their event loop is.
+    Python warns of what is left open. Engines of asyncio are closed where their event loop is.
     """
-    before = {*_engines}
+    before, levels = {*_engines}, {name: logging.getLogger(name).level for name in LOGGERS}
     yield
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
     for engine in {*_engines} - before:
         if not engine.dialect.is_async:
             engine.dispose()
