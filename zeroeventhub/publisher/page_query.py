@@ -113,7 +113,7 @@ class Stretch:
         rows: the number of rows, including those of deleted events.
         size: bytes of the events.
         full: whether the page ended before `until`, because of its size or limit.
-        start: the row before the page, if it was requested and found.
+        start: the row before the page, if it was requested, and read by the same statement.
     """
 
     until: int
@@ -248,7 +248,9 @@ class PageQuery:
         taken, wanted = 0, request.limit * request.count - page.rows + sees_start
         pages = [page]
         with closing(self._chunks(connection, values, request.types, wanted)) as chunks:
-            for rows in chunks:
+            for statement, rows in chunks:
+                # Another statement has another snapshot.
+                pages[0].start = None if statement else pages[0].start
                 start, stop = 0, len(rows.texts)
                 if sees_start and not taken and rows.position(0) == request.after:
                     start, page.start = 1, (request.after, rows.event(0))
@@ -268,12 +270,13 @@ class PageQuery:
 
     def _chunks(
         self, connection: Connection, values: dict[str, Any], types: TypeFilter | None, left: int
-    ) -> Generator[Rows]:
-        """Yield rows in order, in chunks that fit into memory."""
+    ) -> Generator[tuple[int, Rows]]:
+        """Yield rows in order, in chunks that fit into memory, each with its statement's number."""
         hint, streams = self._rows.near.hint(connection), self._rows.may_stream(connection)
         query = self._statement(hint, types, streams)
         batch = self._batch
         chunks: Iterable[Rows]
+        statement = 0
         while left:
             if streams:
                 portion, size = batch.stream(left)
@@ -291,10 +294,11 @@ class PageQuery:
                         self._warn_of_long(rows)
                 found += count
                 values["after"] = rows.position(count - 1)
-                yield rows
+                yield statement, rows
             if found < portion:
                 return
             left -= portion
+            statement += 1
 
     def _warn_of_long(self, rows: Rows) -> None:
         """Log once that an event is too long for consumers in Go."""

@@ -153,8 +153,9 @@ class Reader:
             pages.append(page)
             here, after = page.cursor, stretch.last[0] if stretch.last else after
         # After the pages and their checkpoints: a failover between the check and the pages would
-        # go unnoticed.
-        known = stretches[0].start
+        # go unnoticed. The row that came with the pages is good unless a checkpoint was read later.
+        is_alone = stretches[-1].full or not self._queries.pages.shares_positions
+        known = stretches[0].start if is_alone else None
         mark = self._history.verify(connection, place, end, partition=partition, known=known)
         if place.position <= (gone := max(mark.trimmed, mark.moved)):
             self._refuse_new_numbers(connection, gone, until)

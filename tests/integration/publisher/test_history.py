@@ -213,8 +213,11 @@ def test_events_made_in_another_way_refuse_no_cursor(shop, since, now):
     assert feed.read(1, page.cursor, 10).events == []
 
 
-@pytest.mark.parametrize(("partition", "types"), [(0, None), (0, NOTHING), (2, None)])
-def test_history_exchanged_between_any_two_statements(sqlite, partition, types, monkeypatch):
+@pytest.mark.parametrize(
+    ("partition", "types", "count"),
+    [(0, None, 6), (0, NOTHING, 6), (2, None, 6), (0, None, 7), (0, None, 60)],
+)
+def test_history_exchanged_between_any_two_statements(sqlite, partition, types, count, monkeypatch):
     """Whenever in the course of a read another history takes the place of one, it is noticed."""
     monkeypatch.setattr("zeroeventhub.publisher.reader.QUIET", 1)
 
@@ -226,12 +229,12 @@ def test_history_exchanged_between_any_two_statements(sqlite, partition, types, 
     steps = 0
     while True:
         execute(sqlite, orders.delete(), "DELETE FROM sqlite_sequence")
-        place_at(sqlite, range(0, 12, 2))
+        place_at(sqlite, [*range(0, 2 * count, 2), 121])
         feed = shop_feed(partitions=3).bind(sqlite)
         feed.info()
-        cursor, stop = feed.cursor_after(2), feed.cursor_after(5)
+        cursor, stop = feed.cursor_after(2), feed.cursor_after(5) if count == 6 else None
         with before_query(sqlite, steps, exchange) as exchanged, suppress(Gone):
-            feed.read(partition, cursor, 3, stop=stop, types=types)
+            feed.read(partition, cursor, count, stop=stop, types=types)
             if not exchanged:
                 break
             pytest.fail(f"The history was exchanged before statement {steps} of a read.")
