@@ -69,6 +69,7 @@ def pytest_addoption(parser):
 
 def pytest_collection_modifyitems(config, items):
     """Leave out what is not quick, where it is asked for."""
+    assert len({item.nodeid for item in items}) == len(items), "of one name only one test is run"
     if config.getoption("--quick"):
         left_out = [item for item in items if not _is_quick(item)]
         config.hook.pytest_deselected(items=left_out)

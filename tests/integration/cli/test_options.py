@@ -12,9 +12,7 @@ TOKEN = "9f8e7d6c5b4a3f2e1d0c9b8a7f6e5d4c"
 
 
 def test_credentials_come_from_files_and_the_environment(shop, tmp_path, monkeypatch):
-    """No token has to stand on the command line, where every user of the machine sees it; what is
-    in a file that holds no token is neither sent nor shown. A refusal names the options that help.
-    """
+    """A token comes from a file or the environment, and no refusal shows a text of them."""
     authorize, feed = bearer_tokens({TOKEN: "reader"}), TableFeed(orders, data="data")
     with mounted(feed, shop, authorize=authorize) as guarded:
         refused = invoke("tail", guarded)

@@ -183,9 +183,7 @@ def test_feed_goes_on_without_its_index(engine):
 
 
 def test_form_that_changed_is_no_other_history(engine):
-    """A cursor is not refused for a digest while a column is of another type than at the start;
-    it is good when the column is back, and refused if its event is really another.
-    """
+    """A cursor is good again when a column has its former type back, if its event is the same."""
     metadata.create_all(engine)
     write(engine, 3)
     feed = source().bind(engine)

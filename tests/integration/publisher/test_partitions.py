@@ -64,9 +64,7 @@ def test_events_of_no_partition_are_not_deleted(sqlite, way):
 
 
 def test_feed_grows_with_its_table(engine):
-    """Without a number of partitions a feed has those of its table, and another token when there
-    is one more; numbers that no growing table would have are a mistake of the writer's.
-    """
+    """A feed without a number of partitions has those of its table, and then another token."""
     with mounted(published(engine, partition="part")) as url:
         write(engine, 0, 1)
         assert [one["id"] for one in httpx.get(url).json()["partitions"]] == ["0", "1"]

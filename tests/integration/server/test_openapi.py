@@ -98,23 +98,33 @@ def all_routes(path, feed):
     return feed_routes(path, feed, http_feed=True, server_sent_events=True, arrow=True)
 
 
-@schema.parametrize()
-@settings(
-    max_examples=3,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
-def test_publisher_answers_as_documented(publisher, case):
-    """Whatever is asked, the answer is one that the document has."""
-    url, cursors = publisher
-    case.query = filled(case.query, cursors)
-    if case.path.endswith("/server-sent-events"):
-        url = f"{url}/restless"
-    response = case.call(base_url=url)
-    case.validate_response(response, checks=[checks.not_a_server_error, *CHECKS])
-    assert case.method != "HEAD" or response.content == b""
+def documented(path, method):
+    """Make the test of an operation; of tests with one name, pytest-xdist runs only one."""
+
+    @schema.include(path=path, method=method).parametrize()
+    @settings(
+        max_examples=3,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    def test(publisher, case):
+        """Whatever is asked, the answer is one that the document has."""
+        url, cursors = publisher
+        case.query = filled(case.query, cursors)
+        if case.path.endswith("/server-sent-events"):
+            url = f"{url}/restless"
+        response = case.call(base_url=url)
+        case.validate_response(response, checks=[checks.not_a_server_error, *CHECKS])
+        assert case.method != "HEAD" or response.content == b""
+
+    return test
+
+
+for path, item in DOCUMENT["paths"].items():
+    for method in sorted({"get", "head", "put"} & item.keys()):
+        globals()[f"test_{method}_{path.rpartition('/')[2]}"] = documented(path, method.upper())
 
 
 def ask(url, path, query, headers=None):

@@ -244,9 +244,7 @@ def weighing(monkeypatch):
 
 @pytest.mark.parametrize("driver", ["pysqlite", "aiosqlite"])
 def test_new_extension_is_a_row_and_a_query(weighing, sqlite, driver):
-    """The route, the request's checks, the answer, discovery and the client follow from a row; a
-    reader who may not see what the extension needs finds neither it nor its route's answer.
-    """
+    """Route, checks, rights, discovery and the client follow from an extension's row."""
     fill(sqlite)
     engine = sqlite
     if driver == "aiosqlite":

@@ -168,9 +168,7 @@ def test_form_is_what_the_client_prefers(url, sent):
 
 @pytest.mark.parametrize("arrow", [True, False])
 def test_only_feeds_that_say_so_send_arrow(sqlite, arrow):
-    """A feed that is mounted without Arrow is silent of it and sends lines, whatever is preferred;
-    a client asks for Arrow only where it is announced, and for lines as the lesser choice.
-    """
+    """A client asks for Arrow only where it is announced, and a feed without it sends lines."""
     metadata.create_all(sqlite)
     seen = []
     hooks = {"request": [lambda request: seen.append(request.headers["accept"])]}
