@@ -138,20 +138,18 @@ def test_answers_of_several_pages_are_read_for_a_few_at_once(pool):
 
 def test_reader_does_not_stand_in_the_line_of_another_with_the_same_question(pool):
     """A reader has its turn among the readers, though another has asked the same before."""
-    feed = Known(1)
-    with mounted(feed, capacity=ONE, authorize=of_name) as url:
+    feed, asking, come = Known(1), [], []
+
+    async def authorize(request):
+        come.append(request)
+        return await of_name(request)
+
+    with mounted(feed, capacity=ONE, authorize=authorize) as url:
         with feed.held():
-            asking = []
-            for size, name in [
-                (1, "greedy"),
-                (2, "greedy"),
-                (3, "greedy"),
-                (4, "greedy"),
-                (4, "modest"),
-            ]:
+            for size in (1, 2, 3, 4, 4):
+                name = "greedy" if len(asking) < 4 else "modest"
                 asking.append(pool.submit(get, url, pagesizehint=size, name=name))
-                until(lambda: feed.inside == 1, "the first page is being read")
-                time.sleep(0.1)  # each stands in line before the next
+                until(lambda: len(come) == len(asking), "it stands in line before the next")
         for one in asking:
             assert one.result().status_code == 200
     assert feed.limits == [1, 2, 4, 3, 4]
