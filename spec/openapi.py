@@ -131,12 +131,17 @@ REFUSALS = {
 }
 
 
+def camel_case(name: str) -> str:
+    """Return a name with capitals in place of its hyphens."""
+    first, *more = name.split("-")
+    return first + "".join(map(str.capitalize, more))
+
+
 def component(parameter: Parameter) -> str:
     """Return the name of the component that describes a parameter."""
     if parameter.name == "cursor":
         return "splitsCursor" if parameter.default == FIRST else CURSORS[parameter.refused]
-    first, *more = parameter.name.split("-")
-    return first + "".join(map(str.capitalize, more))
+    return camel_case(parameter.name)
 
 
 def path_of(extension: Extension) -> str:
@@ -147,8 +152,7 @@ def path_of(extension: Extension) -> str:
     }
     names = ["token"] if PARTITION in extension.parameters else []
     names += map(component, extension.parameters)
-    first, *more = extension.name.split("-")
-    operation = first + "".join(map(str.capitalize, more))
+    operation = camel_case(extension.name)
     path = PATH.format(
         extension=extension,
         missing="404 where discovery does not name",

@@ -27,7 +27,7 @@ def consume(database: str, url: str) -> None:
     with httpx.Client() as http:
         Consumer(
             Client(url, http), store, "departures_by_carrier", poll_interval=0.05, lease=LEASE
-        ).run(count)
+        ).run(count, handle_signals=True)
 
 
 def count(connection: Connection, page: PendingPage) -> None:

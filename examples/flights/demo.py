@@ -156,8 +156,9 @@ def main() -> int:
     options = parser.parse_args()
     if not 1 <= options.flights <= FLIGHTS:
         parser.error(f"there are 1 to {FLIGHTS:,} flights")
-    # SIGTERM raises an exception, so that the processes are ended and the folder is deleted.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    # A signal raises SystemExit, so that the processes are ended and the folder is deleted.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="zeroeventhub-demo-") as folder:
         result = run(Path(folder), options.database, options.flights, options.seed)
     verdict = "[green]equal to the truth: every departure exactly once"

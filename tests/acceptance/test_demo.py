@@ -1,29 +1,21 @@
 """The demo as a user runs it."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from harness.command_line import PATIENCE
+from harness.command_line import run
 
 DEMO = Path(__file__).parents[2] / "examples" / "flights" / "demo.py"
-
-
-def run(program, *arguments):
-    """Run a program of Python; return its exit code, its output and its errors."""
-    command = [sys.executable, program, *map(str, arguments)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    return ended.returncode, ended.stdout, ended.stderr
 
 
 @pytest.mark.parametrize("flights", [300, pytest.param(8_000, marks=pytest.mark.test_all)])
 def test_demo_survives_its_kills(flights):
     """The demo ends with its tables equal, and reports what it survived where it had the time."""
-    code, shown, errors = run(DEMO, "--flights", flights, "--seed", 3, "--json")
-    assert code == 0, errors
-    result = json.loads(shown)
+    ended = run("--flights", flights, "--seed", 3, "--json", program=[sys.executable, DEMO])
+    assert ended.returncode == 0, ended.stderr
+    result = json.loads(ended.stdout)
     assert result["equal"]
     assert result["published"] == result["consumed"] == flights
     if flights == 8_000:
@@ -49,6 +41,6 @@ def test_demo_says_what_is_wrong(tmp_path, change, words):
     script = tmp_path / "program.py"
     head = f"import sys\nsys.path.insert(0, {str(DEMO.parent)!r})\nimport demo\n"
     script.write_text(f"{head}{change}\nif __name__ == '__main__':\n    sys.exit(demo.main())\n")
-    code, shown, errors = run(script, "--flights", 10)
-    assert code == 1
-    assert words in shown + errors
+    ended = run("--flights", 10, program=[sys.executable, script])
+    assert ended.returncode == 1
+    assert words in ended.stdout + ended.stderr

@@ -36,10 +36,12 @@ def invoke(*arguments: object, answer: str | None = None) -> Result:
     return result
 
 
-def run(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: object, program: list[str] = PROGRAM, **options: object
+) -> subprocess.CompletedProcess[str]:
     """Run a command in a process of its own, to its end."""
     return subprocess.run(
-        [*PROGRAM, *map(str, arguments)],
+        [*program, *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=PATIENCE,
