@@ -189,7 +189,7 @@ class PostgreSQL(Database):
         return 6 if precision is None else precision
 
     def can_stream(self, dialect: Dialect) -> bool:
-        if dialect.driver != "psycopg" or dialect.is_async:
+        if dialect.driver != "psycopg":
             return False
         from psycopg import pq  # noqa: PLC0415 - of another extra
 
@@ -220,27 +220,35 @@ class PostgreSQL(Database):
         from psycopg.generators import fetch  # noqa: PLC0415
 
         driver: Any = connection.connection.driver_connection
+        adapted: Any = connection.connection.dbapi_connection
+        is_async = isinstance(adapted, AdaptedConnection)
         statement, names, more = compiled
         parameters = [*map({**more, **values}.__getitem__, names)]
         pgconn = driver.pgconn
         arguments = (connection, None, statement, parameters, SimpleNamespace(), False)
         for listener in connection.dispatch.before_cursor_execute:  # those of the host's engine
             listener(*arguments)
+
+        def result() -> Any:
+            if is_async:
+                return adapted.run_async(lambda own: own.wait(fetch(pgconn)))
+            return driver.wait(fetch(pgconn))
+
         try:
             sent = [*map(str.encode, map(str, parameters))]
             pgconn.send_query_params(statement.encode(), sent)
             pgconn.set_chunked_rows_mode(size)
             is_complete = False
             try:
-                while (result := driver.wait(fetch(pgconn))) is not None:
-                    if result.ntuples:
-                        yield result.ntuples, result.get_value
-                    elif result.error_message:
-                        raise error_from_result(result, "utf-8")
+                while (found := result()) is not None:
+                    if found.ntuples:
+                        yield found.ntuples, found.get_value
+                    elif found.error_message:
+                        raise error_from_result(found, "utf-8")
                 is_complete = True
             finally:
                 # The connection accepts no other statement before the end of this one's result.
-                while not is_complete and driver.wait(fetch(pgconn)) is not None:
+                while not is_complete and result() is not None:
                     pass
         except connection.dialect.loaded_dbapi.Error as error:
             raise _statement_error(connection, statement, error) from error

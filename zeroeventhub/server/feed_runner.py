@@ -57,6 +57,8 @@ class FeedRunner:
         on_waiting: Callable[[int], None],
     ) -> None:
         self._feed: Any = _bound(feed, engine, capacity)
+        # By name: the feed's methods that were called, and whether they are asynchronous.
+        self._methods: dict[str, tuple[Callable[..., Any], bool]] = {}
         queue = partial(
             AdmissionQueue, capacity.connections, queue=capacity.queue, patience=capacity.patience
         )
@@ -123,14 +125,17 @@ class FeedRunner:
         It calls `begin` with the arguments just before the method; `begin` may change them.
         """
         held: list[object] = []
+        if method not in self._methods:
+            found = getattr(self._feed, method)
+            self._methods[method] = found, iscoroutinefunction(found)
+        called, is_async = self._methods[method]
         while True:
             try:
                 async with self._connections.acquire():
                     given = [*arguments]
                     if begin is not None:
                         begin(given)
-                    called = getattr(self._feed, method)
-                    if iscoroutinefunction(called):
+                    if is_async:
                         return await called(*given, **options)
                     work = partial(called, *given, **options)
                     result = await anyio.to_thread.run_sync(work, limiter=self._threads)

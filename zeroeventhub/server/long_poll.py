@@ -1,6 +1,7 @@
 """Requests that wait at the head of a feed: one poll of the head serves all of them."""
 
 import math
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -174,6 +175,9 @@ RAREST = 10
 LONGEST = 0.005
 """Longest duration of a poll, in seconds, that counts: one that had to wait predicts nothing."""
 
+POLLS = 8
+"""The shortest of so many polls counts: a busy machine delays some of them."""
+
 PAUSES = (0.001, 0.002, 0.004, 0.008)
 """Seconds between polls after a commit was announced, until it is visible."""
 
@@ -198,7 +202,7 @@ class HeadWatcher:
     def __init__(self, head: Callable[[], Awaitable[Hashable]], interval: float) -> None:
         self._head = head
         self._interval = interval
-        self._took = 0.0
+        self._took: deque[float] = deque(maxlen=POLLS)
         self._changed_at = -math.inf
         self._last: Hashable = None
         self._flight = SingleFlight(self._watch)
@@ -240,7 +244,7 @@ class HeadWatcher:
                 # Cancelling a query costs its connection, and all waiting requests need the result.
                 with anyio.CancelScope(shield=True), on_behalf_of(""):
                     head = await self._head()
-                self._took = min(anyio.current_time() - began, LONGEST)
+                self._took.append(anyio.current_time() - began)
                 if head != self._last:
                     self._change(head)
                     return
@@ -262,7 +266,7 @@ class HeadWatcher:
             self._notify = partial(_call_soon(), notified.set)
         try:
             silence = anyio.current_time() - self._changed_at
-            shared = REST * self._took * len(self._watched)
+            shared = REST * min([LONGEST, *self._took]) * len(self._watched)
             longest = min(QUIET * silence, RAREST * self._interval)
             with anyio.move_on_after(max(longest, self._interval, shared)):
                 await notified.wait()
