@@ -1,7 +1,8 @@
 """Call a feed from the routes: await sync and async feeds, within the feed's capacity."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from contextlib import suppress
 from functools import partial
 from inspect import isawaitable, iscoroutinefunction
 from typing import Any, TypeVar, cast
@@ -57,8 +58,9 @@ class FeedRunner:
         on_waiting: Callable[[int], None],
     ) -> None:
         self._feed: Any = _bound(feed, engine, capacity)
-        # By name: the feed's methods that were called, and whether they are asynchronous.
-        self._methods: dict[str, tuple[Callable[..., Any], bool]] = {}
+        self._has_threads = not any(
+            iscoroutinefunction(getattr(self._feed, name, None)) for name in ("head", "read")
+        )
         queue = partial(
             AdmissionQueue, capacity.connections, queue=capacity.queue, patience=capacity.patience
         )
@@ -73,13 +75,33 @@ class FeedRunner:
         self._sender = sender
         self._quotas = quotas
         self._not_begun: dict[tuple[str, PageRequest], SingleFlight[Found]] = {}
-        self._head = HeadWatcher(partial(self.call, "head"), capacity.look_seconds)
+        self._head = HeadWatcher(self._look, capacity.look_seconds)
         on_commit = getattr(self._feed, "on_commit", None)
         if on_commit is not None and not iscoroutinefunction(on_commit):
             on_commit(self._head.notify)
         self._has_warned = False
         at_once = max(1, capacity.queue // 2)
         self._long_poll = LongPoll(self._head, self._begin, capacity.waiters, on_waiting, at_once)
+
+    async def _look(
+        self, seen: Hashable, wanted: PageRequest | None
+    ) -> tuple[Hashable, Page | None]:
+        """Return the head, and, if it is not the one seen, a page that a request waits for."""
+        may_read = wanted is not None and self._sender.budget.fits(self._sender.page_bytes)
+        if not (may_read and self._has_threads):
+            return await self.call("head"), None
+        head, page = await self.call(self._head_and_page, seen, wanted)
+        return await head if isawaitable(head) else head, page
+
+    def _head_and_page(self, seen: Hashable, wanted: PageRequest) -> tuple[Any, Page | None]:
+        """Read the page in the thread of the poll: another would need as long as the read takes."""
+        head = self._feed.head()
+        if isawaitable(head) or head == seen:
+            return head, None
+        with suppress(Exception):  # the request meets it when it reads the page itself
+            page = self._feed.read(*wanted[:3], **wanted.options())
+            return head, page if isinstance(page, Page) else None
+        return head, None
 
     async def info(self, principal: Principal = EVERYBODY) -> FeedInfo:
         """Return the feed's description, of what a principal may see."""
@@ -114,28 +136,25 @@ class FeedRunner:
 
     async def call(
         self,
-        method: str,
+        method: str | Callable[..., Any],
         *arguments: Any,
         begin: Callable[[list[Any]], object] | None = None,
         **options: Any,
     ) -> Any:
-        """Call a method of the feed when a connection is free, without blocking the event loop.
+        """Call a method of the feed, or a function, in a thread when a connection is free.
 
         If parts of the archive are missing, it fetches them without a connection, and calls again.
         It calls `begin` with the arguments just before the method; `begin` may change them.
         """
         held: list[object] = []
-        if method not in self._methods:
-            found = getattr(self._feed, method)
-            self._methods[method] = found, iscoroutinefunction(found)
-        called, is_async = self._methods[method]
         while True:
             try:
                 async with self._connections.acquire():
                     given = [*arguments]
                     if begin is not None:
                         begin(given)
-                    if is_async:
+                    called = getattr(self._feed, method) if isinstance(method, str) else method
+                    if iscoroutinefunction(called):
                         return await called(*given, **options)
                     work = partial(called, *given, **options)
                     result = await anyio.to_thread.run_sync(work, limiter=self._threads)

@@ -1,7 +1,7 @@
 """Requests that wait at the head of a feed: one poll of the head serves all of them."""
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -191,7 +191,8 @@ class HeadWatcher:
     It polls only while a request waits. Waiting requests hold no connection.
 
     Args:
-        head: returns a value that changes with the feed's head.
+        look: called with the last value of the head, and a page that a request waits for; returns
+            a value that changes with the head, and, if it may have changed, that page or None.
         interval: seconds between two polls; longer for a quiet feed, for slow polls, and while
             requests wait for many feeds of this process.
     """
@@ -199,9 +200,15 @@ class HeadWatcher:
     _watched: ClassVar[set["HeadWatcher"]] = set()
     """The watchers that poll now; several event loops may add to it."""
 
-    def __init__(self, head: Callable[[], Awaitable[Hashable]], interval: float) -> None:
-        self._head = head
+    def __init__(
+        self,
+        look: Callable[[Hashable, PageRequest | None], Awaitable[tuple[Hashable, Page | None]]],
+        interval: float,
+    ) -> None:
+        self._look = look
         self._interval = interval
+        self._wanted: Counter[PageRequest] = Counter()
+        self._pages: dict[PageRequest, Page] = {}
         self._took: deque[float] = deque(maxlen=POLLS)
         self._changed_at = -math.inf
         self._last: Hashable = None
@@ -212,10 +219,22 @@ class HeadWatcher:
         self.version = 0
         """The number of changes. Note it before a read, and wait until it differs."""
 
-    async def after(self, version: int) -> None:
-        """Wait until the version differs from this one, or the server is ending."""
-        while self.version == version and not is_ending():
-            await self._flight.result()
+    async def after(self, version: int, wanted: PageRequest) -> Page | None:
+        """Wait until the version differs from this one, or the server is ending.
+
+        Returns:
+            The wanted page, if the poll that saw the change has read it.
+        """
+        self._wanted[wanted] += 1
+        try:
+            while self.version == version and not is_ending():
+                await self._flight.result()
+            return self._pages.get(wanted)
+        finally:
+            self._wanted[wanted] -= 1
+            if not self._wanted[wanted]:
+                del self._wanted[wanted]
+                self._pages.pop(wanted, None)
 
     def notify(self) -> None:
         """Poll soon, as a writer is committing; any thread may call this."""
@@ -243,11 +262,14 @@ class HeadWatcher:
                 began = anyio.current_time()
                 # Cancelling a query costs its connection, and all waiting requests need the result.
                 with anyio.CancelScope(shield=True), on_behalf_of(""):
-                    head = await self._head()
-                self._took.append(anyio.current_time() - began)
+                    wanted = next(iter(self._wanted), None)
+                    head, page = await self._look(self._last, wanted)
                 if head != self._last:
                     self._change(head)
+                    if wanted is not None and page is not None and wanted in self._wanted:
+                        self._pages[wanted] = page
                     return
+                self._took.append(anyio.current_time() - began)
         except ZeroEventHubError:
             self._change(None)  # all waiting requests meet the error when they read
         except Exception:
@@ -278,6 +300,7 @@ class HeadWatcher:
 
     def _change(self, head: Hashable) -> None:
         self._last = head
+        self._pages.clear()
         self._changed_at = anyio.current_time()
         self._deaf_until = -math.inf
         self.version += 1
@@ -383,7 +406,7 @@ class LongPoll:
         """Wait for a change, and read the page once for all requests that wait for it."""
         wanted, version = key
         try:
-            await self._head.after(version)
+            page = await self._head.after(version, wanted)
         except Exception:
             # The next request polls again; the version is the same, as nothing was read.
             self._flights.pop(key, None)
@@ -391,6 +414,8 @@ class LongPoll:
         if is_ending():
             return None
         version = self._head.version
+        if page is not None:
+            return version, Found(page, is_part=False)
         # A read for several readers counts for none: it must not queue after the reads of one.
         reader = READER.get() if len(readers) == 1 else ""
         # Cancelling the read would cost its connection.

@@ -44,9 +44,7 @@ def test_deadline_is_for_each_statement(sqlite):
 
 
 def test_reader_of_sqlite_locks_nothing_between_statements(sqlite):
-    """In a journal mode in which readers lock writers out, a writer that does not wait at all can
-    write between any two statements of a reader, at the head and elsewhere.
-    """
+    """A writer that waits for no lock can write between any two statements of a reader."""
     feed = published(sqlite)
     writes = []
 

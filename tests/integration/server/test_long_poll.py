@@ -249,6 +249,21 @@ def test_reader_that_stays_is_answered_when_another_leaves(leaving, seconds, is_
         assert not is_reading or len(feed.reads) == reads + 1
 
 
+def test_poll_that_sees_an_event_reads_the_page_of_a_request(watcher):
+    """A waiting request gets the page that the poll reads, or reads it itself if that failed."""
+    feed = Numbers()
+    with mounted(feed, observer=watcher) as url, ask(page_url(url, wait=30)) as waiting:
+        watcher.until_waiting(1)
+        read, reads = feed.read, []
+
+        def fail(*_):
+            reads.append(setattr(feed, "read", read))
+            raise ValueError
+
+        feed.read, feed.count = fail, 1
+        assert [events_of(waiting), len(reads)] == [1, 1]
+
+
 # How often the head of a feed is looked at meanwhile.
 
 

@@ -182,9 +182,7 @@ def test_only_feeds_that_say_so_send_arrow(sqlite, arrow):
 
 
 def test_kept_and_large_pages_are_sent_in_both_forms(url, sqlite):
-    """A reader of columns gets the pages that were read ahead for one of lines, and pages of
-    megabytes; they are ordinary streams, a table with a row for each event and the checkpoint.
-    """
+    """Kept and large pages come as Arrow streams too: a row for each event, and the checkpoint."""
     add(sqlite, orders, [{"data": {"n": n, "text": "x" * 2_000}} for n in range(10, 800)])
     assert len(both(url, 0, FIRST, limit=1_000)[0]) == 800
     cursor, caught_up, count = FIRST, False, 0
