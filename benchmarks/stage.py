@@ -32,7 +32,7 @@ class Stage:
         count: how many rounds there are.
         tell: is told how it goes.
         stack: ends what was begun.
-        filled: how many events are in each table.
+        filled: how many events are in each table, by its database and its name.
     """
 
     events: int
@@ -40,7 +40,7 @@ class Stage:
     count: int
     tell: Callable[[str], object]
     stack: ExitStack
-    filled: dict[str, int] = field(default_factory=dict)
+    filled: dict[tuple[str, str], int] = field(default_factory=dict)
 
     @cached_property
     def folder(self) -> Path:
@@ -91,11 +91,12 @@ class Stage:
 
     def table(self, name: str, form: str, count: int, *, url: str = "", members: str = "") -> str:
         """Fill a table of events, unless it is there already; return its name."""
-        if self.filled.get(name) != count:
+        place = url or self.postgresql, name
+        if self.filled.get(place) != count:
             self.tell(f"{count:,} events into {name}")
-            with self.engine(url or self.postgresql) as engine:
+            with self.engine(place[0]) as engine:
                 fill(engine, feed_table(name, form), count, members=members)
-            self.filled[name] = count
+            self.filled[place] = count
         return name
 
     @contextmanager

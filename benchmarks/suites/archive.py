@@ -41,7 +41,7 @@ def archive(stage: Stage) -> Result:
     ways[CACHED]()
     runs = rounds(ways, stage.count, stage.tell)
     rmtree(place)
-    del stage.filled[sealed]
+    del stage.filled[stage.postgresql, sealed]
     of = {"of the table": runs[HOT]}
     rows = [Row(name, figures(found, of), ours=name != HOT) for name, found in runs.items()]
     rows[0].figures[SIZE], rows[1].figures[SIZE] = spread([of_table]), spread([of_archive])

@@ -18,7 +18,8 @@ SMALL_CEILING = "COPY of jsonb of two members"
 PEER = "Python peer's publisher"
 
 REQUESTS = "each page is a request: 0.5 ms in the event loop beside the reading of its rows"
-WRAPPED = "the envelope is made of each row in Python"
+READING = "to read a page takes 0.9 ms, and to send it 0.4 ms"
+WRAPPED = "PostgreSQL writes an envelope around each document, which it does not for COPY"
 
 TEXT = """\
 Pages of 1,000 events are requested one after the other over one connection, with a bare socket
@@ -67,7 +68,12 @@ def drain(stage: Stage) -> Result:
             ),
             Goal("publisher, events in an envelope", ENVELOPE, "of COPY", 0.70, why=WRAPPED),
             Goal(
-                "publisher, CPU seconds a million events", OURS, "CPU publisher", 0.8, at_most=True
+                "publisher, CPU seconds a million events",
+                OURS,
+                "CPU publisher",
+                0.8,
+                at_most=True,
+                why=READING,
             ),
         ],
     )
