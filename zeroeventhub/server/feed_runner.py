@@ -86,7 +86,7 @@ class FeedRunner:
     async def _look(
         self, seen: Hashable, wanted: PageRequest | None
     ) -> tuple[Hashable, Page | None]:
-        """Return the head, and, if it is not the one seen, a page that a request waits for."""
+        """Return the head, and, if it is not the one seen, the page that requests wait for."""
         may_read = wanted is not None and self._sender.budget.fits(self._sender.page_bytes)
         if not (may_read and self._has_threads):
             return await self.call("head"), None

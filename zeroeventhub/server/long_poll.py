@@ -191,8 +191,8 @@ class HeadWatcher:
     It polls only while a request waits. Waiting requests hold no connection.
 
     Args:
-        look: called with the last value of the head, and a page that a request waits for; returns
-            a value that changes with the head, and, if it may have changed, that page or None.
+        look: called with the last value of the head, and the page that all requests wait for, if
+            it is one; returns a value that changes with the head, and that page or None.
         interval: seconds between two polls; longer for a quiet feed, for slow polls, and while
             requests wait for many feeds of this process.
     """
@@ -262,7 +262,8 @@ class HeadWatcher:
                 began = anyio.current_time()
                 # Cancelling a query costs its connection, and all waiting requests need the result.
                 with anyio.CancelScope(shield=True), on_behalf_of(""):
-                    wanted = next(iter(self._wanted), None)
+                    # Of several pages, the read of one would delay the others.
+                    wanted = next(iter(self._wanted)) if len(self._wanted) == 1 else None
                     head, page = await self._look(self._last, wanted)
                 if head != self._last:
                     self._change(head)
