@@ -289,7 +289,8 @@ class HeadWatcher:
             self._notify = partial(_call_soon(), notified.set)
         try:
             silence = anyio.current_time() - self._changed_at
-            shared = REST * min([LONGEST, *self._took]) * len(self._watched)
+            took = min(min(self._took, default=0.0), LONGEST)
+            shared = REST * took * len(self._watched)
             longest = min(QUIET * silence, RAREST * self._interval)
             with anyio.move_on_after(max(longest, self._interval, shared)):
                 await notified.wait()
