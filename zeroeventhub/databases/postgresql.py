@@ -221,7 +221,6 @@ class PostgreSQL(Database):
 
         driver: Any = connection.connection.driver_connection
         adapted: Any = connection.connection.dbapi_connection
-        is_async = isinstance(adapted, AdaptedConnection)
         statement, names, more = compiled
         parameters = [*map({**more, **values}.__getitem__, names)]
         pgconn = driver.pgconn
@@ -230,7 +229,7 @@ class PostgreSQL(Database):
             listener(*arguments)
 
         def result() -> Any:
-            if is_async:
+            if isinstance(adapted, AdaptedConnection):
                 return adapted.run_async(lambda own: own.wait(fetch(pgconn)))
             return driver.wait(fetch(pgconn))
 

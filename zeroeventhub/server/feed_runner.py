@@ -141,7 +141,7 @@ class FeedRunner:
         begin: Callable[[list[Any]], object] | None = None,
         **options: Any,
     ) -> Any:
-        """Call a method of the feed, or a function, in a thread when a connection is free.
+        """Call a method of the feed, or a function, when a connection is free.
 
         If parts of the archive are missing, it fetches them without a connection, and calls again.
         It calls `begin` with the arguments just before the method; `begin` may change them.
