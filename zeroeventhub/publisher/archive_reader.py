@@ -19,9 +19,8 @@ from zeroeventhub.errors import ConfigurationError, Trimmed
 from zeroeventhub.feed import ArchiveMiss
 from zeroeventhub.protocol import SegmentPart, Segments, TypeFilter
 from zeroeventhub.publisher.cursor import Place
-from zeroeventhub.publisher.page_query import ReadRequest, Stretch
-from zeroeventhub.publisher.rows import Row
-from zeroeventhub.publisher.splits import Part
+from zeroeventhub.publisher.keyset import Part
+from zeroeventhub.publisher.rows import ReadRequest, Row, Stretch
 
 if TYPE_CHECKING:
     from zeroeventhub.archive.archive import Archive

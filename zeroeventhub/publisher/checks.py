@@ -26,8 +26,9 @@ from zeroeventhub.errors import ConfigurationError, FeedFailure
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 from zeroeventhub.publisher.keyset import NearRows, NeededIndex
 from zeroeventhub.publisher.ordering import Ordering
-from zeroeventhub.publisher.page_query import PageQuery, ReadRequest
+from zeroeventhub.publisher.page_query import PageQuery
 from zeroeventhub.publisher.retention import MarkTable
+from zeroeventhub.publisher.rows import ReadRequest
 
 
 @dataclass(frozen=True)

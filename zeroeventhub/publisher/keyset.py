@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
@@ -41,6 +41,14 @@ ONE: ColumnElement[int] = literal_column("1")
 
 _LOWEST: ColumnElement[int] = literal_column("0", BigInteger)
 """Every position lies above it."""
+
+
+class Part(NamedTuple):
+    """An estimate of the number of rows between two positions."""
+
+    low: int
+    high: int
+    rows: float
 
 
 def given(name: str) -> ColumnElement[int]:

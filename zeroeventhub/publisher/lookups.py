@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import (
@@ -36,14 +36,12 @@ from zeroeventhub.databases.json_form import json_form
 from zeroeventhub.databases.port import Database
 from zeroeventhub.errors import BadCursor, ConfigurationError, FeedFailure
 from zeroeventhub.protocol import Lag, TypeFilter
+from zeroeventhub.publisher.archive_reader import ArchiveReader
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 from zeroeventhub.publisher.keyset import LIMIT, ONE, NearRows, given, join_events
 from zeroeventhub.publisher.mapping import moment
 from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.page_query import TypeCondition
-
-if TYPE_CHECKING:
-    from zeroeventhub.publisher.archive_reader import ArchiveReader
 
 # Skips nothing, but keeps the database from scanning the events in the order of positions, which it
 # prefers if it overestimates how many match.
@@ -90,7 +88,7 @@ class Lookups:
         time: ColumnElement[Any] | None,
         identity: ColumnElement[Any] | None,
         types: TypeCondition | None = None,
-        archive: "ArchiveReader | None" = None,
+        archive: ArchiveReader | None = None,
     ) -> None:
         self._near = near
         self._all_near = all_near

@@ -29,9 +29,10 @@ from zeroeventhub.publisher.horizon_monitor import HorizonMonitor, HorizonReport
 from zeroeventhub.publisher.key_query import KeyQuery
 from zeroeventhub.publisher.lookups import Lookups
 from zeroeventhub.publisher.ordering import Horizon, Ordering
-from zeroeventhub.publisher.page_query import PageQuery, ReadRequest, Stretch
+from zeroeventhub.publisher.page_query import PageQuery
 from zeroeventhub.publisher.progress import Registry
 from zeroeventhub.publisher.retention import begun_again
+from zeroeventhub.publisher.rows import ReadRequest, Stretch
 from zeroeventhub.publisher.splits import SplitQuery
 from zeroeventhub.wire.ndjson import joined
 

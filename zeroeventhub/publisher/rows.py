@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import repeat
 from typing import Any
@@ -11,10 +12,10 @@ from sqlalchemy import ColumnElement, Connection, Select, case, select
 
 from zeroeventhub.databases.port import SEPARATOR, Database
 from zeroeventhub.errors import FeedFailure
-from zeroeventhub.protocol import Event
+from zeroeventhub.protocol import Event, TypeFilter
 from zeroeventhub.publisher.keyset import NearRows, join_events
 from zeroeventhub.publisher.mapping import Mapper
-from zeroeventhub.wire.ndjson import one_line
+from zeroeventhub.wire.ndjson import Lines, one_line
 
 Row = tuple[int, Event | None]
 """A position and the event at it; None for an event that has been deleted."""
@@ -86,6 +87,106 @@ class Rows:
         """Return the events of some of the rows, without the deleted ones."""
         found = map(self.event, range(start, stop))
         return [event for event in found if event is not None]
+
+
+@dataclass(frozen=True)
+class ReadRequest:
+    """The range, types and size of the pages to read.
+
+    Attributes:
+        partition: one of the feed's.
+        after: the position before them.
+        until: the last position that they may hold.
+        limit: the most rows that a page examines.
+        count: the most pages to read; 1 with `types`.
+        types: the types of the events to return; None for all.
+        each: whether to return the position of each event.
+        sees_start: whether to return the row at `after` too, if the partition has it: one snapshot
+            then shows the pages and that their cursor is of the table's history.
+    """
+
+    partition: int
+    after: int
+    until: int
+    limit: int
+    count: int = 1
+    types: TypeFilter | None = None
+    each: bool = False
+    sees_start: bool = False
+
+
+@dataclass
+class Stretch:
+    """Hold the rows of one page.
+
+    Attributes:
+        until: the position up to which they were read.
+        parts: the events, one part for each read.
+        positions: their positions, if requested.
+        last: the last row, which may be a deleted event; None for a page without rows.
+        rows: the number of rows, including those of deleted events.
+        size: bytes of the events.
+        full: whether the page ended before `until`, because of its size or limit.
+        start: the row before the page, if it was requested, and read by the same statement.
+    """
+
+    until: int
+    parts: list[Sequence[Event]] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    last: Row | None = None
+    rows: int = 0
+    size: int = 0
+    full: bool = False
+    start: Row | None = None
+    _texts: list[bytes] = field(default_factory=list)  # the events that `end` joins
+    _on_one_line: bool = True
+    _last: tuple[Rows, int] | None = None
+
+    def end(self) -> None:
+        """Join the JSON of the events to one text, and free the rows."""
+        if self._texts:
+            self.parts.append(Lines.of(self._texts, on_one_line=self._on_one_line))
+            self._texts = []
+        if self._last is not None:
+            rows, index = self._last
+            self.last, self._last = (rows.position(index), rows.event(index)), None
+            self.full = self.full and self.last[0] < self.until
+
+    def take(self, rows: Rows, start: int, request: ReadRequest, room: int) -> int:
+        """Add rows to the page, as many as it has room for; a larger first event still fits.
+
+        Args:
+            rows: the rows that follow those of the page.
+            start: the index of the first row to add.
+            request: the limit of the page, and whether to keep positions.
+            room: bytes that the page may have.
+
+        Returns:
+            The index of the first row that was not added.
+        """
+        stop = min(len(rows.texts), start + request.limit - self.rows)
+        is_whole = stop - start == len(rows.texts)
+        size = self.size + (rows.size if is_whole else sum(rows.sizes[start:stop]))
+        if size > room:
+            last, stop, size, self.full = stop, start, self.size, True
+            # The first event always fits, with the deleted ones before it.
+            while stop < last and (not size or size + rows.sizes[stop] <= room):
+                size += rows.sizes[stop]
+                stop += 1
+        if stop > start:
+            if rows.headers is not None:
+                self.parts.append(rows.events(start, stop))
+            else:
+                texts = rows.texts[start:stop]
+                self._on_one_line = rows.on_one_line and self._on_one_line
+                self._texts += filter(None, texts) if rows.has_deleted else texts  # type: ignore[arg-type] # as just seen
+            if request.each:
+                self.positions += [rows.position(at) for at in range(start, stop) if rows.sizes[at]]
+            self._last = rows, stop - 1
+            self.rows += stop - start
+            self.size = size
+        self.full = self.full or self.rows == request.limit
+        return stop
 
 
 def check_json(texts: Sequence[bytes | None], place: Callable[[int], object]) -> bool:

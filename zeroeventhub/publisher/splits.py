@@ -5,7 +5,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from functools import lru_cache
 from heapq import nlargest
 from itertools import count as count_from
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
@@ -19,10 +19,8 @@ from sqlalchemy import (
 )
 
 from zeroeventhub.databases.index_hint import IndexHint
-from zeroeventhub.publisher.keyset import HIGHEST, NearRows, given
-
-if TYPE_CHECKING:
-    from zeroeventhub.publisher.archive_reader import ArchiveReader
+from zeroeventhub.publisher.archive_reader import ArchiveReader
+from zeroeventhub.publisher.keyset import HIGHEST, NearRows, Part, given
 
 ROWS = 100
 """Rows that a look reads on each side: about as many as a leaf of an index holds."""
@@ -64,14 +62,6 @@ class Window(NamedTuple):
     def density(self) -> float:
         """Return the number of rows per position."""
         return 0.0 if self.is_whole else (self.rows - 1) / abs(self.far - self.near)
-
-
-class Part(NamedTuple):
-    """An estimate of the number of rows between two positions."""
-
-    low: int
-    high: int
-    rows: float
 
 
 class _Interval:
@@ -187,7 +177,7 @@ class SplitQuery:
     100 at most each other time. The archive, if any, holds the events below its boundary.
     """
 
-    def __init__(self, rows: NearRows, archive: "ArchiveReader | None" = None) -> None:
+    def __init__(self, rows: NearRows, archive: ArchiveReader | None = None) -> None:
         self._rows = rows
         self._archive = archive
         self._statement = lru_cache(maxsize=100)(self._build)
