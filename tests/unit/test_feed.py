@@ -22,9 +22,7 @@ def methods(port):
 
 
 def test_ports_are_alike():
-    """Both forms of a port have the same methods, with the same parameters and results; what a feed
-    with extensions must take is what every feed takes, and more by name.
-    """
+    """Both forms of a port have the same methods; an extended feed takes what every feed takes."""
     assert methods(Feed) == methods(AsyncFeed)
     assert methods(ExtendedFeed) == methods(AsyncExtendedFeed)
     plain = methods(Feed)["read"].parameters

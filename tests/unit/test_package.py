@@ -133,9 +133,7 @@ def is_tested(file):
 
 
 def test_file_has_its_tests_in_a_file_of_its_name():
-    """Who looks for the tests of a file finds them by its room and its name: the checks of the
-    conformance tests as one subject, and an ordering's strategy without the name of its database.
-    """
+    """Who looks for the tests of a file finds them by its room and its name."""
     files = [file for file in LIBRARY.rglob("*.py") if not file.name.startswith("__")]
     assert files
     assert [str(file) for file in sorted(files) if not is_tested(file)] == []

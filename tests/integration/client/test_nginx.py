@@ -53,9 +53,7 @@ def get(url, path="/events", headers=None, **parameters):
 
 
 def test_pages_and_problems_are_compressed_and_known_by_their_tags(shop):
-    """Readers that ask for gzip get pages in it, and the problem documents that nginx packs; a page
-    that a client has is confirmed without its body, though gzip has changed its tag.
-    """
+    """Pages and problems are packed, and a page that a client has is confirmed without its body."""
     write(shop, 300)
     with published(shop) as url, reading(url, compressed=True) as client:
         cursor = client.fetch(0, FIRST, limit=100).cursor

@@ -425,9 +425,7 @@ def assert_as_the_model_says(engine, log, steps):
 
 @pytest.mark.parametrize(("database", "ordering"), ORDERED)
 def test_keys_count_what_is_appended(request, database, ordering):
-    """In every ordering of every database each key counts 1, 2, 3 …, over batches of any size; a
-    conflict names the version, and what comes again gives the same version again.
-    """
+    """Each key counts 1, 2, 3 …; a conflict names the version, which a repeated event keeps."""
     engine = request.getfixturevalue(database)
     log, dice, steps = made(engine, ordering=ordering), random.Random(3), []
     for number in range(1, 40):

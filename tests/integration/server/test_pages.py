@@ -114,9 +114,7 @@ def test_what_is_true_only_now_is_not_kept(feed_url, shop):
 
 
 def test_kept_page_answers_its_own_question(book, monkeypatch):
-    """A publisher answers the same question from a kept page, however late, with its bytes, tag and
-    headers, and no question of another size; pages of types that a reader has chosen are not kept.
-    """
+    """A kept page answers its own question and no other; pages of chosen types are not kept."""
     monkeypatch.setattr(pages, "READING_ON", 0.0)
     with mounted(book) as url:
         first, again = get(url, cursor="2"), get(url, cursor="2")

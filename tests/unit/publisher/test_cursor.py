@@ -121,9 +121,7 @@ def test_secret_is_in_both_digests(shop):
 
 
 def test_cursors_outlive_their_secret(shop):
-    """Cursors are the same in all processes of one secret, and refused where the event is not; with
-    another secret, or none, or the first one, only the positions are compared.
-    """
+    """Cursors are the same with one secret; with another, only positions are compared."""
     plain, sealed = (first_cursor(shop, secret) for secret in (None, SECRET))
     assert feed_of(shop).read(0, sealed, 1).events[0].data == {"n": 1}
     assert first_cursor(shop, SECRET.encode()) == sealed

@@ -121,9 +121,7 @@ steps = st.lists(
 @example([("append", 3), ("take", 0, 3), ("set_back", 2, 0), ("append", 2)])
 @example([("append", 5), ("take", 3, 3), ("set_back", 3, 1), ("append", 1), ("take", 1, 0)])
 def test_cursor_is_taken_if_its_history_is_the_same(steps):
-    """Whatever is lost and written instead, a cursor is taken if all events up to it are still
-    the same, and refused if not; and whichever is taken leads to every event behind it.
-    """
+    """A cursor is taken if all events up to it are the same, and refused if not."""
     engine = create_engine(
         "sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False}
     )

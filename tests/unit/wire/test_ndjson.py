@@ -199,9 +199,7 @@ def test_bounds_do_not_depend_on_chunks(body, cuts, bounds):
 )
 @pytest.mark.parametrize("size", [1, 11, 52], ids="in chunks of {} bytes".format)
 def test_bound_is_kept_to_the_last_byte_and_event(name, least, first, size):
-    """A page of just the bounds is taken and one beyond is not, whatever its chunks; one that
-    breaks a bound before its first checkpoint is refused, and the error says which bound.
-    """
+    """A page of just the bounds is taken, and one beyond is refused by the bound that it breaks."""
     body = b'{"data":1}\n{"cursor":"0"}\n{"data":2}\n{"cursor":"aa"}'
     chunks = cut(body, range(size, len(body), size))
     assert raw(decode(*chunks, **{name: least})) == ([b"1", b"2"], "aa")

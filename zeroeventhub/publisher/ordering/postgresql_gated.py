@@ -18,7 +18,6 @@ from zeroeventhub.publisher.ordering.port import Ddl, Horizon, digest, quoted
 from zeroeventhub.publisher.ordering.postgresql_observed import (
     SequenceOrdering,
     find_sequence,
-    last_number,
     quoted_name,
     refuse_heirs,
 )
@@ -125,8 +124,7 @@ class Gated(SequenceOrdering):
 
     def horizon(self, connection: Connection, seconds: float | None = None) -> Horizon:
         """Return the highest number below the mark of every writer."""
-        sequence = self._sequence or find_sequence(connection, self._events)
-        number = last_number(connection, sequence, seconds)
+        number = self._last_number(connection, seconds)
         # In this order: a writer that arrives in between draws only numbers above this one.
         marks = connection.scalars(_MARKS, self._table_name(connection)).all()
         return Horizon(settled=lowest(number, marks), highest=number)

@@ -51,16 +51,23 @@ class SequenceOrdering(Ordering):
 
     def __init__(self, events: Events) -> None:
         super().__init__(events)
-        self._sequence: str | None = None
+        self._names: tuple[str, str] | None = None  # of the sequence and the table
         self.fast_horizon = self.horizon
 
     def check(self, connection: Connection) -> None:
         """Refuse a table whose numbers do not always rise, or that its writers number."""
-        self._sequence = find_sequence(connection, self._events)
+        self._names = self._found(connection)
 
     @abstractmethod
     def horizon(self, connection: Connection, seconds: float | None = None) -> Horizon:
         """Return the horizon; `seconds` is that of `last_number`."""
+
+    def _last_number(self, connection: Connection, seconds: float | None) -> int:
+        return last_number(connection, *(self._names or self._found(connection)), seconds)
+
+    def _found(self, connection: Connection) -> tuple[str, str]:
+        sequence = find_sequence(connection, self._events)
+        return sequence, quoted_name(connection, self._events)
 
     def blockers(self, connection: Connection) -> list[Blocker]:
         """Return the open write transactions of the table."""
@@ -81,9 +88,8 @@ class Observed(SequenceOrdering):
 
     def horizon(self, connection: Connection, seconds: float | None = None) -> Horizon:
         """Observe the writers once, and return the highest number known to be decided."""
-        sequence = self._sequence or find_sequence(connection, self._events)
         began = self._tracker.begin(server_name(connection, _STARTED))
-        number = last_number(connection, sequence, seconds)
+        number = self._last_number(connection, seconds)
         if (decided := self._tracker.decided(began, number)) is not None:
             return decided
         writers = connection.scalars(_WRITERS, self._table_name(connection)).all()
@@ -131,12 +137,15 @@ _HAS_HEIRS = text("""
 """)
 
 
-def last_number(connection: Connection, sequence: str, seconds: float | None = None) -> int:
+def last_number(
+    connection: Connection, sequence: str, table: str, seconds: float | None = None
+) -> int:
     """Read the last number drawn from a sequence, committed or not.
 
     Args:
         connection: in autocommit mode if `seconds` is given.
         sequence: its quoted name.
+        table: the quoted name of the table that draws from it.
         seconds: how long to wait for a lock, such as that of a transaction that alters the
             sequence; None for as long as the session allows.
     """
@@ -152,7 +161,10 @@ def last_number(connection: Connection, sequence: str, seconds: float | None = N
         ).scalar()
         if number is not None:  # it is before the first number is drawn
             return int(number)
-    state = f"SELECT last_value, is_called FROM {sequence}"  # noqa: S608 - quoted by the database
+    # TRUNCATE locks a table before its sequence, and so does this statement, or the two could
+    # deadlock. ONLY keeps the planner from the table's partitions.
+    locked = f"SELECT FROM ONLY {table} LIMIT 0"
+    state = f"SELECT last_value, is_called FROM ({locked}) AS locked RIGHT JOIN {sequence} ON true"  # noqa: S608 - the same
     last, is_called = connection.exec_driver_sql(state, execution_options=unformatted).one()
     return int(last if is_called else last - 1)
 
@@ -191,7 +203,7 @@ def find_sequence(connection: Connection, events: Events) -> str:
     events.check_lowest(connection)
     highest = connection.scalar(select(func.max(position)))
     # Read after the rows: by now the sequence has drawn every number in the table, or never did.
-    drawn = last_number(connection, found.quoted)
+    drawn = last_number(connection, found.quoted, named["table"])
     if highest is not None and highest > drawn:
         raise ConfigurationError(
             f"{position} holds {highest}, but its sequence stands at {drawn}: writers gave some "

@@ -19,7 +19,9 @@ from harness.ordering_table import (
     refusal,
     shows,
 )
-from harness.statements import behind
+from harness.statements import behind, scalars
+from harness.stores import LOCK_WAITS, beside, outcome
+from harness.waiting import until
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from zeroeventhub import FIRST
@@ -138,6 +140,19 @@ def test_horizon_of_numbers_that_start_again_is_not_believed(log):
             log.everything()
         slow.commit()
     assert log.everything() == [3, 4]
+
+
+@for_each(OBSERVED, GATED)
+def test_table_can_be_emptied_beside_a_reader(log):
+    """A reader that waits for a table holds nothing that its TRUNCATE needs."""
+    log.assert_news(0)
+    with log.engine.connect() as host:
+        host.exec_driver_sql("SET deadlock_timeout = '1ms'; LOCK TABLE log")
+        reading = beside(log.everything)
+        until(lambda: any(scalars(log.engine, LOCK_WAITS["postgresql"])), "the reader waits")
+        host.exec_driver_sql("TRUNCATE log RESTART IDENTITY")
+        host.commit()
+    outcome(reading)
 
 
 @shows("inherited tables", OBSERVED)

@@ -119,9 +119,7 @@ STEPS = {
 
 
 def test_no_horizon_passes_an_open_transaction():
-    """No horizon passes a number that may still appear; a number is settled once the writers of
-    its time have ended, whoever writes since, and all are settled where nothing is written.
-    """
+    """A number is settled once the writers of its time have ended, whoever writes since."""
     random = Random(1)
     for _ in range(1_500):
         database = Database()
