@@ -99,9 +99,7 @@ def signed(key, issuer, *, algorithm="RS256", kid="1", **others):
 
 
 def test_readers_with_a_jwt(example, monkeypatch, key, issuer):
-    """A token of the provider's for this feed lets in the reader that it names; every other one is
-    refused, and readers get 503 where the provider's keys cannot be had.
-    """
+    """A token lets in the reader that it names; without the provider's keys readers get 503."""
     monkeypatch.setenv("ISSUER", issuer)
     other = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     public = jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key(), as_dict=True)["n"]

@@ -95,9 +95,7 @@ def test_tail_is_harmless_on_a_terminal_alone():
 
 @pytest.mark.timeout(60)
 def test_chain_of_partitions_is_checked_in_its_length():
-    """A feed that names all partitions there can be, each after the one before, is read in a
-    moment: to look at every chain from each partition on would take minutes.
-    """
+    """A feed of all partitions there can be, each after the one before, is read in a moment."""
     last = 32_767
     partitions = [
         {"id": str(number), "closed": True, "startsAfterPartition": str(number + 1)}

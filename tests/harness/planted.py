@@ -36,11 +36,7 @@ class Planted:
     new: str
 
     def plant(self, package: Path) -> None:
-        """Change the module in a copy of the package.
-
-        Raises:
-            ValueError: the module does not hold the lines once.
-        """
+        """Change the module in a copy of the package; the module has to hold the lines once."""
         module = package / self.module
         source = "\n" + module.read_text()
         if (count := source.count("\n" + self.old)) != 1:

@@ -47,10 +47,7 @@ class _Server(uvicorn.Server):
 
 @contextmanager
 def serving(application, port: int = 0, tls: ssl.SSLContext | None = None) -> Iterator[str]:
-    """Serve an ASGI application over real HTTP; yield its URL without a slash at the end.
-
-    A port that is given has been reserved.
-    """
+    """Serve an ASGI application over real HTTP, on a free port or a reserved one; yield its URL."""
     with socket.create_server(("127.0.0.1", port), reuse_port=port > 0) as listening:
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         config = uvicorn.Config(noted(application), log_level="error")

@@ -343,6 +343,8 @@ class PartitionFollower:
         after = partition.starts_after if partition.starts_after in self.among else None
         step = Load(partition.id, self.among, after)
         self._place = yield from persist(step, RetryBudget(self.config.attempts, self.stopped))
+        # An operator may have set the cursor back, to before pages that were empty.
+        self._empty_pages.cursors.clear()
 
     def _halted(self, tries: int, error: Exception) -> Halted:
         """Return the error of a halted partition, without the cause's text, which may hold data."""

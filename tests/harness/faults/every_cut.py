@@ -1,6 +1,4 @@
-"""A feed on a raw socket, whose every byte is known, and answers that break: at each of them, or at
-drawn ones.
-"""
+"""A feed on a raw socket, whose answers break at every byte, or at drawn ones."""
 
 import gzip
 import json

@@ -267,7 +267,7 @@ class CoordinatorProcess(Process):
         self.outcomes = []
         self.claimed = Claimed(frozenset())
         self.epochs = {}
-        self.halted = set()
+        self.halted, self.gone = set(), set()
         self.idle, self.step, self.changed = 0, None, True
         return Coordinator(self.world.config, self.is_stopped)
 
@@ -325,6 +325,7 @@ class CoordinatorProcess(Process):
         longest, layout = self.world.config.lease / 3, self.world.feed.partitions
         # A partition that waits for another may have to, and one that is gone is of no use.
         kept = {n for n in self.halted if n in layout and layout[n].starts_after is None}
+        kept -= self.claimed.ended  # another process has read these to their ends
         match step:
             case Discover():
                 asked_for = self.changed or isinstance(self.step, Pause)
@@ -332,7 +333,8 @@ class CoordinatorProcess(Process):
             case Await():
                 going_on = {n for n, worker in self.workers.items() if not worker.is_stopped()}
                 mine = self.claimed.held - self.claimed.surplus
-                useless = self.claimed.held - self.layout - self.workers.keys()
+                gone = self.claimed.held - self.layout - self.workers.keys()
+                useless, self.gone = self.gone & gone, gone  # released by the next round
                 wrong = step.seconds > longest or self.idle > 1 or going_on - mine or useless
             case Pause():
                 wrong = isinstance(self.step, Claim | Release) and step.seconds > longest

@@ -160,11 +160,16 @@ class World:
         self.clock.start(self._reset())
 
     def _reset(self):
-        while True:
+        done = False
+        while not done:
+            # What a run was to have applied by its end may have to be applied again behind it.
+            self._excuse_runs()
             with suppress(StoreUnavailable):
                 yield from call(self, self.store.reset)
-                break
-        # What a run was to have applied by its end may have to be applied again behind it.
+                done = True
+        self._excuse_runs()
+
+    def _excuse_runs(self):
         for process in self.processes.values():
             process.found = {}
 

@@ -1,6 +1,4 @@
-"""Cursors of a history that is another one by now: failovers, backups, and what stands in for
-both where a test needs many of them.
-"""
+"""Cursors of a history that is another one by now: failovers, backups, and what stands for both."""
 
 from contextlib import contextmanager, suppress
 from datetime import timedelta

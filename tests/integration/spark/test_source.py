@@ -190,10 +190,7 @@ def test_tasks_divide_files_and_pages(archived, origins, files):
 
 
 def test_session_reads_files_and_the_table(spark, archived, origins, capsys):
-    """A session's batch has every event once, in its partition and in as many tasks as wanted.
-
-    Its plan does not show where files are.
-    """
+    """A batch has every event once, in as many tasks as wanted; its plan shows no file."""
     options = {"minPartitions": 4, "segmentOrigins": origins}
     events = spark.read.format("zeroeventhub").options(**options).load(archived)
     rows = events.select("partition", "data", spark_partition_id()).collect()

@@ -105,6 +105,18 @@ def test_run_looks_for_the_head_where_a_rival_has_gone_on():
     assert [step.cursor for step in of_kind(world.taken, Fetch)] == [FIRST, "2"]
 
 
+@EITHER
+def test_cursor_set_back_among_empty_pages_makes_no_circle(reader):
+    """An operator may set a cursor back to before empty pages, which then come again."""
+
+    def reset(world):
+        world.cursors[0], world.epochs[0] = FIRST, world.epochs[0] + 1
+
+    world = world_of("", "", "", "a", answers={Fetch: [None, None, reset]}, leased=reader is read)
+    reader(world)
+    assert world.applied == [(0, "a")]
+
+
 def test_parent_is_read_again_first_when_an_operator_resets_the_consumer():
     """After a reset no event of a child comes before those of its parent, which had ended."""
 
