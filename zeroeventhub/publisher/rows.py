@@ -1,4 +1,4 @@
-"""Read the rows of a feed in batches of a suitable size, and make the JSON of their events."""
+"""Read rows in batches of a suitable size, make the JSON of events, and fill pages with them."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

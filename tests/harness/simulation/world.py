@@ -162,7 +162,7 @@ class World:
     def _reset(self):
         done = False
         while not done:
-            # What a run was to have applied by its end may have to be applied again behind it.
+            # A reset just before a run ends leaves its events to the next run.
             self._excuse_runs()
             with suppress(StoreUnavailable):
                 yield from call(self, self.store.reset)

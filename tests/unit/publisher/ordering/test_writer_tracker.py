@@ -119,7 +119,7 @@ STEPS = {
 
 
 def test_no_horizon_passes_an_open_transaction():
-    """A number is settled once the writers of its time have ended, whoever writes since."""
+    """A number is settled once all writers that were open when it was read have ended."""
     random = Random(1)
     for _ in range(1_500):
         database = Database()
