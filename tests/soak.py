@@ -27,7 +27,14 @@ import pytest
 from harness import ordering_table
 from harness.databases import mariadb_server, new_database, postgresql_server
 from harness.faults.account import Account, Findings
-from harness.faults.every_cut import Case, Framing, async_fetch, random_faults, sync_fetch
+from harness.faults.every_cut import (
+    Case,
+    Framing,
+    async_fetch,
+    pool_fetch,
+    random_faults,
+    sync_fetch,
+)
 from harness.faults.killed_publisher import killed_while_sending
 from harness.kills.torments import TORMENTS, tormented
 from harness.nginx_paths import Deployment
@@ -128,6 +135,7 @@ def wire(soak: Soak) -> Iterator[str]:
         consume = partial(_every_byte, Case.consume_all)
         everywhere = {
             "every byte, sync client": partial(_every_byte, Case.fetch_all, sync_fetch),
+            "every byte, client without httpx": partial(_every_byte, Case.fetch_all, pool_fetch),
             "every byte, async client": partial(_every_byte, Case.fetch_all, async_fetch),
             "every byte, whole consumer": partial(_with_account, folder, consume),
         }

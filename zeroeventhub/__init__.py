@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from zeroeventhub import errors
-from zeroeventhub.client import AsyncClient, Client
+from zeroeventhub.client import AsyncClient, Client, ConnectionPool
 from zeroeventhub.partitions import Layout
 from zeroeventhub.protocol import (
     FIRST,
@@ -60,6 +60,7 @@ __all__ = [
     "Capacity",
     "Client",
     "Compaction",
+    "ConnectionPool",
     "Consumer",
     "CountedCursor",
     "CursorStatus",

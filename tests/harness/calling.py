@@ -8,10 +8,11 @@ from urllib.parse import parse_qs, urlsplit
 import anyio
 import httpx
 import msgspec
+import pytest
 
 from harness.readers import client_of
 from harness.web import answering
-from zeroeventhub import FIRST, AsyncClient
+from zeroeventhub import FIRST, AsyncClient, Client, ConnectionPool
 
 PAGE = b'{"data":{"n":1}}\n{"cursor":"a"}\n{"data":{"n":2}}\n{"data":{"n":3}}\n{"cursor":"b"}\n'
 
@@ -43,6 +44,16 @@ def problem(kind: str, *, status: str = "410 Gone", **members: Any) -> bytes:
 def sync_call(url, method="fetch", *arguments, session=None, feed=None, **options) -> Any:
     """Call a method of a client; by default, fetch the first page of partition 0."""
     with client_of(url, session, **feed or {}) as client:
+        return getattr(client, method)(*_arguments(method, arguments), **options)
+
+
+def pool_call(url, method="fetch", *arguments, session=None, feed=None, **options) -> Any:
+    """Call a method of a client with a ConnectionPool; by default, fetch the first page."""
+    given = session or {}
+    if unknown := given.keys() - {"headers", "timeout", "verify"}:
+        pytest.skip(f"A ConnectionPool has no option {', '.join(unknown)}.")
+    with ConnectionPool(**given) as http:
+        client = Client(url, http, **feed or {})
         return getattr(client, method)(*_arguments(method, arguments), **options)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 from harness.archives import s3_server
-from harness.calling import async_call, sync_call
+from harness.calling import async_call, pool_call, sync_call
 from harness.databases import new_database
 from harness.landed import flat, orders, small, stamped
 from sqlalchemy import create_engine
@@ -41,14 +41,15 @@ def tables(engine):
     return engine
 
 
-@pytest.fixture(params=[sync_call, async_call], ids=["sync", "async"])
+@pytest.fixture(params=[sync_call, pool_call, async_call], ids=["sync", "pool", "async"])
 def call(request):
     """A function that calls a method of a client, by default `fetch`, with each client in turn."""
     return request.param
 
 
 @pytest.fixture(
-    params=[sync_call, pytest.param(async_call, marks=pytest.mark.test_all)], ids=["sync", "async"]
+    params=[sync_call, pool_call, pytest.param(async_call, marks=pytest.mark.test_all)],
+    ids=["sync", "pool", "async"],
 )
 def any_call(request):
     """A function that calls a method of a client, for what both clients share."""

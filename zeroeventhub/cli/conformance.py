@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import httpx
 
-from zeroeventhub.cli.options import as_json, http_options, port_option
+from zeroeventhub.cli.options import TIMEOUT, as_json, http_options, port_option
 from zeroeventhub.cli.output import report
 from zeroeventhub.conformance import Outcome, all_checks, check_feed
 from zeroeventhub.conformance.misbehaving import misbehave
@@ -33,7 +33,7 @@ _COLOURS = {"pass": "green", "note": "yellow", "fail": "red", "skip": "cyan"}
 def conformance(
     *,
     url: str | None,
-    http: httpx.Client,
+    headers: list[tuple[str, str]],
     partitions: int | None,
     as_json: bool,
     junit: Path | None,
@@ -58,12 +58,13 @@ def conformance(
         raise ConfigurationError("Give the URL of the feed to check, or --list or --serve.")
     results = []
     try:
-        for result in check_feed(url, http, partitions=partitions, only=only):
-            results.append(result)
-            if not as_json:
-                first, *rest = as_lines(result)
-                mark = click.style(first[:4], fg=_COLOURS[result.outcome])
-                click.echo("\n".join([mark + first[4:], *rest]))
+        with httpx.Client(headers=headers, timeout=TIMEOUT) as http:
+            for result in check_feed(url, http, partitions=partitions, only=only):
+                results.append(result)
+                if not as_json:
+                    first, *rest = as_lines(result)
+                    mark = click.style(first[:4], fg=_COLOURS[result.outcome])
+                    click.echo("\n".join([mark + first[4:], *rest]))
     except TransientError as error:
         # Nothing was checked, so the exit code is not that of a failed check.
         raise ConfigurationError(str(error)) from None

@@ -11,10 +11,12 @@ import click
 import httpx
 
 from zeroeventhub.client import Client
+from zeroeventhub.client.connection_pool import open_http
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import FIRST, LAST, TypeFilter
 
-_TIMEOUT = httpx.Timeout(30.0, connect=10.0)
+TIMEOUT = httpx.Timeout(30.0, connect=10.0)
+"""Seconds for one operation on a connection."""
 
 NAMED_CURSORS = {"first": FIRST, "last": LAST}
 """Cursors that an operator writes by name."""
@@ -98,7 +100,7 @@ def _token(file: Path) -> str:
 
 
 def http_options(command: _Command) -> _Command:
-    """Add the options of requests; the command gets `http`, a client, and `partitions`."""
+    """Add the options of requests; the command gets `headers` and `partitions`."""
 
     @click.option(
         "-H",
@@ -130,8 +132,7 @@ def http_options(command: _Command) -> _Command:
         sent = [*headers]
         if token_file is not None:
             sent.append(("Authorization", f"Bearer {_token(token_file)}"))
-        with httpx.Client(headers=sent, timeout=_TIMEOUT) as http:
-            return command(http=http, **options)
+        return command(headers=sent, **options)
 
     return with_http
 
@@ -142,8 +143,11 @@ def feed_options(command: _Command) -> _Command:
     @http_options
     @click.argument("url")
     @wraps(command)
-    def with_client(*, url: str, http: httpx.Client, partitions: int | None, **options: Any) -> Any:
-        return command(client=Client(url, http, partitions=partitions), **options)
+    def with_client(
+        *, url: str, headers: list[tuple[str, str]], partitions: int | None, **options: Any
+    ) -> Any:
+        with open_http(headers, timeout=TIMEOUT) as http:
+            return command(client=Client(url, http, partitions=partitions), **options)
 
     return with_client
 

@@ -1,5 +1,6 @@
-"""Read feeds over HTTP, with the caller's own httpx client."""
+"""Read feeds over HTTP."""
 
 from zeroeventhub.client.client import AsyncClient, Client
+from zeroeventhub.client.connection_pool import ConnectionPool
 
-__all__ = ["AsyncClient", "Client"]
+__all__ = ["AsyncClient", "Client", "ConnectionPool"]

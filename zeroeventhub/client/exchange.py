@@ -137,7 +137,7 @@ class Exchange:
 
     def __init__(
         self,
-        url: httpx.URL,
+        url: str,
         headers: dict[str, str],
         timeout: httpx.Timeout,
         limits: Limits,

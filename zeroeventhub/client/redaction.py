@@ -7,12 +7,14 @@ from urllib.parse import quote, quote_plus
 
 import httpx
 
+from zeroeventhub.client.connection_pool import ConnectionPool
+
 HIDDEN = "[hidden]"
 
 SHORTEST = 4
 """Least number of characters of a secret: anything shorter would be found in any text."""
 
-requested: ContextVar["tuple[Redaction, httpx.URL] | None"] = ContextVar("requested", default=None)
+requested: ContextVar["tuple[Redaction, str] | None"] = ContextVar("requested", default=None)
 """The address that is requested now; set it while httpx and its dependencies may log."""
 
 _HARMLESS = {"accept", "accept-encoding", "connection", "content-type", "host", "user-agent"}
@@ -26,7 +28,9 @@ def bare(url: httpx.URL) -> str:
 class Redaction:
     """Hide the secrets of a feed's address and of the httpx client that requests it."""
 
-    def __init__(self, url: httpx.URL, http: httpx.Client | httpx.AsyncClient) -> None:
+    def __init__(
+        self, url: httpx.URL, http: httpx.Client | httpx.AsyncClient | ConnectionPool
+    ) -> None:
         self._url = url
         self._http = http
         for logger in _LOGGERS:
@@ -38,17 +42,18 @@ class Redaction:
             text = text.replace(secret, HIDDEN)
         return text
 
-    def address(self, url: httpx.URL, expected: httpx.URL) -> httpx.URL | str:
+    def address(self, url: httpx.URL, expected: str) -> httpx.URL | str:
         """Write a URL for a log, without parameters that the caller's client added."""
         return url if url == expected and not self._url.query else bare(url)
 
     def _secrets(self) -> set[str]:
         values = [value for _, value in self._url.params.multi_items()]
-        values += [value for _, value in self._http.params.multi_items()]
         values += [part.rpartition("=")[2] for part in self._url.query.decode().split("&")]
         values += [self._url.password or self._url.username, self._url.userinfo.decode()]
         values.append(b64encode(f"{self._url.username}:{self._url.password}".encode()).decode())
-        values += [cookie.value or "" for cookie in self._http.cookies.jar]
+        if not isinstance(self._http, ConnectionPool):
+            values += [value for _, value in self._http.params.multi_items()]
+            values += [cookie.value or "" for cookie in self._http.cookies.jar]
         for name, value in self._http.headers.multi_items():
             if name not in _HARMLESS:
                 values += [value, value.rpartition(" ")[2]]

@@ -1,8 +1,10 @@
 """Build requests to a feed, and read its responses, without I/O; the clients send and wait."""
 
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, TypeAlias, TypeVar
+from urllib.parse import urlencode
 
 import httpx
 
@@ -36,6 +38,7 @@ from zeroeventhub.wire.ndjson import PageDecoder
 from zeroeventhub.wire.problem import error_of, problem_in, seconds_in
 
 if TYPE_CHECKING:
+    from zeroeventhub.client.connection_pool import ConnectionPool
     from zeroeventhub.wire.arrow import ArrowPage
 
 _LONGEST_WAIT = 999_999
@@ -57,7 +60,7 @@ _CODINGS: dict[Compressed, str] = {
 
 _LIMITS = Limits()
 
-_Http = TypeVar("_Http", httpx.Client, httpx.AsyncClient)
+_Http = TypeVar("_Http", "httpx.Client | ConnectionPool", httpx.AsyncClient)
 
 
 class RequestBuilder(Generic[_Http]):
@@ -69,20 +72,22 @@ class RequestBuilder(Generic[_Http]):
         MissingExtra: zstd needs zstandard, of the extra "zstd".
     """
 
-    _http_type: ClassVar[type[httpx.Client | httpx.AsyncClient]]
+    _http_types: ClassVar[tuple[type[Any], ...]]
+    _open_http: ClassVar[Any]
 
     def __init__(
         self,
         url: httpx.URL | str,
-        http: _Http,
+        http: _Http | None = None,
         *,
         partitions: int | None = None,
         limits: Limits = _LIMITS,
         compressed: Compressed = False,
     ) -> None:
-        if not isinstance(http, self._http_type):
+        http = self._open_http() if http is None else http
+        if not isinstance(http, self._http_types):
             raise ConfigurationError(
-                f"{type(self).__name__} needs an httpx.{self._http_type.__name__}, not a "
+                f"{type(self).__name__} needs an httpx.{self._http_types[0].__name__}, not a "
                 f"{type(http).__name__}."
             )
         self._http: _Http = http
@@ -97,9 +102,17 @@ class RequestBuilder(Generic[_Http]):
         # Separate from the address, because httpx logs the URLs of its requests.
         # As in httpx, the caller's own authentication takes precedence over that of the URL.
         self._own_auth: Any = httpx.USE_CLIENT_DEFAULT
+        self._authorization: dict[str, str] = {}
         if given.userinfo:
             self._own_auth = httpx.BasicAuth(given.username, given.password)
+            if "Authorization" not in http.headers:
+                user = b64encode(f"{given.username}:{given.password}".encode()).decode()
+                self._authorization = {"Authorization": f"Basic {user}"}
         self._url = given.copy_with(userinfo=b"", fragment=None)
+        # Joined to texts: to parse a URL takes httpx as long as to send a request.
+        self._address_v1 = str(self._url.copy_with(query=None))
+        self._root = self._address_v1.rstrip("/")
+        self._own_parameters: list[tuple[str, str | int]] = [*self._url.params.multi_items()]
         self._limits = limits
         if compressed not in _CODINGS:
             raise ConfigurationError('compressed is True, False, "gzip" or "zstd".')
@@ -137,7 +150,7 @@ class RequestBuilder(Generic[_Http]):
         body = self._read_body(await self._send(request))
         return None if EXTENSIONS[name].is_put else decode_answer(EXTENSIONS[name], body)
 
-    def _request(self, url: httpx.URL, method: str = "GET") -> Exchange:
+    def _request(self, url: str, method: str = "GET") -> Exchange:
         """Build a request for a response other than a page."""
         headers = {"Accept-Encoding": self._coding}
         return Exchange(url, headers, self._http.timeout, self._limits, method=method)
@@ -169,7 +182,7 @@ class RequestBuilder(Generic[_Http]):
             parameters |= {"n": len(info.partitions), f"cursor{partition}": cursor}
             if headers:
                 parameters["headers"] = ",".join(headers)
-            url = self._url.copy_merge_params(parameters)
+            url = self._with_parameters(self._address_v1, parameters)
         else:
             if types is not None:
                 name = "skip-event-types" if types.skip else "event-types"
@@ -182,7 +195,7 @@ class RequestBuilder(Generic[_Http]):
                 waits, timeout = wait, _longer(timeout, wait)
             parameters["cursor"] = cursor
             place: dict[str, str | int] = {"token": info.token, "partition": partition}
-            url = self._url_below("events", place | parameters)
+            url = self._with_parameters(f"{self._root}/events", place | parameters)
         limits, arrow_page, accepted = self._limits, None, NDJSON_TYPE
         bounds = {
             "page_bytes": limits.page_bytes,
@@ -219,13 +232,14 @@ class RequestBuilder(Generic[_Http]):
                 given = {"token": str(info.token), "partition": value, **given}
             elif value is not None:
                 given[parameter.name] = _rfc3339(value) if parameter.kind == "moment" else value
-        url = self._url_below(extension.path, given)
+        url = self._with_parameters(f"{self._root}/{extension.path}", given)
         return self._request(url, "PUT" if extension.is_put else "GET")
 
-    def _url_below(self, name: str, parameters: Mapping[str, str | int]) -> httpx.URL:
-        path = self._url.raw_path.partition(b"?")[0].rstrip(b"/")
-        query = self._url.params.merge(parameters)
-        return self._url.copy_with(raw_path=path + f"/{name}?{query}".encode())
+    def _with_parameters(self, address: str, parameters: Mapping[str, str | int]) -> str:
+        """Add parameters to an address; they take precedence over those of the feed's URL."""
+        pairs = [pair for pair in self._own_parameters if pair[0] not in parameters]
+        pairs += parameters.items()
+        return f"{address}?{urlencode(pairs)}"
 
     def _expect_extension(self, info: FeedInfo, extension: str) -> None:
         if extension not in info.extensions:

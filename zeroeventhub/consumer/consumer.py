@@ -124,6 +124,7 @@ class _Consumer(Config, Generic[_AnyClient]):
                             await prefetcher.start(step.ahead)
                         page = step.page
                         yield kind(step.partition, page.events, page.cursor, step.place, self, hint)
+                        hint.learn(page.events)
                         go_on = partial(steps.send, None)
                         continue
                     try:

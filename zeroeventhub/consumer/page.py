@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from zeroeventhub.consumer.event_insert import insert_events
 from zeroeventhub.databases.bulk_insert import TableForm, table_form
 from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.wire.ndjson import PageEvents
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -73,6 +74,11 @@ class DecodeHint:
 
     data_type: Any = None
     form: TableForm | None = None
+
+    def learn(self, events: Sequence[Event]) -> None:
+        """Decode further pages in one call, as the data of this page's events was read."""
+        if self.data_type is None and isinstance(events, PageEvents) and events.has_read_data:
+            self.data_type = Any
 
 
 @dataclass(frozen=True)

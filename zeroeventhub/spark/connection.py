@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, urlsplit
 import httpx
 
 from zeroeventhub.client import Client
+from zeroeventhub.client.connection_pool import open_http
 from zeroeventhub.consumer.steps import Pause, RetryBudget
 from zeroeventhub.errors import (
     ConfigurationError,
@@ -95,7 +96,8 @@ class Connection:
                 "the option segmentOrigins, or set readSegments to false to read pages instead."
             )
         if is_own not in self._files:
-            self._files[is_own] = self._options.credentials.open({}, with_certificate=is_own)
+            credentials = self._options.credentials
+            self._files[is_own] = credentials.open({}, httpx.Client, with_certificate=is_own)
         return self._files[is_own]
 
     def close(self) -> None:
@@ -107,7 +109,7 @@ class Connection:
 
     def _open(self) -> None:
         self._headers = self._options.credentials.headers()
-        self._http = self._options.credentials.open(self._headers)
+        self._http = self._options.credentials.open(self._headers, open_http)
         self._client = Client(
             self._options.url, self._http, partitions=self._options.v1_partitions, limits=_LIMITS
         )

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -22,6 +22,8 @@ from zeroeventhub.spark.offsets import Offsets
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t -~]*")
 """The ASCII that the name and the value of a header may have (RFC 9110, 5.1 and 5.5)."""
+
+_Http = TypeVar("_Http")
 
 _TIMEOUT = httpx.Timeout(30.0, connect=10.0)
 
@@ -62,12 +64,18 @@ class Credentials:
             )
         return headers
 
-    def open(self, headers: Mapping[str, str], *, with_certificate: bool = True) -> httpx.Client:
+    def open(
+        self,
+        headers: Mapping[str, str],
+        http: Callable[..., _Http],
+        *,
+        with_certificate: bool = True,
+    ) -> _Http:
         """Open an HTTP client that sends headers and may show the client's certificate."""
         authorities = self.places.get("tlsCaFile")
         certificate = self.places.get("tlsCertificateFile") if with_certificate else None
         if not authorities and not certificate:
-            return httpx.Client(headers=headers, verify=_public_tls(), timeout=_TIMEOUT)
+            return http(headers=headers, verify=_public_tls(), timeout=_TIMEOUT)
         try:
             context = ssl.create_default_context(cafile=authorities)
             if certificate:
@@ -79,7 +87,7 @@ class Credentials:
                 "The files that tlsCaFile, tlsCertificateFile and tlsKeyFile name cannot be read "
                 "on this machine as certificates and a key in PEM."
             ) from None
-        return httpx.Client(headers=headers, verify=context, timeout=_TIMEOUT)
+        return http(headers=headers, verify=context, timeout=_TIMEOUT)
 
     def _secret(self, name: str) -> str | None:
         """Read a secret from its place; None if no option names a place."""

@@ -103,7 +103,7 @@ def _over_http(url: str, http: httpx.Client) -> Read:
 
     def read(start: int, length: int) -> bytes:
         wanted = {"Range": f"bytes={start}-{start + length - 1}", "Accept-Encoding": "identity"}
-        former = requested.set((redaction, address))
+        former = requested.set((redaction, url))
         try:
             with http.stream("GET", address, headers=wanted) as answer:
                 _expect_range(answer)

@@ -9,10 +9,10 @@ call cannot check every line, the decoder decodes line by line, and so finds the
 
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import repeat
 from operator import attrgetter
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
@@ -158,9 +158,7 @@ _decode_line = msgspec.json.Decoder(_Line).decode
 _decode_lines = msgspec.json.Decoder(_Line).decode_lines
 
 _TWO_ON_A_LINE = re.compile(rb"\}[ \t\r]*\{")
-_cursor_of = attrgetter("cursor")
 _data_of = attrgetter("data")
-_partition_of = attrgetter("partition")
 
 _SMALL = 1024
 """Chunks below so many bytes are joined: an object for each would take more memory."""
@@ -226,6 +224,45 @@ def _typed_decoder(data_type: Any) -> Any:
     return msgspec.json.Decoder(model).decode_lines
 
 
+class _Texts:
+    """The JSON texts of a page's events, which are split when one of them is first read."""
+
+    def __init__(self, text: bytes) -> None:
+        self._text = text
+        self._all: list[bytes] | None = None
+
+    def __getitem__(self, number: int) -> bytes:
+        """Return the text of an event."""
+        if self._all is None:
+            lines = _decode_lines(self._text)
+            self._all = [bytes(line.data) for line in lines if line.data is not _UNSET]
+        return self._all[number]
+
+
+class _DecodedEvent(Event, frozen=True, eq=False, gc=False):
+    """An event whose data was decoded with its page; the base's `raw` holds its number there."""
+
+    data: Any = None  # a field is read faster than the base's property
+    _texts: Any = None  # not the page, whose list of events would make a circle
+
+    @property  # type: ignore[misc] # it hides the base's field
+    def raw(self) -> bytes:
+        """The JSON text of the event's data."""
+        text: bytes = self._texts[_number_of(self)]
+        return text
+
+
+_number_of = Event.raw.__get__  # type: ignore[attr-defined] # the field's own descriptor
+
+
+@lru_cache(maxsize=64)
+def _plain_decoder(data_type: Any) -> Callable[[memoryview], _Decoded]:
+    """Return the decoder of lines with data alone; any other member is an error."""
+    fields = [("data", msgspec.Raw if data_type is None else data_type)]
+    model = msgspec.defstruct("Line", fields, forbid_unknown_fields=True, gc=False)
+    return msgspec.json.Decoder(model).decode_lines
+
+
 class PageEvents(EventSequence):
     """The events of a decoded page, which are made when one of them is first read.
 
@@ -250,6 +287,11 @@ class PageEvents(EventSequence):
         """Return the number of events, without making them."""
         return self._count
 
+    @property
+    def has_read_data(self) -> bool:
+        """Whether the data of the last event has been read, by an event that decodes it then."""
+        return bool(self._events) and self._events[-1]._data is not _UNSET  # type: ignore[index] # noqa: SLF001 - of the protocol
+
     def decoded(self, data_type: Any) -> list[Any] | None:
         """Return the data of all events, decoded as a type in one call; None if one does not fit.
 
@@ -266,12 +308,16 @@ class PageEvents(EventSequence):
     def _all(self) -> list[Event]:
         if self._events is None:
             lines, self._lines = self._lines, None
+            if lines is not None and self._data_type is Any:
+                data, texts = map(_data_of, lines), _Texts(self._text)
+                numbers: Any = range(len(lines))
+                made = map(_DecodedEvent, numbers, repeat({}), repeat(None), data, repeat(texts))
+                self._events = [*made]
+                return self._events
             if lines is None or self._data_type is not None:
                 lines = [line for line in _decode_lines(self._text) if line.data is not _UNSET]
-            self._events = [
-                Event(bytes(line.data), line.headers) if line.headers else Event(bytes(line.data))
-                for line in lines
-            ]
+            headers = (getattr(line, "headers", None) or {} for line in lines)
+            self._events = [*map(Event, map(bytes, map(_data_of, lines)), headers)]
         return self._events
 
 
@@ -327,50 +373,55 @@ class PageDecoder:
         # A publisher may leave out the last newline; a line that was cut is not a whole object.
         if is_whole and not body.endswith(b"\n") and _is_object(body[body.rfind(b"\n") + 1 :]):
             body += b"\n"
-        lines = self._at_once(body)
-        if lines is None:
-            found = self._settle(self._one_by_one(body))
-        elif _is_plain(lines):
-            checkpoint = lines.pop()
-            _expect_cursor(checkpoint.cursor)
-            found = _Settled(lines, [], checkpoint, 0, None)
-        else:
-            found = self._settle(lines)
+        if (plain := self._plain(body)) is not None:
+            return plain
+        lines = self._at_once(body, _decode_lines)
+        found = self._settle(self._one_by_one(body) if lines is None else lines)
         checkpoint = found.checkpoint
         if checkpoint is None:
             raise found.error or CutPage("The page ended before its checkpoint: read it again.")
         text = body
         if lines is None or found.tail:
             text = b"\n".join(body.split(b"\n", found.upto)[:-1])
-        typed = lines is not None and type(checkpoint) is not _Line
-        return Page(
-            PageEvents(found.lines, text, self._data_type if typed else None),
-            checkpoint.cursor,
-            # Events followed this checkpoint, so the next page has them.
-            caught_up=not found.tail and bytes(checkpoint.caught_up) == b"true",
-            stop_reached=bytes(checkpoint.stop_reached) == b"true",
-        )
+        # Events followed this checkpoint, so the next page has them.
+        return _page(found.lines, text, None, checkpoint, is_last=not found.tail)
 
-    def _at_once(self, text: bytes) -> _Decoded | None:
-        """Decode a text in one call; None where that does not check each line."""
-        bounds = self._bounds
-        # Decoded lines take many times their bytes, so they are counted first.
-        count = text.count(b"\n")
-        is_bounded = len(text) <= bounds.line_bytes and count <= bounds.page_events
-        if not is_bounded or _TWO_ON_A_LINE.search(text) is not None:
-            return None
-        lines: _Decoded | None = None
+    def _plain(self, body: bytes) -> Page | None:
+        """Decode events with data alone and one checkpoint at the end; None for any other page."""
+        end = body.rfind(b"\n", 0, -1) + 1
         try:
-            if not text.isascii():
-                text.decode()  # also what the decoder skips must be UTF-8
-            if self._data_type is not None:
-                with suppress(Exception):  # a model of the caller's may raise anything
-                    lines = _typed_decoder(self._data_type)(text)
-            lines = lines or _decode_lines(text)
+            checkpoint = _decode_line(body[end:])
         except _UNDECODABLE:
             return None
+        is_plain = checkpoint.data is _UNSET and checkpoint.partition is None
+        if not is_plain or not checkpoint.cursor:
+            return None
+        for data_type in (self._data_type, None) if self._data_type is not None else (None,):
+            lines = self._at_once(body, _plain_decoder(data_type), end)
+            if lines is not None:
+                _expect_cursor(checkpoint.cursor)
+                return _page(lines, body, data_type, checkpoint, is_last=True)
+        return None
+
+    def _at_once(
+        self, body: bytes, decode: Callable[[memoryview], _Decoded], end: int | None = None
+    ) -> _Decoded | None:
+        """Decode the lines up to an end in one call; None where that does not check each line."""
+        bounds = self._bounds
+        # Decoded lines take many times their bytes, so they are counted first.
+        count = body.count(b"\n", 0, end)
+        is_bounded = len(body) <= bounds.line_bytes and count <= bounds.page_events
+        is_ended = body.endswith(b"\n")
+        if not is_bounded or not is_ended or _TWO_ON_A_LINE.search(body) is not None:
+            return None
+        try:
+            if not body.isascii():
+                body.decode()  # also what the decoder skips must be UTF-8
+            lines = decode(memoryview(body)[:end])
+        except Exception:  # noqa: BLE001 - a model of the caller's may raise anything
+            return None
         # As many values as lines, and no two on a line: each line is one value from end to end.
-        return lines if 0 < len(lines) == count and text.endswith(b"\n") else None
+        return lines if len(lines) == count else None
 
     def _one_by_one(self, text: bytes) -> Iterator[_Line]:
         """Decode line by line, up to the first line that breaks a bound."""
@@ -417,15 +468,15 @@ class PageDecoder:
         return _Settled(settled, tail, checkpoint, count, error)
 
 
-def _is_plain(lines: _Decoded) -> bool:
-    """Return whether the lines are events with data alone, and one checkpoint at the end."""
-    last = len(lines) - 1
-    return (
-        bool(lines[last].cursor)
-        and list(map(_cursor_of, lines)).count(None) == last
-        and list(map(_partition_of, lines)).count(None) == last + 1
-        and lines[last].data is _UNSET
-        and list(map(_data_of, lines)).count(_UNSET) == 1
+def _page(
+    lines: _Decoded, text: bytes, data_type: Any, checkpoint: _Line, *, is_last: bool
+) -> Page:
+    """Make a page of decoded lines; `is_last` if no event followed the checkpoint."""
+    return Page(
+        PageEvents(lines, text, data_type),
+        str(checkpoint.cursor),
+        caught_up=is_last and bytes(checkpoint.caught_up) == b"true",
+        stop_reached=bytes(checkpoint.stop_reached) == b"true",
     )
 
 

@@ -25,7 +25,7 @@ from harness.faults.account import PATIENCE, Account, Findings, naming, until_do
 from harness.faults.proxy import Fault, Plan, Sending, draw
 from harness.web import listening, request_on
 
-from zeroeventhub import FIRST, AsyncClient, Client, Page
+from zeroeventhub import FIRST, AsyncClient, Client, ConnectionPool, Page
 from zeroeventhub.errors import CutPage, ProtocolError, Unreachable, ZeroEventHubError
 from zeroeventhub.protocol import CAUGHT_UP, FeedInfo
 from zeroeventhub.wire.documents import encode_info
@@ -165,6 +165,13 @@ def sync_fetch(url: str, *, packed: bool) -> Iterator[Fetch]:
     """Yield what fetches the first page with a client."""
     with httpx.Client(timeout=PATIENCE) as session:
         yield partial(Client(url, session, compressed=packed).fetch, 0, FIRST)
+
+
+@contextmanager
+def pool_fetch(url: str, *, packed: bool) -> Iterator[Fetch]:
+    """Yield what fetches the first page with a client that has a ConnectionPool."""
+    with ConnectionPool(timeout=PATIENCE) as http:
+        yield partial(Client(url, http, compressed=packed).fetch, 0, FIRST)
 
 
 @contextmanager

@@ -2,7 +2,14 @@
 
 import pytest
 from harness.faults.account import Account
-from harness.faults.every_cut import Case, Framing, async_fetch, random_faults, sync_fetch
+from harness.faults.every_cut import (
+    Case,
+    Framing,
+    async_fetch,
+    pool_fetch,
+    random_faults,
+    sync_fetch,
+)
 from harness.faults.killed_publisher import PARSERS, killed_while_sending
 from harness.nginx_paths import Deployment
 
@@ -49,10 +56,11 @@ def test_answer_broken_at_any_byte_is_right_up_to_a_checkpoint(case, every):
 
 @pytest.mark.slow
 @at_every(5, 15)
+@pytest.mark.parametrize("fetching", [pool_fetch, async_fetch])
 @pytest.mark.parametrize(("framing", "packed"), SOME_FORMS)
-def test_async_client_makes_the_same_of_it(case, every):
-    """The async client gives the same pages and errors."""
-    case.fetch_all(async_fetch, every=every)
+def test_other_clients_make_the_same_of_it(case, fetching, every):
+    """The client without httpx and the async client give the same pages and errors."""
+    case.fetch_all(fetching, every=every)
     assert case.findings.complaints == []
     assert case.findings.counts["Page"] > 100 / every
 

@@ -6,7 +6,7 @@ import traceback
 
 import httpx
 import pytest
-from harness.calling import INFO, PAGE, answer
+from harness.calling import INFO, PAGE, answer, async_call, pool_call, sync_call
 from harness.dripping import dripping
 
 from zeroeventhub import Client
@@ -120,7 +120,7 @@ def test_secret_is_told_nowhere(any_call, said, failure, place):
         except ZeroEventHubError as error:
             shown = told(error)
     assert seen, "nothing was asked"
-    assert said(), "nothing was logged"
+    assert said() or any_call is pool_call, "nothing was logged"
     logged = said()
     if failure.startswith("moved "):
         # This server has a canary of its own, in a header that httpcore logs.
@@ -149,6 +149,7 @@ def test_credentials_of_a_url_are_sent(call):
         assert all(f"Authorization: Basic {basic}" in request for request in seen)
 
 
+@pytest.mark.parametrize("call", [sync_call, async_call])
 def test_log_of_httpx_is_left_alone_where_nothing_is_secret(call, caplog):
     """What the protocol asks for stands in httpx's log, and so do requests of others."""
     caplog.set_level(logging.INFO, logger="httpx")

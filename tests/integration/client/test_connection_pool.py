@@ -1,0 +1,85 @@
+import threading
+
+import httpx
+import pytest
+from harness.calling import INFO, PAGE
+from harness.web import listening, request_on
+
+from zeroeventhub import FIRST, Client, ConnectionPool
+from zeroeventhub.client.connection_pool import open_http
+from zeroeventhub.errors import NotFound
+
+
+@pytest.fixture
+def keeping():
+    """The URL of a feed that keeps its connections, and how many requests came on each."""
+    counts = []
+
+    def serve(connection):
+        number = len(counts)
+        counts.append(0)
+        while request := request_on(connection):
+            counts[number] += 1
+            body = PAGE if b"/events" in request else INFO
+            head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n"
+            connection.sendall(head.encode() + body)
+            if counts[number] == 3:
+                return
+
+    with listening(serve) as url:
+        yield url, counts
+
+
+def test_client_of_its_own_keeps_its_connection(keeping):
+    """A client without an httpx client asks on one connection, until the server closes it."""
+    url, counts = keeping
+    client = Client(url)
+    assert [client.fetch(0, FIRST).cursor for _ in range(5)] == ["b"] * 5
+    assert sum(counts) == 6
+    assert len(counts) <= 3
+
+
+def test_threads_that_share_a_pool_have_connections_of_their_own(keeping):
+    """Threads may send at once through one pool, and each gets the response to its request."""
+    url, _ = keeping
+    found = []
+    with ConnectionPool() as http:
+        client = Client(url, http)
+
+        def read():
+            found.extend(client.fetch(0, FIRST).cursor for _ in range(10))
+
+        threads = [threading.Thread(target=read) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert found == ["b"] * 40
+
+
+def test_pool_sends_its_headers():
+    """The headers of a pool are sent with each request, beside those of the client."""
+    seen = []
+
+    def serve(connection):
+        seen.append(request_on(connection))
+        connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+
+    headers = {"Authorization": "Bearer secret"}
+    with listening(serve) as url, ConnectionPool(headers) as http, pytest.raises(NotFound):
+        Client(url, http).discover()
+    assert b"\r\nauthorization: bearer secret\r\n" in seen[0].lower()
+    assert b"\r\naccept-encoding: identity\r\n" in seen[0].lower()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("HTTPS_PROXY", httpx.Client), ("NO_SUCH", ConnectionPool)]
+)
+def test_proxies_of_the_environment_are_left_to_httpx(monkeypatch, name, kind):
+    """Where the environment names a proxy, httpx is used, which knows them."""
+    for known in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(known, raising=False)
+        monkeypatch.delenv(known.upper(), raising=False)
+    monkeypatch.setenv(name, "http://127.0.0.1:1")
+    with open_http() as http:
+        assert isinstance(http, kind)

@@ -1,0 +1,269 @@
+"""HTTP by the standard library, for clients that are given no httpx client: a fifth of its cost."""
+
+import io
+import selectors
+import socket
+import ssl
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
+from typing import Any, Self, TypeAlias
+from urllib.request import getproxies
+
+import httpx
+
+CHUNK = 256 * 1024
+"""Bytes that are read at once, at most: larger reads change threads less often."""
+
+IDLE_SECONDS = 5.0
+"""How long an idle connection is kept: servers close theirs after such a time."""
+
+_Origin: TypeAlias = tuple[str, str]
+
+
+class ConnectionPool:
+    """Keep connections to the servers of feeds; give it to `Client` in the place of httpx.
+
+    It follows no redirects, keeps no cookies and knows no proxies. Threads may share it.
+
+    Example:
+        with ConnectionPool(headers={"Authorization": "Bearer …"}) as http:
+            client = Client("https://shop.example/orders", http)
+            page = client.fetch(0, FIRST)
+
+    Args:
+        headers: sent with every request.
+        timeout: seconds for one operation on a connection, or an httpx.Timeout.
+        verify: the TLS context; by default one that trusts public authorities, as httpx does.
+    """
+
+    def __init__(
+        self,
+        headers: Mapping[str, str] | Sequence[tuple[str, str]] = (),
+        *,
+        timeout: httpx.Timeout | float | None = 30.0,
+        verify: ssl.SSLContext | None = None,
+    ) -> None:
+        self._lock = threading.Lock()
+        self._idle: defaultdict[_Origin, list[tuple[float, _Connection]]] = defaultdict(list)
+        self._tls = verify
+        self.headers = httpx.Headers({"User-Agent": "zeroeventhub"})
+        self.headers.update(httpx.Headers(headers))
+        self.timeout = httpx.Timeout(timeout)
+
+    def __enter__(self) -> Self:
+        """Return the pool."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the idle connections."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the idle connections; a later request opens new ones."""
+        with self._lock:
+            idle = [connection for kept in self._idle.values() for _, connection in kept]
+            self._idle.clear()
+        for connection in idle:
+            connection.close()
+
+    def __del__(self) -> None:
+        """Close the idle connections."""
+        self.close()
+
+    def send(
+        self, method: str, url: str, headers: Mapping[str, str], timeouts: Mapping[str, Any]
+    ) -> httpx.Response:
+        """Send a request; close the response after reading it.
+
+        Args:
+            method: of HTTP.
+            url: the address.
+            headers: sent with those of the pool.
+            timeouts: seconds by "connect", "read" and "write", converted to floats at each use.
+
+        Raises:
+            httpx.TransportError: the server cannot be reached, or its response is not HTTP.
+            TimeoutError: a timeout has passed.
+        """
+        scheme, _, rest = url.partition("://")
+        authority, slash, path = rest.partition("/")
+        host, question, query = authority.partition("?")  # of an address without a path
+        origin = scheme, host
+        target = f"/{path}" if slash else f"/{question}{query}"
+        sent = [*self.headers.multi_items(), *headers.items()]
+        with _translating():
+            connection = self._take(origin) or self._open(origin, float(timeouts["connect"]))
+            try:
+                response = connection.exchange(method, target, sent, timeouts)
+            except BaseException:
+                connection.close()
+                raise
+        fields = [
+            (name.encode("latin-1"), value.encode("latin-1"))
+            for name, value in response.getheaders()
+        ]
+        body = _Body(self, origin, connection, response)
+        return httpx.Response(response.status, headers=fields, stream=body)
+
+    def _take(self, origin: _Origin) -> "_Connection | None":
+        """Return an idle connection that its server has not closed."""
+        while True:
+            with self._lock:
+                if not (idle := self._idle[origin]):
+                    return None
+                since, connection = idle.pop()
+            # What can be read between two responses is the end, or not of this protocol.
+            is_open = time.monotonic() - since < IDLE_SECONDS and not _is_readable(connection.sock)
+            if is_open:
+                return connection
+            connection.close()
+
+    def give(self, origin: _Origin, connection: "_Connection") -> None:
+        """Keep a connection for the next request."""
+        with self._lock:
+            self._idle[origin].append((time.monotonic(), connection))
+
+    def _open(self, origin: _Origin, seconds: float) -> "_Connection":
+        scheme, host = origin  # with the port
+        if scheme == "http":
+            connection: _Connection = _Connection(host, timeout=seconds)
+        else:
+            if self._tls is None:
+                self._tls = httpx.create_ssl_context()
+            connection = _TLSConnection(host, timeout=seconds, context=self._tls)
+        connection.connect()
+        return connection
+
+
+class _Connection(HTTPConnection):
+    """A connection whose reads each have the time that is left of a response's deadline."""
+
+    def exchange(
+        self,
+        method: str,
+        target: str,
+        headers: Sequence[tuple[str, str]],
+        timeouts: Mapping[str, Any],
+    ) -> HTTPResponse:
+        """Send a request; return its response as soon as the headers have arrived."""
+        sock: socket.socket = self.sock
+        sock.settimeout(float(timeouts["write"]))
+        self.putrequest(method, target, skip_accept_encoding=True)
+        for name, value in headers:
+            self.putheader(name, value)
+        self.endheaders()
+        self.response_class = lambda sock, **options: _Response(  # type: ignore[assignment]
+            _TimedReader(sock, timeouts["read"]),  # type: ignore[arg-type] # `makefile` is enough
+            **options,
+        )
+        response = self.getresponse()
+        lengths = {*response.headers.get_all("Content-Length", ())}
+        coding = response.headers.get("Transfer-Encoding", "chunked")
+        if len(lengths) > 1 or coding.lower() != "chunked":
+            response.close()
+            raise HTTPException
+        return response
+
+
+class _TLSConnection(HTTPSConnection, _Connection):
+    """The same over TLS."""
+
+
+class _Response(HTTPResponse):
+    """A response whose interim responses, such as early hints, are all skipped."""
+
+    def _read_status(self) -> tuple[str, int, str]:
+        version, status, reason = super()._read_status()  # type: ignore[misc] # it has no type
+        is_interim = HTTPStatus.CONTINUE < status < HTTPStatus.OK
+        return version, HTTPStatus.CONTINUE if is_interim else status, reason
+
+
+class _TimedReader(io.RawIOBase):
+    """Read from a socket; the timeout is converted to the seconds left before each read."""
+
+    def __init__(self, sock: socket.socket, timeout: Any) -> None:
+        self._socket, self._timeout = sock, timeout
+        self._raw = sock.makefile("rb", buffering=0)
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        """Return a buffered reader."""
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        """Return true."""
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        """Read into a buffer."""
+        self._socket.settimeout(float(self._timeout))
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        """Close the file, not the socket."""
+        self._raw.close()
+        super().close()
+
+
+class _Body(httpx.SyncByteStream):
+    """The bytes of a response; its connection is kept if they were read to their end."""
+
+    def __init__(
+        self, pool: ConnectionPool, origin: _Origin, connection: _Connection, response: HTTPResponse
+    ) -> None:
+        self._pool, self._origin = pool, origin
+        self._connection, self._response = connection, response
+        self._is_whole = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the bytes as they arrive."""
+        response = self._response
+        with _translating():
+            while chunk := response.read1(CHUNK):
+                yield chunk
+            if response.length:
+                raise IncompleteRead(b"", response.length)
+        self._is_whole = not response.will_close
+
+    def close(self) -> None:
+        """Keep the connection, or close it."""
+        self._response.close()
+        if self._is_whole:
+            self._pool.give(self._origin, self._connection)
+        else:
+            self._connection.close()
+
+
+def open_http(
+    headers: Mapping[str, str] | Sequence[tuple[str, str]] = (),
+    *,
+    timeout: httpx.Timeout | float | None = 30.0,
+    verify: ssl.SSLContext | None = None,
+) -> ConnectionPool | httpx.Client:
+    """Return a pool of connections, or an httpx client where the environment names proxies."""
+    if getproxies().keys() & {"http", "https", "all"}:
+        return httpx.Client(headers=headers, timeout=timeout, verify=verify or True)
+    return ConnectionPool(headers, timeout=timeout, verify=verify)
+
+
+def _is_readable(sock: socket.socket) -> bool:
+    with selectors.DefaultSelector() as selector:
+        selector.register(sock, selectors.EVENT_READ)
+        return bool(selector.select(0))
+
+
+@contextmanager
+def _translating() -> Iterator[None]:
+    """Raise httpx's errors for those of the standard library, which may repeat what was sent."""
+    try:
+        yield
+    except TimeoutError:
+        raise
+    except OSError as error:
+        raise httpx.NetworkError(str(error)) from None
+    except (HTTPException, ValueError) as error:
+        raise httpx.RemoteProtocolError(type(error).__name__) from None
