@@ -8,7 +8,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
 from typing import Any, Self, TypeAlias
@@ -97,12 +97,15 @@ class ConnectionPool:
         target = f"/{path}" if slash else f"/{question}{query}"
         sent = [*self.headers.multi_items(), *headers.items()]
         with _translating():
-            connection = self._take(origin) or self._open(origin, float(timeouts["connect"]))
-            try:
+            connection = self._take(origin)
+            response = None
+            if connection is not None:
+                # Its server may just have closed it. Every request of a feed may be repeated.
+                with suppress(ConnectionError):
+                    response = connection.exchange(method, target, sent, timeouts)
+            if connection is None or response is None:
+                connection = self._open(origin, float(timeouts["connect"]))
                 response = connection.exchange(method, target, sent, timeouts)
-            except BaseException:
-                connection.close()
-                raise
         fields = [
             (name.encode("latin-1"), value.encode("latin-1"))
             for name, value in response.getheaders()
@@ -151,6 +154,19 @@ class _Connection(HTTPConnection):
         timeouts: Mapping[str, Any],
     ) -> HTTPResponse:
         """Send a request; return its response as soon as the headers have arrived."""
+        try:
+            return self._exchange(method, target, headers, timeouts)
+        except BaseException:
+            self.close()
+            raise
+
+    def _exchange(
+        self,
+        method: str,
+        target: str,
+        headers: Sequence[tuple[str, str]],
+        timeouts: Mapping[str, Any],
+    ) -> HTTPResponse:
         sock: socket.socket = self.sock
         sock.settimeout(float(timeouts["write"]))
         self.putrequest(method, target, skip_accept_encoding=True)
