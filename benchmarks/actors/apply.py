@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import httpx
 from sqlalchemy import Connection, create_engine
 
 from benchmarks.actors.speaking import perform, task
@@ -25,14 +24,13 @@ def main() -> None:
         page.insert_into(effects, connection)
         applied += len(page.events)
 
-    with httpx.Client() as http:
-        client = Client(wanted["url"], http)
+    client = Client(wanted["url"])
 
-        def work(_: object) -> dict[str, Any]:
-            Consumer(client, store, "benchmark", follow=False, limit=wanted["limit"]).run(apply)
-            return {"events": applied}
+    def work(_: object) -> dict[str, Any]:
+        Consumer(client, store, "benchmark", follow=False, limit=wanted["limit"]).run(apply)
+        return {"events": applied}
 
-        perform(work)
+    perform(work)
 
 
 if __name__ == "__main__":

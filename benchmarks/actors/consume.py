@@ -89,7 +89,7 @@ def main() -> None:
     wanted = task()
     store, limit, how = new_store(wanted["folder"]), wanted["limit"], wanted["how"]
     with httpx.Client() as http:
-        client = Client(wanted["url"], http)
+        client = Client(wanted["url"], http) if wanted.get("over_httpx") else Client(wanted["url"])
 
         def work(_: object) -> dict[str, Any]:
             if how == "fetched":

@@ -3,7 +3,6 @@
 import time
 from typing import Any
 
-import httpx
 from sqlalchemy import Connection
 
 from benchmarks.actors.consume import new_store
@@ -15,23 +14,22 @@ def main() -> None:
     """Follow until a number of events were seen."""
     wanted = task()
     store, seen = new_store(wanted["folder"]), dict[int, float]()
-    with httpx.Client() as http:
-        client = Client(wanted["url"], http)
-        client.discover()
-        consumer = Consumer(client, store, "benchmark")
+    client = Client(wanted["url"])
+    client.discover()
+    consumer = Consumer(client, store, "benchmark")
 
-        def note(_: Connection, page: PendingPage) -> None:
-            now = time.monotonic()
-            for event in page.events:
-                seen[event.data["id"]] = now
-            if len(seen) >= wanted["events"]:
-                consumer.stop()
+    def note(_: Connection, page: PendingPage) -> None:
+        now = time.monotonic()
+        for event in page.events:
+            seen[event.data["id"]] = now
+        if len(seen) >= wanted["events"]:
+            consumer.stop()
 
-        def work(_: object) -> dict[str, Any]:
-            consumer.run(note)
-            return {"events": len(seen), "seen": seen}
+    def work(_: object) -> dict[str, Any]:
+        consumer.run(note)
+        return {"events": len(seen), "seen": seen}
 
-        perform(work)
+    perform(work)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ CEILING = "COPY of jsonb"
 UNTOUCHED = "consumer, data untouched"
 OBJECTS = "consumer, `event.data`"
 TYPED = "consumer, structs of msgspec"
+OVER_HTTPX = "consumer, `event.data`, over an httpx client"
 PEER = "Python peer"
 REDIS = "Redis Streams, consumer group"
 NATS = "NATS JetStream, pull"
@@ -34,6 +35,7 @@ OURS = {
     OBJECTS: "objects",
     TYPED: "structs",
     "consumer, dataclasses": "dataclasses",
+    OVER_HTTPX: "objects",
     "client alone, no consumer": "fetched",
 }
 
@@ -43,7 +45,8 @@ DECODING = "the consumer takes longest: httpx, the commit, and 2 ms of decoding 
 TEXT = """\
 A publisher over PostgreSQL and a `Consumer.run` to the head, pages of 1,000, one partition. The
 consumer keeps its cursor in SQLite, in a transaction a page, and its handler gets the page and
-touches nothing, or the data of each event, or gets structs or dataclasses. The peer has its own
+touches nothing, or the data of each event, or gets structs or dataclasses. Its client makes its own
+connections; in one row it is given an httpx client. The peer has its own
 server and client. Of Redis, messages are read through redis-py with hiredis, 1,000 at a time,
 decoded by msgspec and acknowledged; of NATS, through nats-py, with one acknowledgement a batch.
 The loop by hand selects the rows above the last id through psycopg, decodes them by `json`, and
@@ -57,7 +60,7 @@ def end_to_end(stage: Stage) -> Result:
     table = stage.table("events_jsonb", "jsonb", stage.events)
     ways: dict[str, Way] = {CEILING: partial(copied, stage, table)}
     for name, how in OURS.items():
-        ways[name] = partial(consumed, stage, table, how)
+        ways[name] = partial(consumed, stage, table, how, over_httpx=name == OVER_HTTPX)
     ways[PEER] = partial(consumed_by_peer, stage, table)
     ways[BY_HAND] = partial(consumed_by_hand, stage, table)
     missing = []
@@ -97,11 +100,12 @@ def end_to_end(stage: Stage) -> Result:
     )
 
 
-def consumed(stage: Stage, table: str, how: str) -> Run:
+def consumed(stage: Stage, table: str, how: str, *, over_httpx: bool) -> Run:
     """Consume a feed."""
     with stage.publisher(table) as (publisher, meters):
         url = f"http://127.0.0.1:{publisher.ready['port']}/{table}"
         task = {"url": url, "how": how, "limit": PAGE, "folder": str(stage.folder)}
+        task["over_httpx"] = over_httpx
         with acting("consume", task) as consumer:
             run = consumer.run(meters)
     assert run.events == stage.events  # noqa: S101 - else it would be no measure

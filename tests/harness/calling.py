@@ -43,7 +43,7 @@ def problem(kind: str, *, status: str = "410 Gone", **members: Any) -> bytes:
 
 def sync_call(url, method="fetch", *arguments, session=None, feed=None, **options) -> Any:
     """Call a method of a client; by default, fetch the first page of partition 0."""
-    with client_of(url, session, **feed or {}) as client:
+    with client_of(url, session or {}, **feed or {}) as client:
         return getattr(client, method)(*_arguments(method, arguments), **options)
 
 

@@ -24,6 +24,7 @@ from zeroeventhub import (
     AsyncConsumer,
     Capacity,
     Client,
+    ConnectionPool,
     Consumer,
     CursorStore,
     Event,
@@ -262,7 +263,7 @@ class Shop:
     @contextmanager
     def pages(self, **options: Any) -> Iterator[Iterator[Any]]:
         """Give the pages of a loop of one's own."""
-        with httpx.Client() as http:
+        with ConnectionPool() as http:
             yield iter(Consumer(Client(self.url, http), self.store, NAME, follow=False, **options))
 
     def page(self, **options: Any) -> Any:
@@ -315,12 +316,16 @@ class Shop:
 
 
 class Running:
-    """A consumer that runs; the options are its own, with `client`, a class, and those of `run`."""
+    """A consumer that runs; the options are its own and those of `run`, with `client` and `http`.
+
+    `client` is a class of clients, and `http` makes what a sync client is given.
+    """
 
     def __init__(self, shop: Shop, apply, options: dict[str, Any]) -> None:
         self._shop = shop
         self._apply = apply
         self._client = options.pop("client", AsyncClient if shop.is_async else Client)
+        self._http = options.pop("http", ConnectionPool)
         names = ("sessions", "handle_signals")
         self._run_options = {name: options.pop(name) for name in names if name in options}
         self._options = options
@@ -333,7 +338,7 @@ class Running:
         if self._shop.is_async:
             asyncio.run(self._run_async())
             return
-        with httpx.Client() as http:
+        with self._http() as http:
             client = self._client(self._shop.url, http)
             self._consumer = self._shop.consumer(client, **self._options)
             self._consumer.run(self._apply, **self._run_options)

@@ -20,6 +20,7 @@ from zeroeventhub import (
     LAST,
     Capacity,
     Client,
+    ConnectionPool,
     Event,
     FeedInfo,
     Observer,
@@ -78,8 +79,8 @@ def mounted(feed, engine=None, *, beside=(), middleware=(), **options):
 
 @contextmanager
 def client_of(url, session=None, **options):
-    """Yield a client of a feed, whose session has options of its own."""
-    with httpx.Client(**session or {}) as http:
+    """Yield a client of a feed, over an httpx client of the session's options if there are any."""
+    with ConnectionPool(timeout=PATIENCE) if session is None else httpx.Client(**session) as http:
         yield Client(url, http, **options)
 
 

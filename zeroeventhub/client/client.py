@@ -3,16 +3,17 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from zeroeventhub.client.connection_pool import ConnectionPool, open_http
+from zeroeventhub.client.connection_pool import ConnectionPool, SentRequest, open_http
 from zeroeventhub.client.exchange import Exchange
 from zeroeventhub.client.redaction import requested
 from zeroeventhub.client.requests import UNREACHED, RequestBuilder
-from zeroeventhub.coroutines import as_blocking
+from zeroeventhub.coroutines import as_blocking, blocking
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import (
     CURSOR_OF_COUNT,
@@ -338,11 +339,34 @@ class Client(RequestBuilder[httpx.Client | ConnectionPool]):
     read_key = as_blocking(AsyncClient.read_key)
     register_progress = as_blocking(AsyncClient.register_progress)
 
-    async def _send(self, request: Exchange) -> Exchange:
-        """Send a request, and read its response."""
+    def begin_fetch(
+        self,
+        partition: int,
+        cursor: str,
+        *,
+        limit: int | None = None,
+        types: TypeFilter | None = None,
+        data_type: Any = None,
+    ) -> "PendingFetch | None":
+        """Request a page whose response is read later; None if the request could not be sent.
+
+        The client has a ConnectionPool, and has discovered the feed. The arguments are those of
+        `fetch`.
+        """
+        assert self._info is not None  # noqa: S101 - as said
+        http: Any = self._http
+        options: dict[str, Any] = {"limit": limit, "types": types, "data_type": data_type}
+        request = self._page_request(self._info, partition, cursor, **options, stop=None, wait=None)
+        try:
+            return PendingFetch(self, request, self._request_on(http, request))
+        except UNREACHED:
+            return None  # the page is requested again, and the error is raised then
+
+    async def _send(self, request: Exchange, sent: SentRequest | None = None) -> Exchange:
+        """Send a request, unless it was sent, and read its response."""
         former = requested.set((self._redaction, request.url))
         try:
-            with self._stream(request) as answer:
+            with self._stream(request, sent) as answer:
                 request.begin(answer)
                 read = answer.is_stream_consumed
                 for chunk in answer.iter_bytes() if read else answer.iter_raw():
@@ -354,17 +378,41 @@ class Client(RequestBuilder[httpx.Client | ConnectionPool]):
             requested.reset(former)
         return request
 
-    def _stream(self, request: Exchange) -> AbstractContextManager[httpx.Response]:
+    def _request_on(self, http: ConnectionPool, request: Exchange) -> SentRequest:
+        headers = {**self._authorization, **request.headers}
+        return http.send(request.method, request.url, headers, request.socket_timeouts)
+
+    def _stream(
+        self, request: Exchange, sent: SentRequest | None
+    ) -> AbstractContextManager[httpx.Response]:
         """Open the response to a request."""
-        http, method, url = self._http, request.method, request.url
+        http = self._http
         if isinstance(http, ConnectionPool):
-            headers = {**self._authorization, **request.headers}
-            return closing(http.send(method, url, headers, request.socket_timeouts))
+            return closing((sent or self._request_on(http, request)).receive())
         return http.stream(
-            method,
-            url,
+            request.method,
+            request.url,
             headers=request.headers,
             extensions={"timeout": request.socket_timeouts},
             follow_redirects=False,
             auth=self._own_auth if http.auth is None else httpx.USE_CLIENT_DEFAULT,
         )
+
+
+@dataclass(frozen=True)
+class PendingFetch:
+    """A page that was requested, and is to be read or closed."""
+
+    _client: Client
+    _request: Exchange
+    _sent: SentRequest
+
+    def page(self) -> Page:
+        """Read the page; see `Client.fetch`."""
+        self._request.deadline.restart()
+        client = self._client
+        return client._read_page(blocking(client._send(self._request, self._sent)))  # noqa: SLF001 - its own
+
+    def close(self) -> None:
+        """Give the page up."""
+        self._sent.close()

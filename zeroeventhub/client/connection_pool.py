@@ -9,9 +9,10 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
-from typing import Any, Self, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 from urllib.request import getproxies
 
 import httpx
@@ -77,8 +78,8 @@ class ConnectionPool:
 
     def send(
         self, method: str, url: str, headers: Mapping[str, str], timeouts: Mapping[str, Any]
-    ) -> httpx.Response:
-        """Send a request; close the response after reading it.
+    ) -> "SentRequest":
+        """Send a request.
 
         Args:
             method: of HTTP.
@@ -87,31 +88,36 @@ class ConnectionPool:
             timeouts: seconds by "connect", "read" and "write", converted to floats at each use.
 
         Raises:
-            httpx.TransportError: the server cannot be reached, or its response is not HTTP.
+            httpx.TransportError: the server cannot be reached.
             TimeoutError: a timeout has passed.
         """
         scheme, _, rest = url.partition("://")
         authority, slash, path = rest.partition("/")
         host, question, query = authority.partition("?")  # of an address without a path
-        origin = scheme, host
         target = f"/{path}" if slash else f"/{question}{query}"
-        sent = [*self.headers.multi_items(), *headers.items()]
+        fields = [*self.headers.multi_items(), *headers.items()]
+        request = _Request((scheme, host), method, target, fields, timeouts)
         with _translating():
-            connection = self._take(origin)
-            response = None
+            connection = self._take(request.origin)
             if connection is not None:
-                # Its server may just have closed it. Every request of a feed may be repeated.
                 with suppress(ConnectionError):
-                    response = connection.exchange(method, target, sent, timeouts)
-            if connection is None or response is None:
-                connection = self._open(origin, float(timeouts["connect"]))
-                response = connection.exchange(method, target, sent, timeouts)
-        fields = [
-            (name.encode("latin-1"), value.encode("latin-1"))
-            for name, value in response.getheaders()
-        ]
-        body = _Body(self, origin, connection, response)
-        return httpx.Response(response.status, headers=fields, stream=body)
+                    connection.send_request(request)
+                    return SentRequest(self, request, connection, may_be_stale=True)
+            return self.send_anew(request)
+
+    def send_anew(self, request: "_Request") -> "SentRequest":
+        """Send a request on a new connection."""
+        scheme, host = request.origin  # with the port
+        seconds = float(request.timeouts["connect"])
+        if scheme == "http":
+            connection = _Connection(host, timeout=seconds)
+        else:
+            if self._tls is None:
+                self._tls = httpx.create_ssl_context()
+            connection = _TLSConnection(host, timeout=seconds, context=self._tls)
+        connection.connect()
+        connection.send_request(request)
+        return SentRequest(self, request, connection, may_be_stale=False)
 
     def _take(self, origin: _Origin) -> "_Connection | None":
         """Return an idle connection that its server has not closed."""
@@ -131,59 +137,78 @@ class ConnectionPool:
         with self._lock:
             self._idle[origin].append((time.monotonic(), connection))
 
-    def _open(self, origin: _Origin, seconds: float) -> "_Connection":
-        scheme, host = origin  # with the port
-        if scheme == "http":
-            connection: _Connection = _Connection(host, timeout=seconds)
-        else:
-            if self._tls is None:
-                self._tls = httpx.create_ssl_context()
-            connection = _TLSConnection(host, timeout=seconds, context=self._tls)
-        connection.connect()
-        return connection
+
+class _Request(NamedTuple):
+    origin: _Origin
+    method: str
+    target: str
+    fields: Sequence[tuple[str, str]]
+    timeouts: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class SentRequest:
+    """A request whose response has not been read yet; close it if it is not to be read."""
+
+    _pool: ConnectionPool
+    _request: _Request
+    _connection: "_Connection"
+    may_be_stale: bool
+
+    def receive(self) -> httpx.Response:
+        """Read the headers of the response; close the response after reading its body.
+
+        Raises:
+            httpx.TransportError: the connection broke, or the response is not HTTP.
+            TimeoutError: a timeout has passed.
+        """
+        request, connection = self._request, self._connection
+        with _translating():
+            try:
+                response = connection.receive(request.timeouts)
+            except ConnectionError:
+                if not self.may_be_stale:
+                    raise
+                # Its server may just have closed it. Every request to a feed may be repeated.
+                return self._pool.send_anew(request).receive()
+        fields = [
+            (name.encode("latin-1"), value.encode("latin-1"))
+            for name, value in response.getheaders()
+        ]
+        body = _Body(self._pool, request.origin, connection, response)
+        return httpx.Response(response.status, headers=fields, stream=body)
+
+    def close(self) -> None:
+        """Give the response up, with its connection."""
+        self._connection.close()
 
 
 class _Connection(HTTPConnection):
     """A connection whose reads each have the time that is left of a response's deadline."""
 
-    def exchange(
-        self,
-        method: str,
-        target: str,
-        headers: Sequence[tuple[str, str]],
-        timeouts: Mapping[str, Any],
-    ) -> HTTPResponse:
-        """Send a request; return its response as soon as the headers have arrived."""
+    def send_request(self, request: _Request) -> None:
+        """Send a request."""
         try:
-            return self._exchange(method, target, headers, timeouts)
+            self.sock.settimeout(float(request.timeouts["write"]))
+            self.putrequest(request.method, request.target, skip_accept_encoding=True)
+            for name, value in request.fields:
+                self.putheader(name, value)
+            self.endheaders()
         except BaseException:
             self.close()
             raise
 
-    def _exchange(
-        self,
-        method: str,
-        target: str,
-        headers: Sequence[tuple[str, str]],
-        timeouts: Mapping[str, Any],
-    ) -> HTTPResponse:
-        sock: socket.socket = self.sock
-        sock.settimeout(float(timeouts["write"]))
-        self.putrequest(method, target, skip_accept_encoding=True)
-        for name, value in headers:
-            self.putheader(name, value)
-        self.endheaders()
+    def receive(self, timeouts: Mapping[str, Any]) -> HTTPResponse:
+        """Return the response as soon as its headers have arrived."""
         self.response_class = lambda sock, **options: _Response(  # type: ignore[assignment]
             _TimedReader(sock, timeouts["read"]),  # type: ignore[arg-type] # `makefile` is enough
             **options,
         )
-        response = self.getresponse()
-        lengths = {*response.headers.get_all("Content-Length", ())}
-        coding = response.headers.get("Transfer-Encoding", "chunked")
-        if len(lengths) > 1 or coding.lower() != "chunked":
-            response.close()
-            raise HTTPException
-        return response
+        try:
+            return self.getresponse()
+        except BaseException:
+            self.close()
+            raise
 
 
 class _TLSConnection(HTTPSConnection, _Connection):
@@ -191,7 +216,15 @@ class _TLSConnection(HTTPSConnection, _Connection):
 
 
 class _Response(HTTPResponse):
-    """A response whose interim responses, such as early hints, are all skipped."""
+    """A response of one length, whose interim responses, such as early hints, are skipped."""
+
+    def begin(self) -> None:
+        """Read the headers."""
+        super().begin()
+        lengths = {*self.headers.get_all("Content-Length", ())}
+        coding = self.headers.get("Transfer-Encoding", "chunked")
+        if len(lengths) > 1 or coding.lower() != "chunked":
+            raise HTTPException
 
     def _read_status(self) -> tuple[str, int, str]:
         version, status, reason = super()._read_status()  # type: ignore[misc] # it has no type

@@ -38,16 +38,19 @@ class Deadline:
         self._limits = limits
         self._wait = wait
         self._timeout = math.inf if timeout is None else timeout
-        self._end = monotonic() + limits.seconds + wait
-        self._moment = self._end
         self._begun = 0.0
         self._received = 0
+        self._end = self._moment = monotonic() + limits.seconds + wait
+
+    def restart(self) -> None:
+        """Count the time from now on."""
+        self._end = self._moment = monotonic() + self._limits.seconds + self._wait
 
     def receive(self, count: int) -> None:
         """Count received bytes of the body; call it with 0 when the headers have arrived.
 
         Raises:
-            TimeoutError: the read took longer than the caller's timeout.
+            TimeoutError: the read took longer than the caller's timeout, or no time is left.
         """
         if not count:
             self._begun = monotonic()
@@ -58,6 +61,8 @@ class Deadline:
         asked, self.asked = self.asked, None
         if asked is not None and monotonic() - asked > self._timeout:
             raise TimeoutError("timed out")
+        if count and monotonic() > self._moment:
+            raise TimeoutError(self.reason)
 
     @property
     def left(self) -> float:
@@ -218,8 +223,6 @@ class Exchange:
             self._document.clear()
             return False
         self.deadline.receive(len(chunk))
-        if self.deadline.left < 0:
-            raise TimeoutError(self.deadline.reason)
         return True
 
     @property

@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 import httpx
 
+from zeroeventhub.client.connection_pool import ConnectionPool
 from zeroeventhub.client.exchange import Exchange
 from zeroeventhub.client.redaction import Redaction, bare
 from zeroeventhub.coroutines import settled
@@ -38,7 +39,6 @@ from zeroeventhub.wire.ndjson import PageDecoder
 from zeroeventhub.wire.problem import error_of, problem_in, seconds_in
 
 if TYPE_CHECKING:
-    from zeroeventhub.client.connection_pool import ConnectionPool
     from zeroeventhub.wire.arrow import ArrowPage
 
 _LONGEST_WAIT = 999_999
@@ -91,6 +91,8 @@ class RequestBuilder(Generic[_Http]):
                 f"{type(http).__name__}."
             )
         self._http: _Http = http
+        self.sends_ahead = isinstance(http, ConnectionPool)
+        """Whether `Client.begin_fetch` can be used: httpx reads at once what it has requested."""
         try:
             given = httpx.URL(url)
         except (httpx.InvalidURL, UnicodeError):
@@ -237,8 +239,9 @@ class RequestBuilder(Generic[_Http]):
 
     def _with_parameters(self, address: str, parameters: Mapping[str, str | int]) -> str:
         """Add parameters to an address; they take precedence over those of the feed's URL."""
-        pairs = [pair for pair in self._own_parameters if pair[0] not in parameters]
-        pairs += parameters.items()
+        pairs: list[tuple[str, str | int]] = [*parameters.items()]
+        if self._own_parameters:
+            pairs += [pair for pair in self._own_parameters if pair[0] not in parameters]
         return f"{address}?{urlencode(pairs)}"
 
     def _expect_extension(self, info: FeedInfo, extension: str) -> None:

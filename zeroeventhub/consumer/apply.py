@@ -328,7 +328,8 @@ class PageTransactions:
                 self.hint,
             )
             transaction.call(partial(self._handler.call, transaction, *content))
-            self.hint.learn(events)
+            if self.hint.data_type is None:
+                self.hint.learn(events)
         return tally
 
     def _redo(self, step: Redeliver, letter: DeadLetter, transaction: Transaction) -> bool:

@@ -17,6 +17,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
+from zeroeventhub.client.client import Client, PendingFetch
 from zeroeventhub.consumer.config import Config
 from zeroeventhub.consumer.event_insert import prepare_rows
 from zeroeventhub.consumer.page import DecodeHint
@@ -29,14 +30,19 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
+WORTH_A_THREAD = 0.002
+"""Seconds of waiting for a page from which a thread fetches the next one ahead.
+
+If the feed answers faster, passing pages between threads costs more than it saves.
+"""
+
+LONG_APPLY = 1.0
+"""Seconds of applying a page from which a thread reads the next one meanwhile: a publisher gives up
+a response of which its reader takes nothing."""
+
+
 class Prefetcher:
-    """Fetch and decode pages, one of them ahead of time; `hint` is how their data is decoded.
-
-    Attributes:
-        waits: seconds that the feed took to answer; decays until it is measured again.
-    """
-
-    waits = math.inf
+    """Fetch and decode pages, one of them ahead of time; `hint` is how their data is decoded."""
 
     def __init__(self, config: Config, hint: DecodeHint) -> None:
         self._config = config
@@ -47,10 +53,12 @@ class Prefetcher:
         """Return whether the page of a step is being fetched, or has been."""
         return step == self._step
 
-    async def _fetch(self, step: Fetch) -> Page:
+    async def _fetch(self, step: Fetch, pending: PendingFetch | None = None) -> Page:
         config, hint, started = self._config, self._hint, time.monotonic()
         page: Page = await settled(
-            config.client.fetch(
+            pending.page()
+            if pending is not None
+            else config.client.fetch(
                 step.partition,
                 step.cursor,
                 limit=config.limit,
@@ -67,7 +75,10 @@ class Prefetcher:
 
 
 class ThreadPrefetcher(Prefetcher):
-    """Fetch ahead in a separate thread; fetch any other page in the caller's thread.
+    """Fetch ahead: request a page early, and read its response when it is asked for.
+
+    A separate thread reads it instead where rows can be prepared while the database works, where
+    pages take long to apply, and where the client cannot send a request ahead.
 
     If `ends_process`, the process ends when the consumer is stopped. Its readers then leave a
     request in the separate thread, where long polls are sent as well.
@@ -77,6 +88,10 @@ class ThreadPrefetcher(Prefetcher):
         super().__init__(config, hint)
         self._ends_process = ends_process
         self._is_cancelled = False
+        self._pending: PendingFetch | None = None
+        self._fetched_at = math.inf
+        self._longest = 0.0  # seconds that pages took to apply; decays
+        self._waits = math.inf  # seconds that the feed took to answer; decays until measured again
         self._orders: SimpleQueue[tuple[Fetch, Context] | None] = SimpleQueue()
         self._answers: SimpleQueue[Page | BaseException] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -86,7 +101,22 @@ class ThreadPrefetcher(Prefetcher):
         if step == self._step:
             return
         if self._step is not None:
-            self._answers.get()  # wait for the page being fetched, so that memory is bounded
+            self._give_up()
+        config, client = self._config, self._config.client
+        can_send = isinstance(client, Client) and client.sends_ahead
+        if can_send and self._hint.form is None and self._longest < LONG_APPLY:
+            self._pending = client.begin_fetch(
+                step.partition,
+                step.cursor,
+                limit=config.limit,
+                types=config.types,
+                data_type=self._hint.data_type,
+            )
+            self._step = None if self._pending is None else step
+        elif self._waits > WORTH_A_THREAD or self._hint.form is not None:
+            self._start_thread(step)
+
+    def _start_thread(self, step: Fetch) -> None:
         if self._thread is None:
             name = f"{threading.current_thread().name}, ahead"
             self._thread = threading.Thread(target=self._work, name=name, daemon=True)
@@ -96,28 +126,32 @@ class ThreadPrefetcher(Prefetcher):
 
     async def fetch(self, step: Fetch) -> Page:
         """Return the page of a step, or raise its error; it may have been fetched ahead."""
-        if step.wait and self._ends_process:
-            await self.start(step)
-            if self._is_cancelled:
-                raise Stopped
-        known, self._step = self._step, None
-        if known is not None:
-            answer = self._answers.get()
-            if known == step:
-                if isinstance(answer, Page):
-                    # A fetch ahead is not measured, as threads wait for each other. Decay, so that
-                    # a fetch in this thread measures again soon.
-                    self.waits *= 0.9
-                    return answer
-                try:
-                    raise answer
-                finally:
-                    del answer  # else the error and its traceback would keep each other in memory
-            del answer
-        started = time.monotonic() - time.thread_time()
-        page = await self._fetch(step)
-        self.waits = time.monotonic() - time.thread_time() - started
-        return page
+        self._longest = max(self._longest * 0.9, time.monotonic() - self._fetched_at)
+        if step.wait and self._ends_process and step != self._step:
+            self._give_up()
+            self._start_thread(step)
+        if self._is_cancelled:
+            raise Stopped
+        if step != self._step:
+            if self._step is not None:
+                self._give_up()
+            started = time.monotonic() - time.thread_time()
+            page = await self._fetch(step)
+            self._fetched_at = time.monotonic()
+            self._waits = self._fetched_at - time.thread_time() - started
+            return page
+        pending, self._step, self._pending = self._pending, None, None
+        answer = await self._fetch(step, pending) if pending is not None else self._answers.get()
+        self._fetched_at = time.monotonic()
+        if isinstance(answer, Page):
+            # A fetch ahead is not measured, as threads wait for each other. Decay, so that a fetch
+            # in this thread measures again soon.
+            self._waits *= 0.9
+            return answer
+        try:
+            raise answer
+        finally:
+            del answer  # else the error and its traceback would keep each other in memory
 
     def cancel(self) -> None:
         """Stop waiting for the separate thread, if the process ends; it cannot be cancelled."""
@@ -125,14 +159,20 @@ class ThreadPrefetcher(Prefetcher):
             self._is_cancelled = True
             self._answers.put(Stopped())
 
+    def _give_up(self) -> None:
+        """Drop the page that is fetched ahead; wait for it in a thread, to bound the memory."""
+        pending, step, self._pending, self._step = self._pending, self._step, None, None
+        if pending is not None:
+            pending.close()
+        elif step is not None:
+            self._answers.get()
+
     async def drop(self) -> None:
         """Drop the page fetched ahead, and end the thread."""
         if self._is_cancelled:
             await self.close()
             return
-        if self._step is not None:
-            self._step = None
-            self._answers.get()
+        self._give_up()
         if self._thread is not None:
             self._orders.put(None)
             self._thread.join()
@@ -140,7 +180,9 @@ class ThreadPrefetcher(Prefetcher):
 
     async def close(self) -> None:
         """Let the thread end after its present request."""
-        self._step = None
+        if self._pending is not None:
+            self._pending.close()
+        self._step = self._pending = None
         self._orders.put(None)
 
     def _work(self) -> None:

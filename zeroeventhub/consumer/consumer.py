@@ -25,12 +25,6 @@ from zeroeventhub.consumer.store_session import carry_out, in_store
 from zeroeventhub.coroutines import blocking, next_step, settled
 from zeroeventhub.errors import ConfigurationError, ZeroEventHubError
 
-WORTH_READING_AHEAD = 0.002
-"""Seconds of waiting for a page from which a loop fetches the next one ahead.
-
-If the feed answers faster, passing pages between threads costs more than it saves.
-"""
-
 _AnyClient = TypeVar("_AnyClient", Client, AsyncClient)
 
 
@@ -120,7 +114,7 @@ class _Consumer(Config, Generic[_AnyClient]):
                     if reporter.is_due:
                         await reporter.report()
                     if isinstance(step, Deliver):
-                        if step.ahead is not None and prefetcher.waits > WORTH_READING_AHEAD:
+                        if step.ahead is not None:
                             await prefetcher.start(step.ahead)
                         page = step.page
                         yield kind(step.partition, page.events, page.cursor, step.place, self, hint)

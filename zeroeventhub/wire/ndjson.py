@@ -373,20 +373,27 @@ class PageDecoder:
         # A publisher may leave out the last newline; a line that was cut is not a whole object.
         if is_whole and not body.endswith(b"\n") and _is_object(body[body.rfind(b"\n") + 1 :]):
             body += b"\n"
-        if (plain := self._plain(body)) is not None:
-            return plain
-        lines = self._at_once(body, _decode_lines)
-        found = self._settle(self._one_by_one(body) if lines is None else lines)
-        checkpoint = found.checkpoint
-        if checkpoint is None:
-            raise found.error or CutPage("The page ended before its checkpoint: read it again.")
-        text = body
-        if lines is None or found.tail:
-            text = b"\n".join(body.split(b"\n", found.upto)[:-1])
-        # Events followed this checkpoint, so the next page has them.
-        return _page(found.lines, text, None, checkpoint, is_last=not found.tail)
+        found, is_last = self._plain(body), True
+        if found is None:
+            lines = self._at_once(body, _decode_lines)
+            settled = self._settle(self._one_by_one(body) if lines is None else lines)
+            if settled.checkpoint is None:
+                error = CutPage("The page ended before its checkpoint: read it again.")
+                raise settled.error or error
+            text, is_last = body, not settled.tail
+            if lines is None or settled.tail:
+                text = b"\n".join(body.split(b"\n", settled.upto)[:-1])
+            found = PageEvents(settled.lines, text, None), settled.checkpoint
+        events, checkpoint = found
+        return Page(
+            events,
+            checkpoint.cursor,
+            # Events followed this checkpoint, so the next page has them.
+            caught_up=is_last and bytes(checkpoint.caught_up) == b"true",
+            stop_reached=bytes(checkpoint.stop_reached) == b"true",
+        )
 
-    def _plain(self, body: bytes) -> Page | None:
+    def _plain(self, body: bytes) -> tuple[PageEvents, Any] | None:
         """Decode events with data alone and one checkpoint at the end; None for any other page."""
         end = body.rfind(b"\n", 0, -1) + 1
         try:
@@ -400,7 +407,7 @@ class PageDecoder:
             lines = self._at_once(body, _plain_decoder(data_type), end)
             if lines is not None:
                 _expect_cursor(checkpoint.cursor)
-                return _page(lines, body, data_type, checkpoint, is_last=True)
+                return PageEvents(lines, body, data_type), checkpoint
         return None
 
     def _at_once(
@@ -466,18 +473,6 @@ class PageDecoder:
         except PageTooLarge as too_large:
             error = too_large
         return _Settled(settled, tail, checkpoint, count, error)
-
-
-def _page(
-    lines: _Decoded, text: bytes, data_type: Any, checkpoint: _Line, *, is_last: bool
-) -> Page:
-    """Make a page of decoded lines; `is_last` if no event followed the checkpoint."""
-    return Page(
-        PageEvents(lines, text, data_type),
-        str(checkpoint.cursor),
-        caught_up=is_last and bytes(checkpoint.caught_up) == b"true",
-        stop_reached=bytes(checkpoint.stop_reached) == b"true",
-    )
 
 
 class _Settled(NamedTuple):

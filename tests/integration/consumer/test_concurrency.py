@@ -6,6 +6,7 @@ import weakref
 from collections import Counter
 from itertools import accumulate
 
+import httpx
 import pytest
 from harness.deliveries import (
     Inside,
@@ -177,7 +178,7 @@ def test_memory_holds_two_pages_for_each_partition_that_is_worked_on(either_shop
 
     client = counted(AsyncClient if shop.is_async else Client, held)
     options = {"concurrency": concurrency, "limit": 2, "failures": Failures(tries=2)}
-    filled(shop).run(often_fail, client=client, **options)
+    filled(shop).run(often_fail, client=client, http=httpx.Client, **options)
     assert sorted(shop.landed()) == list(range(20))
     # On each page they are counted anew.
     assert set(shop.observer["failed"]) == {("ZeroDivisionError", 1)}
@@ -213,8 +214,9 @@ def test_page_that_is_on_its_way_is_waited_for(sync_shop):
     shop, answered = filled(sync_shop, 6, 1), []
 
     def slow(cursor, _):
+        # A thread fetches ahead of a feed that takes its time.
+        threading.Event().wait(0.2)
         if cursor != "_first":
-            threading.Event().wait(0.2)
             answered.append(cursor)
 
     def stop(connection, page):
@@ -223,9 +225,27 @@ def test_page_that_is_on_its_way_is_waited_for(sync_shop):
         running.ask_to_stop()
 
     shop.feed.on_read = slow
-    running = Running(shop, stop, {"follow": True, "limit": 2})
+    running = Running(shop, stop, {"follow": True, "limit": 2, "http": httpx.Client})
     running.run()
     assert (answered, shop.landed()) == (["2"], [0, 1])
+
+
+def test_page_that_was_requested_ahead_is_given_up(sync_shop):
+    """A run that is stopped does not wait for the response to a request that was sent ahead."""
+    shop, answer = filled(sync_shop, 6, 1), threading.Event()
+    shop.feed.on_read = lambda cursor, _: cursor == "_first" or answer.wait(DEADLINE)
+
+    def stop(connection, page):
+        write_page(connection, page)
+        until(lambda: (0, "2") in shop.feed.asked, "the next page is asked for")
+        running.ask_to_stop()
+
+    running = Running(shop, stop, {"follow": True, "limit": 2})
+    try:
+        running.run()
+    finally:
+        answer.set()
+    assert shop.landed() == [0, 1]
 
 
 def test_page_that_is_on_its_way_is_given_up_by_a_task(async_shop):

@@ -4,17 +4,22 @@ import sys
 import threading
 from pathlib import Path
 
+import httpx
+import pytest
+
 import zeroeventhub
+from zeroeventhub import ConnectionPool
 
 PACKAGE = Path(zeroeventhub.__file__).parent
 ROOMS = ("client/", "consumer/", "databases/", "protocol.py", "wire/")
 CONSUMER = tuple(f"{PACKAGE}/{room}" for room in ROOMS)
 """What the consumer's half is made of; the publisher's runs in the same process."""
 
-FUNCTIONS, FILES = 45, 12
 
-
-def test_page_passes_through_few_functions_and_files(sync_shop):
+@pytest.mark.parametrize(
+    ("http", "functions", "files"), [(httpx.Client, 45, 12), (ConnectionPool, 66, 13)]
+)
+def test_page_passes_through_few_functions_and_files(sync_shop, http, functions, files):
     """From the feed to the commit, with its data decoded, a page takes few calls into few files."""
     passed, pages = set(), []
 
@@ -33,10 +38,10 @@ def test_page_passes_through_few_functions_and_files(sync_shop):
     sys.setprofile(note)
     threading.setprofile(note)
     try:
-        sync_shop.run(apply, limit=10)
+        sync_shop.run(apply, limit=10, http=http)
     finally:
         sys.setprofile(before[0])
         threading.setprofile(before[1])
     assert len(pages) == 20
-    assert len(passed) <= FUNCTIONS
-    assert len({file for file, _ in passed}) <= FILES
+    assert len(passed) <= functions
+    assert len({file for file, _ in passed}) <= files
