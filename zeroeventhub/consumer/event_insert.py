@@ -21,14 +21,14 @@ from sqlalchemy.schema import CreateTable
 
 from zeroeventhub.databases.bulk_insert import (
     ABSENT,
-    Batch,
     ColumnForm,
+    Insertion,
     TableForm,
     Unfit,
-    bind,
     converted,
-    insert_batch,
     insert_columns,
+    insertion,
+    is_translated,
     table_form,
 )
 from zeroeventhub.databases.statements import document, fine_moment
@@ -59,34 +59,37 @@ def insert_events(
         ProtocolError: the data of an event does not fit the table.
         ConfigurationError: a row that `row` has made does not fit it.
     """
-    form = table_form(table, connection.dialect)
-    batches = events.prepared.get(form) if isinstance(events, PageEvents) and not row else None
-    for batch in batches or _batches(form, table, events, row):
-        insert_batch(connection, form, batch)
+    form, by_name = table_form(table, connection.dialect), is_translated(connection)
+    insertions = None
+    if isinstance(events, PageEvents) and row is None and not by_name:
+        insertions = events.prepared.get(form)
+    for insert in insertions or _insertions(form, events, row, by_name=by_name):
+        insert(connection)
 
 
 def prepare_rows(form: TableForm, events: PageEvents) -> None:
     """Make the rows of a page ahead of time; if one does not fit, make none."""
     with suppress(ProtocolError):
-        events.prepared[form] = list(_batches(form, form.table, events, None))
+        events.prepared[form] = list(_insertions(form, events))
 
 
-def _batches(
+def _insertions(
     form: TableForm,
-    table: Table,
     events: Sequence[Event],
-    row: Callable[[Event], Mapping[str, Any]] | None,
-) -> Iterator[Batch]:
-    """Yield rows in the driver's form, in runs that leave out the same columns."""
+    row: Callable[[Event], Mapping[str, Any]] | None = None,
+    *,
+    by_name: bool = False,
+) -> Iterator[Insertion]:
+    """Yield what inserts rows, in runs that leave out the same columns."""
+    table, is_made = form.table, row is not None
     rows = _read(form, table, events) if row is None else _made(form, table, events, row)
     for first, forms, run in _alike(form, rows):
         try:
-            converts = [one.from_json if row is None else one.from_python for one in forms]
+            converts = [one.from_python if is_made else one.from_json for one in forms]
             values = converted(forms, converts, run)
-            yield bind(form, forms, values, are_exact=row is None)
+            yield insertion(form, forms, values, are_exact=not is_made, by_name=by_name)
         except Unfit as error:
-            number = first + error.place
-            raise _refusal(table, number, str(error), is_made=row is not None) from None
+            raise _refusal(table, first + error.place, str(error), is_made=is_made) from None
 
 
 def _read(form: TableForm, table: Table, events: Sequence[Event]) -> _Rows:

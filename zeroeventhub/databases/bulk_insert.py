@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -115,6 +115,8 @@ class ColumnForm:
 
 _Rows: TypeAlias = list[tuple[Any, ...]]
 
+Insertion: TypeAlias = Callable[[Connection], object]
+
 
 class Unfit(Exception):  # noqa: N818 - named for what happened
     """Raised for a value that a column does not take, with the index of its row."""
@@ -190,6 +192,7 @@ class TableForm:
 
     Attributes:
         table: the table.
+        dialect: the database that it is in.
         columns: the columns by name, without those that the database computes.
         optional: the indexes of the columns whose own default a row may leave to the database.
         model: the struct as which the data of an event is decoded, with a field per column.
@@ -198,6 +201,7 @@ class TableForm:
 
     def __init__(self, table: Table, dialect: Dialect) -> None:
         self.table = table
+        self.dialect = dialect
         self.columns: Mapping[str, ColumnForm] = {
             column.name: ColumnForm.of(column, dialect)
             for column in table.columns
@@ -261,22 +265,6 @@ def table_form(table: Table, dialect: Dialect) -> TableForm:
     return TableForm(table, dialect)
 
 
-class Batch(NamedTuple):
-    """Rows that have values for the same columns.
-
-    Attributes:
-        forms: the forms of these columns, in the order of the table.
-        values: rows of values as SQLAlchemy takes them, with JSON as text.
-        rows: the same as the database's driver takes them.
-        csv: the same as PostgreSQL's COPY takes them; None if they have no such form.
-    """
-
-    forms: tuple[ColumnForm, ...]
-    values: _Rows
-    rows: _Rows
-    csv: bytes | None
-
-
 def insert_columns(
     connection: Connection, table: Table, columns: Mapping[str, Sequence[Any]]
 ) -> None:
@@ -290,47 +278,53 @@ def insert_columns(
     names = sorted(columns, key=list(form.columns).index)
     forms = tuple(form.columns[name] for name in names)
     values = list(zip(*(columns[name] for name in names), strict=True))
-    insert_batch(connection, form, bind(form, forms, values, are_exact=False))
+    if values:
+        by_name = is_translated(connection)
+        insertion(form, forms, values, are_exact=False, by_name=by_name)(connection)
 
 
-def bind(
-    form: TableForm, forms: tuple[ColumnForm, ...], values: _Rows, *, are_exact: bool
-) -> Batch:
-    """Convert rows of values for some columns to those that the database's driver takes.
+def is_translated(connection: Connection) -> bool:
+    """Return whether a connection names tables otherwise than they were declared."""
+    return bool(connection.get_execution_options().get("schema_translate_map"))
+
+
+def insertion(
+    form: TableForm,
+    forms: tuple[ColumnForm, ...],
+    values: _Rows,
+    *,
+    are_exact: bool,
+    by_name: bool = False,
+) -> Insertion:
+    """Return the function that inserts rows of values for some columns, at least one row.
+
+    It raises DBAPIError if the database does not take a row, and keeps no value that it does not
+    need, as rows are made while others are inserted.
 
     Args:
         form: the form of the table.
         forms: the forms of the columns.
         values: the rows as SQLAlchemy takes them, but JSON as text.
         are_exact: whether each value is of its column's type, as if it was decoded from JSON.
+        by_name: whether SQLAlchemy makes the statement, as where it translates the table's name.
 
     Raises:
         Unfit: a column does not take a value.
     """
-    rows = converted(forms, [one.bind for one in forms], values)
-    copies = are_exact and form.is_copied and all(one.is_text for one in forms)
-    return Batch(forms, values, rows, _csv(rows) if copies and rows else None)
-
-
-def insert_batch(connection: Connection, form: TableForm, batch: Batch) -> None:
-    """Insert rows; DBAPIError is raised if the database does not take one."""
-    if not batch.rows:
-        return
-    dialect, chosen = connection.dialect, batch.forms
-    left_out = [one for one in form.columns.values() if one not in chosen]
-    is_complete = all(one.column.default is None for one in left_out)
-    # The text of a statement names the table as it was declared.
-    is_complete &= not connection.get_execution_options().get("schema_translate_map")
-    if is_complete and form.is_copied and all(one.is_plain for one in chosen):
-        columns = [one.column for one in chosen]
-        database_of(dialect).copy(connection, columns, batch.rows, batch.csv)
-    elif is_complete and dialect.positional:
-        connection.exec_driver_sql(_text(chosen, dialect), batch.rows)
-    else:
-        # For named parameters, or defaults that SQLAlchemy computes.
-        names = [one.column.key for one in chosen]
-        each = [dict(zip(names, row, strict=True)) for row in batch.values]
-        connection.execute(_statement(chosen, dialect), each)
+    dialect, rows = form.dialect, converted(forms, [one.bind for one in forms], values)
+    left_out = [one for one in form.columns.values() if one not in forms]
+    # The text of a statement has no defaults that SQLAlchemy computes.
+    by_name |= any(one.column.default is not None for one in left_out)
+    if form.is_copied and not by_name and all(one.is_plain for one in forms):
+        copied = _csv(rows) if are_exact and all(one.is_text for one in forms) else rows
+        columns = [one.column for one in forms]
+        return partial(database_of(dialect).copy, columns=columns, rows=copied)
+    if dialect.positional and not by_name:
+        text = _text(forms, dialect)
+        return partial(Connection.exec_driver_sql, statement=text, parameters=rows)
+    names = [one.column.key for one in forms]
+    each = [dict(zip(names, row, strict=True)) for row in values]
+    return partial(Connection.execute, statement=_statement(forms, dialect), parameters=each)
 
 
 def _statement(chosen: Sequence[ColumnForm], dialect: Dialect) -> Insert:

@@ -129,17 +129,15 @@ class Database(ABC):
         self,
         connection: Connection,
         columns: Sequence[Column[Any]],
-        rows: Sequence[Sequence[Any]],
-        csv: bytes | None,
+        rows: Sequence[Sequence[Any]] | bytes,
     ) -> None:
         """Insert many rows at once; see `copies`.
 
         Args:
             connection: in the transaction that the rows are to be part of.
             columns: the columns of the values.
-            rows: values as the driver takes them.
-            csv: the same as CSV in UTF-8, in which `null` is NULL and a backslash escapes quotes
-                and itself; None if they have no such form.
+            rows: values as the driver takes them, or CSV in UTF-8, in which `null` is NULL and a
+                backslash escapes quotes and itself.
         """
         raise NotImplementedError
 

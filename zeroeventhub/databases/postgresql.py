@@ -112,14 +112,13 @@ class PostgreSQL(Database):
         self,
         connection: Connection,
         columns: Sequence[Column[Any]],
-        rows: Sequence[Sequence[Any]],
-        csv: bytes | None,
+        rows: Sequence[Sequence[Any]] | bytes,
     ) -> None:
         statement = _copy_statement(tuple(columns), connection.dialect)
         arguments: tuple[Any, ...] = (statement, "write_row", rows)
-        if csv is not None:
+        if isinstance(rows, bytes):
             statement += r" (FORMAT csv, NULL 'null', ESCAPE E'\\', ENCODING 'UTF8')"
-            arguments = (statement, "write", [csv])
+            arguments = (statement, "write", [rows])
         if not connection.in_transaction():
             connection.begin()  # as SQLAlchemy does at the first of its own statements
         driver: Any = connection.connection.dbapi_connection
