@@ -86,6 +86,8 @@ class ColumnForm:
         convert = _in_utc if is_moment else None
         plain = not kind._has_bind_expression  # noqa: SLF001 - no public attribute has it
         form, bind = _form(column.type), kind.bind_processor(dialect)
+        if form is int:
+            form = database.whole_number
         if bind is None and form in _SHOWN and database.copies(dialect):
             bind = _shown
         from_python = convert
@@ -350,7 +352,8 @@ def _csv(rows: _Rows) -> bytes:
     Without its brackets, a row of JSON is one of CSV in which a backslash escapes quotes and
     itself; JSON's other escapes are replaced by their characters.
     """
-    lines: bytes = _encode_lines(rows)[1:-2].replace(b"]\n[", b"\n")
+    # Split and joined, as `replace` searches twice.
+    lines = b"\n".join(_encode_lines(rows)[1:-2].split(b"]\n["))
     if b"\\" in lines and b"\\" in lines.replace(rb"\\", b"").replace(rb"\"", b""):
         return _ESCAPED.sub(_unescaped, lines)
     return lines

@@ -49,6 +49,7 @@ class Database(ABC):
         adds_constraints: whether a constraint can be added to a table.
         keeps_zones: whether a column of times with zones stores the zone of each.
         takes_booleans: whether its driver takes Python's, whatever SQLAlchemy says.
+        whole_number: the type as which JSON's whole numbers are decoded.
         makes_json: whether it makes the JSON of most events itself, by the functions of PostgreSQL
             in `JsonForm.text`.
         joins_rows: whether a page is quicker to read as one text, as each row costs the driver
@@ -76,6 +77,7 @@ class Database(ABC):
     adds_constraints = True
     keeps_zones = False
     takes_booleans = False
+    whole_number: Any = int
     makes_json = False
     joins_rows = False
     unix_time: str

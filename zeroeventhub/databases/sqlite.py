@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Annotated, Any
 
+from msgspec import Meta
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -69,6 +70,8 @@ class SQLite(Database):
     indexes_expressions = True
     adds_constraints = False
     takes_booleans = True
+    # Its driver raises OverflowError for any other, which names neither event nor column.
+    whole_number = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
     # Python's driver acquires and releases the interpreter's lock for each row.
     joins_rows = True
     # unixepoch('subsec') needs SQLite 3.42.

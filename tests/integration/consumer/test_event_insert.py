@@ -8,9 +8,11 @@ import pytest
 from harness.landed import inserted, orders, small, stamped, stored
 from sqlalchemy import Text, cast, select, text
 
-from zeroeventhub import Event
-from zeroeventhub.consumer.event_insert import LandingTable, insert_events
+from zeroeventhub import Event, Page
+from zeroeventhub.consumer.event_insert import LandingTable, insert_events, prepare_rows
+from zeroeventhub.databases.bulk_insert import table_form
 from zeroeventhub.errors import ConfigurationError, ProtocolError
+from zeroeventhub.wire.ndjson import PageDecoder, encode_page
 
 # SQLite has no decimal numbers, as SQLAlchemy says.
 
@@ -83,6 +85,8 @@ REFUSED = [
     (b'"secret"', "Expected `object`"),
     (b'{"id":8}', "missing required field `customer`"),
     (b'{"id":"secret","customer":"a"}', "Expected `int"),
+    (b'{"id":9223372036854775808,"customer":"a"}', r"Expected `int.* <= .* at `\$.id`"),
+    (b'{"id":-123456789012345678901,"customer":"a"}', r"Expected `int.* >= .* at `\$.id`"),
     (b'{"customer":"a","placed":"secret"}', "Invalid RFC3339"),
     (b'{"customer":"a","order":5}', "column 'order'"),
 ]
@@ -133,6 +137,21 @@ def test_row_that_does_not_fit_is_a_mistake_of_its_maker(sqlite, row, reason):
         insert_events(connection, orders, [Event(b"1")], lambda _: row)
     assert "event 1 of the page" in str(refused.value)
     assert "secret" not in str(refused.value)
+
+
+def test_rows_made_ahead_go_where_the_connection_has_the_table(sqlite):
+    """Rows made ahead for a table do not miss the other schema that a connection knows it in."""
+    body = encode_page(Page([Event(b'{"n":1}')], "1"))
+    form = table_form(small, sqlite.dialect)
+    decoder = PageDecoder(0, data_type=form.model)
+    decoder.feed(body)
+    events = decoder.page().events
+    prepare_rows(form, events)
+    with sqlite.connect().execution_options(schema_translate_map={None: "aside"}) as connection:
+        connection.exec_driver_sql("ATTACH ':memory:' AS aside")
+        small.create(connection)
+        insert_events(connection, small, events)
+        assert connection.exec_driver_sql("SELECT n FROM aside.small").all() == [(1,)]
 
 
 CLOUD_EVENT = {
