@@ -147,6 +147,7 @@ def test_rows_made_ahead_go_where_the_connection_has_the_table(sqlite):
     decoder.feed(body)
     events = decoder.page().events
     prepare_rows(form, events)
+    small.create(sqlite)
     with sqlite.connect().execution_options(schema_translate_map={None: "aside"}) as connection:
         connection.exec_driver_sql("ATTACH ':memory:' AS aside")
         small.create(connection)
