@@ -1,6 +1,5 @@
 """A billing service that follows the shop's orders, each exactly once."""
 
-import httpx
 from sqlalchemy import create_engine, text
 
 from zeroeventhub import Client, Consumer, CursorStore
@@ -11,7 +10,7 @@ with engine.begin() as connection:
     store.create_tables(connection)
     connection.execute(text("CREATE TABLE IF NOT EXISTS invoices (customer TEXT, amount NUMERIC)"))
 
-for page in Consumer(Client("http://127.0.0.1:8000/orders", httpx.Client()), store, "billing"):
+for page in Consumer(Client("http://127.0.0.1:8000/orders"), store, "billing"):
     with engine.begin() as connection:
         page.commit(connection)
         for event in page.events:

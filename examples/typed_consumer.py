@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import httpx
 from sqlalchemy import create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
@@ -41,7 +40,6 @@ with engine.begin() as connection:
     store.create_tables(connection)
     Base.metadata.create_all(connection)
 
-with httpx.Client() as http:
-    client = Client("http://127.0.0.1:8000/orders", http)
-    consumer = Consumer(client, store, "billing", failures=Failures(then="set-aside"))
-    consumer.run(invoice, handle_signals=True)
+client = Client("http://127.0.0.1:8000/orders")
+consumer = Consumer(client, store, "billing", failures=Failures(then="set-aside"))
+consumer.run(invoice, handle_signals=True)

@@ -2,7 +2,6 @@
 
 import logging
 
-import httpx
 from flights import add_up
 from sqlalchemy import Column, Connection, Integer, MetaData, String, Table, create_engine
 
@@ -24,10 +23,9 @@ def consume(database: str, url: str) -> None:
     """Follow the departures until killed."""
     logging.disable(logging.WARNING)  # of a publisher that was killed
     store = CursorStore(create_engine(database))
-    with httpx.Client() as http:
-        Consumer(
-            Client(url, http), store, "departures_by_carrier", poll_interval=0.05, lease=LEASE
-        ).run(count, handle_signals=True)
+    options: dict = {"poll_interval": 0.05, "lease": LEASE}
+    consumer = Consumer(Client(url), store, "departures_by_carrier", **options)
+    consumer.run(count, handle_signals=True)
 
 
 def count(connection: Connection, page: PendingPage) -> None:

@@ -2,7 +2,6 @@
 
 import os
 
-import httpx
 from sqlalchemy import Engine, create_engine
 
 from zeroeventhub import Client, CursorStore
@@ -23,4 +22,4 @@ def opened(database: str) -> tuple[Engine, CursorStore]:
 
 def client() -> Client:
     """Return a client of the shop's feed."""
-    return Client(URL, httpx.Client())
+    return Client(URL)

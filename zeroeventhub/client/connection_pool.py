@@ -32,7 +32,7 @@ class ConnectionPool:
     It follows no redirects, keeps no cookies and knows no proxies. Threads may share it.
 
     Example:
-        with ConnectionPool(headers={"Authorization": "Bearer …"}) as http:
+        with ConnectionPool(headers={"Authorization": "Bearer secret"}) as http:
             client = Client("https://shop.example/orders", http)
             page = client.fetch(0, FIRST)
 
