@@ -93,7 +93,7 @@ def acting(module: str, task: object = None, *, python: Path | None = None) -> I
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"},
     )
     try:
         yield Actor(process)
