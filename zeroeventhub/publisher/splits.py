@@ -28,6 +28,13 @@ ROWS = 100
 OPENED, OPENED_A_PIECE = 512, 6
 """Intervals that are opened, each by two looks: a fixed number, and more for each piece."""
 
+OPENED_IF_DENSE = 64
+"""The fixed number as long as every look has found a row at nearly every position: no interval can
+hold more rows than it seems to, and gaps that would matter are wide enough to be found."""
+
+DENSE = 0.9
+"""Rows per position from which rows count as dense."""
+
 OPENED_AT_ONCE = 32
 """Intervals that are chosen at once, at most."""
 
@@ -74,6 +81,9 @@ class _Interval:
         self.left, self.right = left, right
         self.unseen_below = 0 if below.is_whole else below.far - look.low
         self.unseen_above = 0 if above.is_whole else look.high - above.far
+        # Include the gap that the place is in: a random place falls into a gap as often as gaps
+        # occur, so the density is right on average.
+        self.density = (below.rows + above.rows - 1) / max(1, above.far - below.far)
         densest = max(left, right, below.density, above.density)
         self.potential = densest * (self.unseen_below + self.unseen_above)
 
@@ -87,15 +97,12 @@ class _Interval:
     def parts(self, *, opened: bool = False) -> Iterator[Part]:
         """Yield estimates for its parts; with `opened`, without the intervals beside the place."""
         below, above = self.below, self.above
-        # Include the gap that the place is in: a random place falls into a gap as often as gaps
-        # occur, so the density is right on average.
-        density = (below.rows + above.rows - 1) / max(1, above.far - below.far)
         if not (opened and self.unseen_below):
-            yield Part(self.look.low, below.far, self.unseen_below * density)
+            yield Part(self.look.low, below.far, self.unseen_below * self.density)
             yield Part(below.far, below.near, below.rows)
         if not (opened and self.unseen_above):
             yield Part(above.near, above.far, above.rows)
-            yield Part(above.far, self.look.high, self.unseen_above * density)
+            yield Part(above.far, self.look.high, self.unseen_above * self.density)
 
 
 def places(
@@ -115,7 +122,7 @@ def places(
     wanted = [(low, high, 0.0, 0.0)]
     parts = [*before]
     intervals: list[_Interval] = []
-    budget = OPENED + OPENED_A_PIECE * count
+    opened, most_opened = 0, OPENED_IF_DENSE + OPENED_A_PIECE * count
     while wanted:
         looks = []
         for start, end, *_ in wanted:
@@ -125,16 +132,18 @@ def places(
         windows = yield looks
         for look, (below, above), (*_, left, right) in zip(looks, windows, wanted, strict=True):
             interval = _Interval(look, below, above, left=left, right=right)
+            if interval.density < DENSE:
+                most_opened = OPENED + OPENED_A_PIECE * count
             if interval.potential:
                 intervals.append(interval)
             else:
                 parts += interval.parts()
         # The widest intervals, and those that may hold the most rows not looked at yet.
-        most = min(budget, max(2, len(intervals) // 4), OPENED_AT_ONCE)
+        most = min(most_opened - opened, max(2, len(intervals) // 4), OPENED_AT_ONCE)
         chosen = nlargest(most // 2, intervals, key=lambda each: each.look.high - each.look.low)
         rest = [interval for interval in intervals if interval not in chosen]
         chosen += nlargest(most - most // 2, rest, key=lambda each: each.potential)
-        budget -= len(chosen)
+        opened += len(chosen)
         for interval in chosen:
             intervals.remove(interval)
             parts += interval.parts(opened=True)
@@ -173,8 +182,9 @@ class _Probe(NamedTuple):
 class SplitQuery:
     """Cut a partition's events into pieces that can be read in parallel.
 
-    It reads an index 2,053 times at most, plus 25 times for each piece: once 1,000 entries, and
-    100 at most each other time. The archive, if any, holds the events below its boundary.
+    It reads an index 2,053 times at most, or 261 times where rows are dense, plus 25 times for each
+    piece: once 1,000 entries, and 100 at most each other time. The archive, if any, holds the
+    events below its boundary.
     """
 
     def __init__(self, rows: NearRows, archive: ArchiveReader | None = None) -> None:
