@@ -7,7 +7,7 @@ import threading
 import zlib
 
 import httpx
-import pyarrow
+import pyarrow as pa
 import pytest
 import zstandard
 from harness.readers import mounted, page_url
@@ -118,7 +118,7 @@ def test_each_form_has_a_tag_of_its_own(url):
 
 @pytest.mark.parametrize(
     ("coding", "accept", "module", "name"),
-    [("gzip", LINES, zlib, "compress"), ("identity", ARROW, pyarrow, "record_batch")],
+    [("gzip", LINES, zlib, "compress"), ("identity", ARROW, pa, "record_batch")],
     ids=["packed", "Arrow"],
 )
 def test_large_pages_are_made_beside_the_event_loop(coding, accept, module, name, monkeypatch):
