@@ -38,7 +38,7 @@ from pyspark.sql.types import (
 from zeroeventhub.errors import ConfigurationError, ProtocolError
 from zeroeventhub.protocol import Page, TypeFilter
 from zeroeventhub.spark.options import Options
-from zeroeventhub.wire.arrow import ArrowPage
+from zeroeventhub.wire.arrow import ArrowPage, string_array
 from zeroeventhub.wire.cloud_event import moment
 
 
@@ -420,5 +420,5 @@ def _events(page: AnyPage) -> Iterator[tuple[pa.StringArray, list[dict[str, str]
         for batch in page.batches:
             yield batch.column(0), []
         return
-    texts = pa.array([one.raw for one in page.events], pa.string())
+    texts = string_array([one.raw for one in page.events])
     yield texts, [dict(one.headers) for one in page.events]

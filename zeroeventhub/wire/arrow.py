@@ -7,16 +7,19 @@ before pyarrow reads the message.
 """
 
 import struct
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.ipc
 
 from zeroeventhub.errors import CutPage, FeedFailure, ProtocolError
 from zeroeventhub.protocol import Page
-from zeroeventhub.wire.ndjson import BETWEEN_EVENTS, PageBounds, PageDecoder
+from zeroeventhub.wire.ndjson import BETWEEN_EVENTS, PageBounds, PageDecoder, PageEvents
 
 PREFIX = 8
 """Bytes of a message before its metadata."""
@@ -117,14 +120,27 @@ class ArrowPage:
     @classmethod
     def of(cls, page: Page) -> "ArrowPage":
         """Convert a page of lines."""
-        data = pa.array([event.raw for event in page.events], pa.string())
-        batches = [batch_of(data)] if page.events else []
+        events = page.events
+        texts: Sequence[bytes | msgspec.Raw] = (
+            events.texts() if isinstance(events, PageEvents) else [one.raw for one in events]
+        )
+        batches = [batch_of(string_array(texts))] if texts else []
         return cls(batches, page.cursor, page.caught_up, page.stop_reached)
 
 
 def batch_of(data: pa.StringArray) -> pa.RecordBatch:
     """Make a record batch of the JSON of events."""
     return pa.record_batch([data], schema=EVENTS)
+
+
+def string_array(texts: Sequence[bytes | msgspec.Raw]) -> pa.StringArray:
+    """Make an array of texts in UTF-8.
+
+    `pyarrow.array` would import pandas where it is installed, which takes half a second.
+    """
+    offsets = array("i", accumulate(map(len, texts), initial=0))
+    buffers = map(pa.py_buffer, (offsets, b"".join(texts)))
+    return pa.StringArray.from_buffers(len(texts), *buffers)
 
 
 _REFUSED = (pa.ArrowException, OSError, ValueError, MemoryError)
@@ -279,7 +295,7 @@ def encode_page(events: bytes, checkpoint: bytes) -> bytes:
     Raises:
         FeedFailure: an event is not UTF-8, or larger than Arrow allows.
     """
-    columns = [[pa.nulls(1, pa.string()), _text(checkpoint, 0, len(checkpoint) - 1)]]
+    columns = [[pa.nulls(1, pa.string()), string_array([checkpoint[:-1]])]]
     if events:
         data = _split(events)
         columns.insert(0, [data, pa.nulls(len(data), pa.string())])
@@ -289,19 +305,10 @@ def encode_page(events: bytes, checkpoint: bytes) -> bytes:
 
 def _split(events: bytes) -> pa.StringArray:
     try:
-        text = _text(events, len(b'{"data":'), len(events) - len(b"}\n"))
+        text = string_array([events[len(b'{"data":') : -len(b"}\n")]])
         text.validate(full=True)
-    except (pa.ArrowException, struct.error) as error:
+    except (pa.ArrowException, OverflowError) as error:
         raise FeedFailure(f"A page cannot be sent as Arrow: {error}") from error
     lines = pc.split_pattern(text, BETWEEN_EVENTS.decode()).values
     # White space around a value is not part of it, as in the NDJSON form.
     return pc.ascii_trim(lines, characters=" \t\r")
-
-
-def _text(buffer: bytes, start: int, end: int) -> pa.StringArray:
-    """Make an array of one text, a part of a buffer, without the copy of `pyarrow.array`.
-
-    That function imports pandas where it is installed, for half a second.
-    """
-    offsets = struct.pack("=ii", start, end)
-    return pa.StringArray.from_buffers(1, pa.py_buffer(offsets), pa.py_buffer(buffer))

@@ -305,17 +305,28 @@ class PageEvents(EventSequence):
                 return None
         return [line.data for line in lines or () if line.data is not _UNSET]
 
+    def texts(self) -> list[msgspec.Raw]:
+        """Return the JSON of all events, without making them."""
+        return [line.data for line in self._undecoded()]
+
+    def _undecoded(self) -> _Decoded:
+        """Return the lines, whose data is Raw; the page does not keep them."""
+        lines, self._lines = self._lines, None
+        if lines is None or self._data_type is not None:
+            lines = [line for line in _decode_lines(self._text) if line.data is not _UNSET]
+        return lines
+
     def _all(self) -> list[Event]:
         if self._events is None:
-            lines, self._lines = self._lines, None
+            lines = self._lines
             if lines is not None and self._data_type is Any:
+                self._lines = None
                 data, texts = map(_data_of, lines), _Texts(self._text)
                 numbers: Any = range(len(lines))
                 made = map(_DecodedEvent, numbers, repeat({}), repeat(None), data, repeat(texts))
                 self._events = [*made]
                 return self._events
-            if lines is None or self._data_type is not None:
-                lines = [line for line in _decode_lines(self._text) if line.data is not _UNSET]
+            lines = self._undecoded()
             headers = (getattr(line, "headers", None) or {} for line in lines)
             self._events = [*map(Event, map(bytes, map(_data_of, lines)), headers)]
         return self._events
