@@ -158,8 +158,8 @@ class ArrowDecoder:
         self._partition = partition
         self._bounds = PageBounds(**bounds)
         self._taken = 0
-        self._rest = bytearray()
-        self._needed = PREFIX  # bytes of the next message to wait for
+        self._message = bytearray(PREFIX)  # as far as its length is known
+        self._filled = 0
         self._has_schema = False
         self._events = 0
         self._rows = 0
@@ -174,9 +174,15 @@ class ArrowDecoder:
             ProtocolError: the protocol does not allow one of the messages.
             PageTooLarge: the page breaks a bound; the messages before that are kept.
         """
-        self._rest += chunk
-        while message := self._next_message():
-            self._take(message)
+        rest = memoryview(chunk)
+        while rest:
+            end = min(self._filled + len(rest), len(self._message))
+            part, rest = rest[: end - self._filled], rest[end - self._filled :]
+            with memoryview(self._message) as message:
+                message[self._filled : end] = part
+            self._filled = end
+            if end == len(self._message):
+                self._continue()
 
     def page(self) -> ArrowPage:
         """Return the events up to the last checkpoint.
@@ -191,34 +197,29 @@ class ArrowDecoder:
         caught_up = last.caught_up and not self._tail
         return ArrowPage(self._settled, last.cursor, caught_up, last.stop_reached)
 
-    def _next_message(self) -> bytes:
-        """Remove a whole message from the received bytes; return b"" if there is none."""
-        while len(self._rest) >= self._needed:
-            start = end = PREFIX + metadata_length(self._rest)
-            self._expect_room(start)
-            if len(self._rest) < start:
-                self._needed = start
-                break
-            if start > PREFIX:
-                metadata = bytes(self._rest[PREFIX:start])
-                end += body_length(metadata)
-                self._expect_room(end)
-                if len(self._rest) < end:
-                    self._needed = end  # the metadata may be long: read it once more, not each time
-                    break
-                if is_packed(metadata):
-                    # The size of its content is unknown before it is decompressed.
-                    raise ProtocolError("The Arrow stream has compressed buffers; refused.")
-            with memoryview(self._rest) as rest:
-                message = bytes(rest[:end])
-            del self._rest[:end]
-            self._needed = PREFIX
-            self._taken += end
-            if end > PREFIX:
-                return message
-        return b""
+    def _continue(self) -> None:
+        """Make room for the next bytes that the message announces, or take it if it is whole."""
+        message, start = self._message, PREFIX + metadata_length(self._message)
+        end = start
+        if self._filled >= start > PREFIX:
+            metadata = bytes(message[PREFIX:start])
+            end += body_length(metadata)
+            if self._filled == end and is_packed(metadata):
+                # The size of its content is unknown before it is decompressed.
+                raise ProtocolError("The Arrow stream has compressed buffers; refused.")
+        if self._taken + end > self._bounds.page_bytes:
+            self._message, self._filled = bytearray(PREFIX), 0
+            self._bounds.refuse_bytes()
+        if self._filled < end:
+            self._message = bytearray(end)
+            self._message[: self._filled] = message
+            return
+        self._message, self._filled = bytearray(PREFIX), 0
+        self._taken += end
+        if end > PREFIX:
+            self._take(message)
 
-    def _take(self, message: bytes) -> None:
+    def _take(self, message: bytearray) -> None:
         try:
             read = pa.ipc.read_message(pa.py_buffer(message))
             if not self._has_schema:
@@ -274,11 +275,6 @@ class ArrowDecoder:
             sizes = (pc.max(pc.binary_length(column)).as_py() or 0 for column in batch.columns)
             longest = max(sizes)
         self._bounds.check(events=self._events + events, lines=self._rows, longest=longest)
-
-    def _expect_room(self, more: int) -> None:
-        if self._taken + more > self._bounds.page_bytes:
-            self._rest.clear()
-            self._bounds.refuse_bytes()
 
 
 _START, _END = ROWS.serialize(), b"\xff\xff\xff\xff\x00\x00\x00\x00"
