@@ -370,6 +370,24 @@ def python(code, given=b""):
     assert done.returncode == 0, (done.returncode, done.stderr.decode())
 
 
+WITHOUT_PANDAS = """
+import sys
+from zeroeventhub.wire.arrow import ArrowDecoder, ArrowPage, encode_page
+from zeroeventhub.wire.ndjson import PageDecoder
+PARTS = b'{"data":1}\\n', b'{"cursor":"1"}\\n'
+columns, lines = ArrowDecoder(0), PageDecoder(0)
+columns.feed(encode_page(*PARTS))
+lines.feed(b"".join(PARTS))
+assert columns.page() == ArrowPage.of(lines.page())
+assert "pandas" not in sys.modules
+"""
+
+
+def test_columns_are_made_without_pandas():
+    """No page of columns waits for pandas, which takes half a second to import."""
+    python(WITHOUT_PANDAS)
+
+
 def test_broken_streams_are_refused_and_nothing_worse():
     """Whatever is broken of a stream, it is refused or is a page: no other error, and no crash."""
     bodies = mutants(random.Random(1), 500)
