@@ -57,8 +57,9 @@ _JOURNAL = (
     "timeout fails beside a reader's statement."
 )
 
-TICKS = 10_000
-"""Steps of SQLite's machine between two checks of the deadline: less than a millisecond."""
+TICKS = 100_000
+"""Steps of SQLite's machine between two checks of the deadline: a few milliseconds. Each check
+waits for the interpreter's lock."""
 
 
 class SQLite(Database):
@@ -159,10 +160,10 @@ class SQLite(Database):
 
     def join_rows(self, rows: Select[Any], *, gaps: bool) -> Select[Any]:
         position, text, *_ = rows.subquery("row").c
-        separator: ColumnElement[str] = literal_column(f"char({ord(SEPARATOR)})")
-        joined = select(
-            func.group_concat(position), func.group_concat(func.coalesce(text, ""), separator)
-        )
+        # A literal, and no function or parameter, which SQLite would evaluate for each row.
+        separator: ColumnElement[str] = literal_column(f"'{SEPARATOR.decode()}'")
+        event = func.coalesce(text, "") if gaps else text
+        joined = select(func.group_concat(position), func.group_concat(event, separator))
         return joined.add_columns(func.group_concat(text.is_(None), "")) if gaps else joined
 
     def warnings(self, connection: Connection) -> list[tuple[str, str, str]]:

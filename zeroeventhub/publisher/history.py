@@ -157,7 +157,7 @@ class History:
         cursors = {position: str(Place(position)) for position in positions}
         values = {"positions": [*positions], "limit": len(positions)}
         rows = self._rows.read(connection, self._several, values)
-        for index in range(len(rows.texts)):
+        for index in range(len(rows.sizes)):
             position = rows.position(index)
             cursors[position] = self.cursor(position, rows.event(index))
         return cursors

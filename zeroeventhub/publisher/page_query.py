@@ -148,7 +148,7 @@ class PageQuery:
             for statement, rows in chunks:
                 # Another statement has another snapshot.
                 pages[0].start = None if statement else pages[0].start
-                start, stop = 0, len(rows.texts)
+                start, stop = 0, len(rows.sizes)
                 if sees_start and not taken and rows.position(0) == request.after:
                     start, page.start = 1, (request.after, rows.event(0))
                 taken += stop
@@ -183,7 +183,7 @@ class PageQuery:
                 chunks = [self._rows.read(connection, query, values | {"limit": portion})]
             found = 0
             for rows in chunks:
-                if (count := len(rows.texts)) == 0:
+                if (count := len(rows.sizes)) == 0:
                     continue
                 if (largest := batch.learn(rows)) > self.longest:
                     self.longest = largest

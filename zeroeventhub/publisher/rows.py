@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import repeat
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from zeroeventhub.errors import FeedFailure
 from zeroeventhub.protocol import Event, TypeFilter
 from zeroeventhub.publisher.keyset import NearRows, join_events
 from zeroeventhub.publisher.mapping import Mapper
-from zeroeventhub.wire.ndjson import Lines, one_line
+from zeroeventhub.wire.ndjson import AFTER_EVENT, BEFORE_EVENT, BETWEEN_EVENTS, Lines, one_line
 
 Row = tuple[int, Event | None]
 """A position and the event at it; None for an event that has been deleted."""
@@ -24,8 +25,16 @@ _SURROGATE = re.compile(rb"\\u[dD]")
 
 _NOT_JSON = (msgspec.DecodeError, UnicodeError, RecursionError)
 
-_decode_lines = msgspec.json.Decoder(msgspec.Raw).decode_lines
 _decode = msgspec.json.Decoder(msgspec.Raw).decode
+_positions = msgspec.json.Decoder(list[int]).decode
+
+
+class _Line(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    data: msgspec.Raw
+
+
+_decode_lines = msgspec.json.Decoder(_Line).decode_lines
+_data_of = attrgetter("data")
 
 
 class Rows:
@@ -83,10 +92,41 @@ class Rows:
         text = text if self.on_one_line else one_line(text)
         return Event(text, {} if self.headers is None else self.headers[index])
 
-    def events(self, start: int, stop: int) -> list[Event]:
+    def events(self, start: int, stop: int) -> Sequence[Event]:
         """Return the events of some of the rows, without the deleted ones."""
         found = map(self.event, range(start, stop))
         return [event for event in found if event is not None]
+
+
+class JoinedRows(Rows):
+    """Rows whose events are the lines of one text already; see `Rows`.
+
+    Args:
+        positions: in order.
+        lines: the lines of the events.
+        sizes: the bytes of each event's JSON; 0 for a deleted one.
+    """
+
+    def __init__(self, positions: list[int], lines: bytes, sizes: list[int]) -> None:
+        self.position, self.sizes, self.size = positions.__getitem__, sizes, sum(sizes)
+        self.has_deleted = 0 in sizes
+        self._lines = lines
+
+    def _place(self, index: int) -> tuple[int, int]:
+        """Return where the line of a row begins, and how many lines are before it."""
+        count = index - (self.sizes[:index].count(0) if self.has_deleted else 0)
+        return sum(self.sizes[:index]) + len(BETWEEN_EVENTS) * count, count
+
+    def event(self, index: int) -> Event | None:
+        """Return the event of a row; None for a deleted one."""
+        start = self._place(index)[0] + len(BEFORE_EVENT)
+        size = self.sizes[index]
+        return Event(self._lines[start : start + size]) if size else None
+
+    def events(self, start: int, stop: int) -> Sequence[Event]:
+        """Return the events of some of the rows, without the deleted ones."""
+        (begin, first), (end, last) = self._place(start), self._place(stop)
+        return Lines(self._lines[begin:end], last - first)
 
 
 @dataclass(frozen=True)
@@ -164,8 +204,8 @@ class Stretch:
         Returns:
             The index of the first row that was not added.
         """
-        stop = min(len(rows.texts), start + request.limit - self.rows)
-        is_whole = stop - start == len(rows.texts)
+        stop = min(len(rows.sizes), start + request.limit - self.rows)
+        is_whole = stop - start == len(rows.sizes)
         size = self.size + (rows.size if is_whole else sum(rows.sizes[start:stop]))
         if size > room:
             last, stop, size, self.full = stop, start, self.size, True
@@ -174,7 +214,7 @@ class Stretch:
                 size += rows.sizes[stop]
                 stop += 1
         if stop > start:
-            if rows.headers is not None:
+            if isinstance(rows, JoinedRows) or rows.headers is not None:
                 self.parts.append(rows.events(start, stop))
             else:
                 texts = rows.texts[start:stop]
@@ -200,14 +240,8 @@ def check_json(texts: Sequence[bytes | None], place: Callable[[int], object]) ->
         FeedFailure: one of them is not.
     """
     there = [text for text in texts if text is not None]
-    lines = b"\n".join(there)
-    on_one_line = b"\r" not in lines and lines.count(b"\n") == max(len(there) - 1, 0)
-    if on_one_line:
-        try:
-            if len(_decode_lines(lines)) == len(there):
-                return True
-        except _NOT_JSON:
-            pass
+    if _checked(SEPARATOR.join(there), len(there)) is not None:
+        return True
     for index, text in enumerate(texts):
         try:
             if text is not None:
@@ -216,7 +250,28 @@ def check_json(texts: Sequence[bytes | None], place: Callable[[int], object]) ->
             raise FeedFailure(
                 f"The row at position {place(index)} cannot be published: {error}"
             ) from error
-    return on_one_line
+    return not any(b"\n" in text or b"\r" in text for text in there)
+
+
+def _checked(joined: bytes, count: int) -> tuple[bytes, list[int]] | None:
+    """Return the lines of texts joined by SEPARATOR, and the bytes of each event's JSON.
+
+    Returns:
+        None unless each text is one JSON value, with neither line ends nor white space around it.
+    """
+    if b"\n" in joined or b"\r" in joined:
+        return None
+    body = joined.replace(SEPARATOR, BETWEEN_EVENTS)
+    lines = b"%b%b%b" % (BEFORE_EVENT, body, AFTER_EVENT) if count else b""
+    try:
+        found = _decode_lines(lines)
+    except _NOT_JSON:
+        return None
+    # No value goes on from one line to the next, so as many objects as texts are one on each line.
+    # A text of more than its object's last value, such as `1,"data":2`, has bytes that are missing.
+    sizes = [*map(len, map(_data_of, found))]
+    is_whole = sum(sizes) + len(BETWEEN_EVENTS) * count == len(lines)
+    return (lines, sizes) if len(found) == count and is_whole else None
 
 
 def check_surrogates(texts: Sequence[bytes | None], place: Callable[[int], object]) -> bool:
@@ -433,17 +488,16 @@ class RowQuery:
         if self._json is None:
             return Rows.of_events(rows, self.event)
         if self._joins:
-            positions, texts = _parts(*rows[0])
-        else:
-            positions = [row[0] for row in rows]
-            texts = [None if row[1] is None else row[1].encode() for row in rows]
+            return _joined(*rows[0])
+        positions = [row[0] for row in rows]
+        texts = [None if row[1] is None else row[1].encode() for row in rows]
         on_one_line = self._check(texts, positions.__getitem__)
         return Rows(positions.__getitem__, texts, on_one_line=on_one_line)
 
     def row(self, connection: Connection, query: Select[Any], position: int) -> Row | None:
         """Read the one row of a statement with the parameter `position`, if there is one."""
         rows = self.read(connection, query, {"position": position})
-        return (rows.position(0), rows.event(0)) if rows.texts else None
+        return (rows.position(0), rows.event(0)) if rows.sizes else None
 
     @staticmethod
     def fetch(connection: Connection, query: Select[Any], values: Mapping[str, Any]) -> list[Any]:
@@ -468,22 +522,27 @@ class RowQuery:
         return self._mapper.event(row)
 
 
-def _parts(places: str | None, joined: str, gaps: str = "") -> tuple[list[int], list[bytes | None]]:
-    """Split a row of joined texts into its positions and events."""
+def _joined(places: str | None, joined: str, gaps: str = "") -> Rows:
+    """Return the rows of joined positions and events."""
     if places is None:
-        return [], []
-    positions = [*map(int, places.split(","))]
-    texts: list[bytes | None] = [*joined.encode().split(SEPARATOR)]
+        return Rows([].__getitem__, [])
+    positions, text = _positions(f"[{places}]"), joined.encode()
+    if positions != sorted(positions):  # SQLite does not promise the order, though it keeps it
+        raise FeedFailure("SQLite returned rows in another order than it was asked for.")
+    if "1" not in gaps and (found := _checked(text, len(positions))) is not None:
+        return JoinedRows(positions, *found)
+    texts: list[bytes | None] = [*text.split(SEPARATOR)]
     if len(texts) != len(positions):
         raise FeedFailure(
             f"A row at a position from {positions[0]} to {positions[-1]} cannot be published: it "
             "holds a character that JSON does not have."
         )
-    if "1" in gaps:
+    if gaps:
         texts = [None if gap == "1" else text for gap, text in zip(gaps, texts, strict=True)]
-    if positions != sorted(positions):  # SQLite does not promise the order, though it keeps it
-        raise FeedFailure("SQLite returned rows in another order than it was asked for.")
-    return positions, texts
+    check_json(texts, positions.__getitem__)
+    there = [one_line(text) for text in texts if text is not None]
+    sizes = [0 if text is None else len(text) for text in texts]
+    return JoinedRows(positions, Lines.of(there, on_one_line=True).text, sizes)
 
 
 def _position(value: Callable[[int, int], Any], index: int) -> int:

@@ -21,9 +21,9 @@ import msgspec
 from zeroeventhub.errors import CutPage, PageTooLarge, ProtocolError
 from zeroeventhub.protocol import FIRST, LAST, Event, EventSequence, Page, is_cursor
 
-_BEFORE, _AFTER = b'{"data":', b"}\n"
+BEFORE_EVENT, AFTER_EVENT = b'{"data":', b"}\n"
 
-BETWEEN_EVENTS = _AFTER + _BEFORE
+BETWEEN_EVENTS = AFTER_EVENT + BEFORE_EVENT
 """The bytes between the data of two events: data has no newline in it."""
 
 
@@ -50,8 +50,8 @@ class Lines(EventSequence):
         if not texts:
             return cls(b"", 0)
         # One copy of the whole page: pages are large, and the system maps memory for each copy.
-        parts = [_BEFORE + texts[0], *texts[1:]]
-        parts[-1] += _AFTER
+        parts = [BEFORE_EVENT + texts[0], *texts[1:]]
+        parts[-1] += AFTER_EVENT
         text = BETWEEN_EVENTS.join(parts)
         if not on_one_line and (text.count(b"\n") != len(texts) or b"\r" in text):
             return cls.of([*map(one_line, texts)])
@@ -62,7 +62,7 @@ class Lines(EventSequence):
         return self.length
 
     def _all(self) -> list[Event]:
-        inner = self.text[len(_BEFORE) : -len(_AFTER)]
+        inner = self.text[len(BEFORE_EVENT) : -len(AFTER_EVENT)]
         return [*map(Event, inner.split(BETWEEN_EVENTS))] if self.length else []
 
 
