@@ -169,7 +169,7 @@ class MySQL(Database):
 
         event, gap = (f"COALESCE({event}, '')" if gaps else event), f"{event} IS NULL"
         # The server cuts a text that is too long, and only warns.
-        length: ColumnElement[Any] = literal_column(f"SUM(CHAR_LENGTH({event})) + COUNT(*) - 1")
+        length: ColumnElement[Any] = literal_column(f"SUM(LENGTH({event})) + COUNT(*) - 1")
         gap_text = joined(gap, "") if gaps else literal_column("''")
         columns = joined(position, ","), joined(event, SEPARATOR.decode()), gap_text, length
         return select(*columns).select_from(page)

@@ -236,8 +236,8 @@ class Database(ABC):
     def join_rows(self, rows: Select[Any], *, gaps: bool) -> Select[Any]:
         """Join the positions of rows by commas, and their events by SEPARATOR; see `joins_rows`.
 
-        The statement may return one more column: the characters that the joined events should have,
-        if the database returns only as many of them as fit.
+        The statement may return one more column: the bytes that the joined events have in UTF-8, if
+        the database returns only as many of them as fit.
 
         Args:
             rows: selects a position and an event.

@@ -528,9 +528,9 @@ def _joined(places: str | None, joined: str, gaps: str, length: int | None = Non
     """Return the rows of joined positions and events; None if some are missing."""
     if places is None:
         return Rows([].__getitem__, [])
-    if length is not None and len(joined) != length:
-        return None
     positions, text = _positions(f"[{places}]"), joined.encode()
+    if length is not None and len(text) != length:
+        return None
     if positions != sorted(positions):  # SQLite keeps the order, but does not promise it
         raise FeedFailure("The database returned rows in another order than it was asked for.")
     if "1" not in gaps and (found := _checked(text, len(positions))) is not None:

@@ -49,6 +49,9 @@ def read_all(feed, cursor, limit):
 @given(st.lists(texts, min_size=1, max_size=20), st.sets(st.integers(0, 19)), st.integers(1, 25))
 @example(["1\x1e2", " "], set(), 9)
 @example(['{"a":1}\x1e', '{"c":1}'], set(), 9)
+@example(["[1][2]", ""], set(), 9)
+@example(['1,"data":2'], set(), 9)
+@example(["[1", "2]"], set(), 9)
 def test_texts_are_the_events_or_are_refused(memory, stored, deleted, limit):
     """Whatever texts rows hold, each is one value of JSON and one event, or all are refused."""
     engine, feed = memory
