@@ -159,8 +159,7 @@ class ExtendedFeed(Feed, Protocol):
         Optional: the server polls `head` while a request waits.
 
         Args:
-            notify: returns at once; may be called from any thread, and best after the commit: for
-                some milliseconds the server looks for what a commit that is under way brings.
+            notify: returns at once; may be called from any thread, and before the commit is done.
         """
 
     def cursor_at(self, moment: datetime, partition: int = 0) -> str:

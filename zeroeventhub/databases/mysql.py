@@ -19,15 +19,13 @@ from sqlalchemy import (
     func,
     insert,
     inspect,
-    literal_column,
-    select,
     text,
 )
 from sqlalchemy.dialects import mysql
 from sqlalchemy.types import TypeEngine
 
 from zeroeventhub.databases.index_hint import IndexHint, Keyset
-from zeroeventhub.databases.port import SEPARATOR, Database, ErrorCodes
+from zeroeventhub.databases.port import Database, ErrorCodes
 
 _TRANSIENT = frozenset(
     {
@@ -69,8 +67,6 @@ class MySQL(Database):
     names = ("mariadb", "mysql")
     drivers: ClassVar = {"mariadb": "mariadb+pymysql", "mysql": "mysql+pymysql"}
     deletes_ranges = False
-    # The drivers of pure Python take 5 µs for each value.
-    joins_rows = True
     # UNIX_TIMESTAMP(NOW(6)) would convert local time, in which an hour comes twice in autumn.
     unix_time = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)) / 1000000E0)"
     moment = "UTC_TIMESTAMP()"
@@ -159,21 +155,6 @@ class MySQL(Database):
     def decimals(self, kind: TypeEngine[Any] | None, *, is_side_table: bool) -> int:
         return getattr(kind, "fsp", None) or 0
 
-    def join_rows(self, rows: Select[Any], *, gaps: bool) -> Select[Any]:
-        page = rows.subquery("page")
-        position, event = (f"page.{column.name}" for column in [*page.c][:2])
-
-        def joined(value: str, separator: str) -> ColumnElement[Any]:
-            ordered = f"{value} ORDER BY {position} SEPARATOR '{separator}'"
-            return func.group_concat(literal_column(ordered))
-
-        event, gap = (f"COALESCE({event}, '')" if gaps else event), f"{event} IS NULL"
-        # The server cuts a text that is too long, and only warns.
-        length: ColumnElement[Any] = literal_column(f"SUM(LENGTH({event})) + COUNT(*) - 1")
-        gap_text = joined(gap, "") if gaps else literal_column("''")
-        columns = joined(position, ","), joined(event, SEPARATOR.decode()), gap_text, length
-        return select(*columns).select_from(page)
-
     def update_trigger(self, connection: Connection, table: Table) -> str | None:
         names = {"table": table.name, "schema": table.schema}
         name: str | None = connection.scalar(_TRIGGERS, names)
@@ -227,8 +208,6 @@ def _session_statements(seconds: float, of_mariadb: bool) -> tuple[str, str, str
         f"{kind}_read_only": "1",
         # The host's own limit is kept if it is less; 0 is no limit.
         limit: f"IF(@@SESSION.{limit} = 0, {most}, LEAST(@@SESSION.{limit}, {most}))",
-        # For `join_rows`; a row of the result has to fit into a packet.
-        "group_concat_max_len": "@@SESSION.max_allowed_packet DIV 2",
         **{name: f"LEAST(@@SESSION.{name}, {math.ceil(seconds)})" for name in _LOCK_TIMEOUTS},
     }
     kept = {name: f"@zeroeventhub_{name}" for name in values}

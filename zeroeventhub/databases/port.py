@@ -236,13 +236,9 @@ class Database(ABC):
     def join_rows(self, rows: Select[Any], *, gaps: bool) -> Select[Any]:
         """Join the positions of rows by commas, and their events by SEPARATOR; see `joins_rows`.
 
-        The statement may return one more column: the bytes that the joined events have in UTF-8, if
-        the database returns only as many of them as fit.
-
         Args:
             rows: selects a position and an event.
-            gaps: whether an event may be NULL; a third text then has 1 for each that is, and 0 for
-                each other one; without gaps it is empty.
+            gaps: whether an event may be NULL; a third text then has 1 for each that is, and 0.
         """
         raise NotImplementedError
 

@@ -163,8 +163,8 @@ class SQLite(Database):
         # A literal, and no function or parameter, which SQLite would evaluate for each row.
         separator: ColumnElement[str] = literal_column(f"'{SEPARATOR.decode()}'")
         event = func.coalesce(text, "") if gaps else text
-        gap = func.group_concat(text.is_(None), "") if gaps else literal_column("''")
-        return select(func.group_concat(position), func.group_concat(event, separator), gap)
+        joined = select(func.group_concat(position), func.group_concat(event, separator))
+        return joined.add_columns(func.group_concat(text.is_(None), "")) if gaps else joined
 
     def warnings(self, connection: Connection) -> list[tuple[str, str, str]]:
         mode = str(connection.exec_driver_sql("PRAGMA journal_mode").scalar_one())

@@ -11,7 +11,7 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, event
 from sqlalchemy.exc import SQLAlchemyError
 
 from zeroeventhub.coroutines import blocking, drive
@@ -136,16 +136,9 @@ class _Feed:
         return other
 
     def on_commit(self, notify: Callable[[], None]) -> None:
-        """Call a function after every commit through the engine; see `ExtendedFeed.on_commit`."""
-        dialect = self._engine.dialect
-        commit = dialect.do_commit
-
-        def do_commit(connection: Any) -> None:
-            commit(connection)
-            notify()
-
-        # SQLAlchemy's event "commit" comes before the commit, when nothing is to be seen yet.
-        dialect.do_commit = do_commit
+        """Call a function at every commit through the engine; see `ExtendedFeed.on_commit`."""
+        engine = getattr(self._engine, "sync_engine", self._engine)
+        event.listen(engine, "commit", lambda _connection: notify())
 
     @property
     def has_open_digests(self) -> bool:

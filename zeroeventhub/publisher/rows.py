@@ -218,7 +218,7 @@ class Stretch:
                 stop += 1
         if stop > start:
             if isinstance(rows, JoinedRows) or rows.headers is not None:
-                self._join()  # the rows before were read one by one
+                self._join()  # the rows before these had gaps, and were split
                 self.parts.append(rows.events(start, stop))
             else:
                 texts = rows.texts[start:stop]
@@ -406,8 +406,6 @@ class RowQuery:
             database.may_stream if streams and self.is_json else lambda _connection: False
         )
         self._compiled = lru_cache(maxsize=100)(database.compile_stream)
-        gaps = near.source.events is not None
-        self._join = lru_cache(maxsize=100)(partial(database.join_rows, gaps=gaps))
 
     def select(
         self,
@@ -434,7 +432,8 @@ class RowQuery:
         if source.events is None:
             query = select(source.position.label("c0"), *columns, *self._placed)
             query = query.select_from(source.table)
-            return choose(query if chosen is None else query.where(chosen)).limit(limit)
+            query = choose(query if chosen is None else query.where(chosen)).limit(limit)
+            return self._database.join_rows(query, gaps=False) if self._joins else query
         # The positions in a subquery, so that no plan joins more than these.
         order = [source.position.label("position")]
         if source.partition is not None:
@@ -461,7 +460,8 @@ class RowQuery:
         # By all columns of the positions' order, so that the database need not sort.
         ordered = [page.c[each.name] for each in order]
         query = query.order_by(*(each.desc() if backwards else each for each in ordered))
-        return query.limit(limit)
+        query = query.limit(limit)
+        return self._database.join_rows(query, gaps=True) if self._joins else query
 
     def stream(
         self, connection: Connection, query: Select[Any], values: Mapping[str, Any], size: int
@@ -486,15 +486,13 @@ class RowQuery:
         Raises:
             FeedFailure: a row holds what its declared type does not allow.
         """
-        if self._joins:
-            (row,) = self.fetch(connection, self._join(query), values)
-            if (joined := _joined(*row)) is not None:
-                return joined
         rows = self.fetch(connection, query, values)
         if not rows:
             return Rows([].__getitem__, [])
         if self._json is None:
             return Rows.of_events(rows, self.event)
+        if self._joins:
+            return _joined(*rows[0])
         positions = [row[0] for row in rows]
         texts = [None if row[1] is None else row[1].encode() for row in rows]
         on_one_line = self._check(texts, positions.__getitem__)
@@ -528,15 +526,13 @@ class RowQuery:
         return self._mapper.event(row)
 
 
-def _joined(places: str | None, joined: str, gaps: str, length: int | None = None) -> Rows | None:
-    """Return the rows of joined positions and events; None if some are missing."""
+def _joined(places: str | None, joined: str, gaps: str = "") -> Rows:
+    """Return the rows of joined positions and events."""
     if places is None:
         return Rows([].__getitem__, [])
     positions, text = _positions(f"[{places}]"), joined.encode()
-    if length is not None and len(text) != length:
-        return None
-    if positions != sorted(positions):  # SQLite keeps the order, but does not promise it
-        raise FeedFailure("The database returned rows in another order than it was asked for.")
+    if positions != sorted(positions):  # SQLite does not promise the order, though it keeps it
+        raise FeedFailure("SQLite returned rows in another order than it was asked for.")
     if "1" not in gaps and (found := _checked(text, len(positions))) is not None:
         return JoinedRows(positions, *found)
     texts: list[bytes | None] = [*text.split(SEPARATOR)]

@@ -178,7 +178,7 @@ LONGEST = 0.005
 POLLS = 8
 """The shortest of so many polls counts: a busy machine delays some of them."""
 
-PAUSES = (0.0, 0.001, 0.002, 0.004, 0.008)
+PAUSES = (0.001, 0.002, 0.004, 0.008)
 """Seconds between polls after a commit was announced, until it is visible."""
 
 DEAF = 0.1
@@ -237,7 +237,7 @@ class HeadWatcher:
                 self._pages.pop(wanted, None)
 
     def notify(self) -> None:
-        """Poll at once, as a writer has committed; any thread may call this."""
+        """Poll soon, as a writer is committing; any thread may call this."""
         notify, self._notify = self._notify, None
         if notify is None:
             self._is_notified = True  # for the next pause

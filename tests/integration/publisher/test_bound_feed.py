@@ -140,13 +140,3 @@ def test_look_does_not_wait_for_long(host, postgresql_url):
         with pytest.raises(Unavailable, match="longer than it may"):
             feed.head()
     assert feed.head() == 3
-
-
-def test_commit_is_announced_when_it_is_there(any_engine):
-    """A function that is told of commits finds what was committed."""
-    fill(any_engine, 0)
-    feed, found = TableFeed(orders, data="data").bind(any_engine), []
-    start = feed.read(0, FIRST, 10).cursor
-    feed.on_commit(lambda: found.append(len(feed.read(0, start, 10).events)))
-    write(any_engine)
-    assert found == [1]

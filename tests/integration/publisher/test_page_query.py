@@ -130,20 +130,6 @@ def test_large_rows_are_read_few_at_a_time(sqlite):
     assert max(asked) > 100
 
 
-def test_rows_that_are_too_large_to_be_joined_are_read_one_by_one(mariadb):
-    """MariaDB cuts a joined text that is longer than half a packet: the rows are read without."""
-    feed = published(mariadb, Capacity(page_bytes=64 * 1024 * 1024))
-    with mariadb.begin() as connection:
-        packet = connection.scalar(sa.text("SELECT @@max_allowed_packet"))
-        texts = [*"abcdefgh"] + ["y" * (packet // 100)] * 60 + [*"ijklmnopqrstuvwxyz"]
-        connection.execute(insert(orders), [{"data": text} for text in texts])
-    asked, found = limits(mariadb), []
-    for page, *_ in pages(feed, 84):
-        found += page
-    assert [*map(json.loads, found)] == texts
-    assert asked[:3] == [8, 64, 64]  # the second joined, and then row by row
-
-
 def test_deleted_events_take_no_room(sqlite):
     """Among positions that have lost their events a page holds as many bytes as among others."""
     feed = published(sqlite, Capacity(page_bytes=PAGE), ordering="sequenced")
