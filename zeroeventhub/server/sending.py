@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Message, Send
 
 from zeroeventhub.errors import Unavailable
 from zeroeventhub.settings import Capacity
@@ -210,16 +210,7 @@ class ResponseInParts(Response):
     def __init__(self, parts: Sequence[bytes], *, media_type: str, headers: dict[str, str]) -> None:
         headers = headers | {"Content-Length": str(sum(map(len, parts)))}
         super().__init__(media_type=media_type, headers=headers)
-        self._parts = parts
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - of ASGI
-        """Send the response."""
-        start = "http.response.start"
-        await send({"type": start, "status": self.status_code, "headers": self.raw_headers})
-        *first, last = self._parts
-        for part in first:
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-        await send({"type": "http.response.body", "body": last})
+        self.parts = parts
 
 
 class Sender:
@@ -247,24 +238,46 @@ class Sender:
         """Send a response; give it up if its reader receives nothing of it for too long."""
         if not PROCESS.has_warned:
             _warn_once()
-        body = None
-        if not isinstance(response, StreamingResponse | ResponseInParts):
-            body = response.body
-        with anyio.CancelScope(deadline=anyio.current_time() + self._seconds) as patience:
-            if body is None or len(body) > BUFFERED:
-                in_pieces = partial(self._send_in_pieces, patience, send)
-                await response(request.scope, request.receive, in_pieces)
-            else:
-                self.budget.take(len(body))
-                try:
+        is_stream = isinstance(response, StreamingResponse)
+        parts: Sequence[bytes] = ()
+        if isinstance(response, ResponseInParts):
+            parts = response.parts
+        elif not is_stream:
+            parts = (bytes(response.body),)
+        size = sum(map(len, parts))
+        self.budget.take(size)  # all of it, while some of it is left to send
+        try:
+            with anyio.CancelScope(deadline=anyio.current_time() + self._seconds) as patience:
+                if is_stream:
+                    in_pieces = partial(self._send_in_pieces, patience, send)
+                    await response(request.scope, request.receive, in_pieces)
+                elif size <= BUFFERED:
                     await response(request.scope, request.receive, send)
-                finally:
-                    self.budget.take(-len(body))
+                else:
+                    await self._send_parts(response, parts, patience, send)
+        finally:
+            self.budget.take(-size)
         if patience.cancelled_caught:
             # The reader notices, as bytes are missing, or the end of a chunked stream.
             _log.info(
                 "An answer was aborted: its reader took nothing of it for %g s.", self._seconds
             )
+
+    async def _send_parts(
+        self, response: Response, parts: Sequence[bytes], patience: anyio.CancelScope, send: Send
+    ) -> None:
+        """Send a large response; each piece of its body has a deadline of its own."""
+        start = "http.response.start"
+        await send({"type": start, "status": response.status_code, "headers": response.raw_headers})
+        # The last message waits until the reader has the piece before it.
+        last = parts[-1] if len(parts[-1]) <= BUFFERED else b""
+        for part in parts if not last else parts[:-1]:
+            # Each piece is cut when it is sent, as many readers may be slow to take a page.
+            for at in range(0, len(part), PIECE):
+                piece = part if len(part) <= PIECE else part[at : at + PIECE]
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+                patience.deadline = anyio.current_time() + self._seconds
+        await send({"type": "http.response.body", "body": last})
 
     async def _send_in_pieces(
         self, patience: anyio.CancelScope, send: Send, message: Message
