@@ -58,13 +58,15 @@ def moment_text(expression: ColumnElement[Any], *, aware: bool) -> ColumnElement
     return time_text(moment, func.concat(whole, end), expression)
 
 
-def object_text(members: Mapping[str, ColumnElement[Any] | str]) -> ColumnElement[Any]:
-    """Return a JSON object of members' JSON by name, without those that are NULL."""
+def object_text(
+    members: Mapping[str, ColumnElement[Any] | str], end: str = "}"
+) -> ColumnElement[Any]:
+    """Return a JSON object of members' JSON by name, without those that are NULL, up to its end."""
     parts: list[Any] = []
     for name, text in members.items():
         key = f"{',' if parts else '{'}{_encode(name).decode()}:"
         parts.append(key + text if isinstance(text, ColumnElement) else f"{key}{text}")
-    return func.concat(*parts, "}")
+    return func.concat(*parts, end)
 
 
 _expect_json = msgspec.json.Decoder(msgspec.Raw).decode
@@ -257,21 +259,16 @@ def data_text(forms: Sequence[JsonForm], names: Sequence[str] | None) -> ColumnE
     return texts[0] if names is None else object_text(dict(zip(names, texts, strict=True)))
 
 
-def envelope_text(
-    source: str,
-    kind: str,
-    attributes: Mapping[str, JsonForm],
-    position: ColumnElement[int],
-    data: ColumnElement[Any],
-) -> ColumnElement[Any] | None:
-    """Return the JSON of a CloudEvent; None if PostgreSQL does not make it.
+def envelope_members(
+    source: str, kind: str, attributes: Mapping[str, JsonForm], position: ColumnElement[int]
+) -> dict[str, ColumnElement[Any] | str] | None:
+    """Return the JSON of a CloudEvent's members before its data; None if PostgreSQL makes none.
 
     Args:
         source: the event's `source`.
         kind: the `type` of events that have none of their own.
         attributes: the forms of `id`, `type`, `key`, `time` and further attributes, if configured.
         position: the `id` of events whose own is empty.
-        data: the JSON of the event's data.
     """
     strings: dict[str, ColumnElement[Any]] = {}
     for name, form in attributes.items():
@@ -292,7 +289,7 @@ def envelope_text(
     if "key" in strings:
         members["partitionkey"] = strings["key"]
     members |= {name: text for name, text in strings.items() if name not in OWN_ATTRIBUTES}
-    return object_text(members | {"datacontenttype": '"application/json"', "data": data})
+    return members | {"datacontenttype": '"application/json"'}
 
 
 def _first(text: ColumnElement[Any] | None, other: Any) -> Any:

@@ -219,6 +219,7 @@ class PageQuery:
             # psycopg sends a stream's parameters with its statement, and the plan uses them.
             bindparam("limit", type_=Integer) if streams else LIMIT,
             chosen=chosen,
+            streams=streams,
         )
 
     def _build_window(self, hint: IndexHint) -> Select[Any]:

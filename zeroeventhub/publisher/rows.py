@@ -15,7 +15,7 @@ from zeroeventhub.databases.port import SEPARATOR, Database
 from zeroeventhub.errors import FeedFailure
 from zeroeventhub.protocol import Event, TypeFilter
 from zeroeventhub.publisher.keyset import NearRows, join_events
-from zeroeventhub.publisher.mapping import Mapper
+from zeroeventhub.publisher.mapping import Mapper, Streamed
 from zeroeventhub.wire.ndjson import AFTER_EVENT, BEFORE_EVENT, BETWEEN_EVENTS, Lines, one_line
 
 Row = tuple[int, Event | None]
@@ -392,19 +392,20 @@ class RowQuery:
         self._mapper = mapper
         self._json = mapper.json
         self._check: Callable[[Sequence[bytes | None], Callable[[int], int]], bool] = check_json
+        self._streamed = Streamed([])
         if database.makes_json:
             is_beside = near.source.events is None
             position = near.source.position if is_beside else None
-            self._json = mapper.text(position, streams=streams)
+            self._json = mapper.text(position)
             # What PostgreSQL itself makes of jsonb and other types is JSON on one line.
             is_safe = not mapper.has_stored_json
             self._check = (lambda _texts, _place: True) if is_safe else check_surrogates
+            streams = streams and self._json is not None
+            self._streamed = mapper.streamed(position) if streams else self._streamed
         self.is_json = self._json is not None
         self._joins = joins and database.joins_rows and self.is_json
         self._database = database
-        self.may_stream = (
-            database.may_stream if streams and self.is_json else lambda _connection: False
-        )
+        self.may_stream = database.may_stream if streams else lambda _connection: False
         self._compiled = lru_cache(maxsize=100)(database.compile_stream)
 
     def select(
@@ -414,6 +415,7 @@ class RowQuery:
         *,
         chosen: ColumnElement[bool] | None = None,
         backwards: bool = False,
+        streams: bool = False,
     ) -> Select[Any]:
         """Build a statement for `read`.
 
@@ -422,11 +424,12 @@ class RowQuery:
             limit: the highest number of rows.
             chosen: a condition on the events' columns; None for all events.
             backwards: whether to return the highest positions first.
+            streams: whether the statement is for `stream` instead.
         """
         source = self.source
-        columns: list[Any] = (
-            self._mapper.columns if self._json is None else [self._json.label("c1")]
-        )
+        columns: list[Any] = [self._json] if self._json is not None else self._mapper.columns
+        columns = self._streamed.columns if streams else columns
+        columns = [each.label(f"c{index}") for index, each in enumerate(columns, 1)]
         columns = [*columns, *self._also]
         query: Select[Any]
         if source.events is None:
@@ -475,10 +478,16 @@ class RowQuery:
             size: how many rows are in memory at once.
         """
         compiled = self._compiled(query)
+        _, head, before, between = self._streamed
         for count, value in self._database.stream(connection, compiled, values, size):
             texts = [*map(value, range(count), repeat(1))]
             position = partial(_position, value)
-            yield Rows(position, texts, on_one_line=self._check(texts, position))
+            on_one_line = self._check(texts, position)
+            if head is not None:
+                heads = map(value, range(count), repeat(head))
+                pieces = zip(repeat(before), heads, repeat(between), texts, repeat(b"}"))
+                texts = [*map(b"".join, pieces)]
+            yield Rows(position, texts, on_one_line=on_one_line)
 
     def read(self, connection: Connection, query: Select[Any], values: Mapping[str, Any]) -> Rows:
         """Read rows by one statement.
