@@ -155,7 +155,7 @@ class RouteApp:
         self,
         response: Response,
         request: FeedRequest,
-        meanwhile: Callable[[], Coroutine[Any, Any, None]],
+        meanwhile: Callable[[], Coroutine[Any, Any, object]],
         send: Send,
     ) -> None:
         """Send a response, and run its background work meanwhile."""

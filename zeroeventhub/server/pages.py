@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import anyio
 
-from zeroeventhub.errors import Gone, ZeroEventHubError
+from zeroeventhub.errors import Gone, Unavailable, ZeroEventHubError
 from zeroeventhub.protocol import FIRST, LAST, Page
 from zeroeventhub.server.feed_runner import FeedRunner
 from zeroeventhub.server.request import PageRequest
@@ -103,12 +103,13 @@ class PageCache:
         self._reads_several = runner.has("read_pages")
         self._most_bytes = capacity.kept_bytes
         self._seconds = capacity.kept_seconds
-        # By request: until when it is kept, the page, and the bytes of both.
-        self._kept: OrderedDict[PageRequest, tuple[float, EncodedPage, int]] = OrderedDict()
+        # By request: until when it is kept, the page, the bytes of both, and whether it was sent.
+        self._kept: OrderedDict[PageRequest, tuple[float, EncodedPage, int, bool]] = OrderedDict()
         self._bytes = 0
-        # The next expected request of each reader, since when it is expected, and where to read on
-        # once it comes: by default after the page that answers it.
-        self._expected: OrderedDict[PageRequest, tuple[float, PageRequest | None]] = OrderedDict()
+        # The next expected request of each reader, since when it is expected, where to read on
+        # once it comes, by default after the page that answers it, and how many pages at once.
+        self._expected: OrderedDict[PageRequest, tuple[float, PageRequest | None, int]]
+        self._expected = OrderedDict()
         self._under_way: dict[PageRequest, anyio.Event] = {}
         self._vouching = anyio.Lock()
         self._vouched_until = -math.inf
@@ -117,7 +118,17 @@ class PageCache:
         """Return the page that answers a request, if it is kept or being read ahead."""
         if (done := self._under_way.get(wanted)) is not None:
             await done.wait()
-        until, page, _ = self._kept.get(wanted, (0.0, None, 0))
+        elif (
+            wanted not in self._kept
+            and self._reads_several
+            and wanted in self._expected
+            and self._may_be_read(wanted)
+        ):
+            # Its reader reads on: several pages take little longer to read than this one.
+            read = await self._read(wanted, self._expected[wanted][2], ahead=False)
+            if read is not None and read.events:
+                return read
+        until, page, weight, is_sent = self._kept.get(wanted, (0.0, None, 0, False))
         if page is None:
             return None
         now = monotonic()
@@ -127,14 +138,16 @@ class PageCache:
         if self._vouched_until < now and not await self._vouch():
             return None
         if wanted in self._kept:
-            self._kept.move_to_end(wanted)
+            self._kept[wanted] = until, page, weight, True
+            if is_sent:  # else pages that wait for their readers would be dropped before it
+                self._kept.move_to_end(wanted)
         return page
 
     async def _vouch(self) -> bool:
         """Ask the feed whether kept pages still are of its history; drop them if they are not."""
         async with self._vouching:
             cursors = {wanted.cursor for wanted in self._kept}
-            cursors |= {page.cursor for _, page, _ in self._kept.values()}
+            cursors |= {page.cursor for _, page, *_ in self._kept.values()}
             if not cursors or monotonic() <= self._vouched_until:
                 return True
             try:
@@ -157,10 +170,12 @@ class PageCache:
         else:
             encoded = await self._runner.work(size_of(page.events), encode, page, wanted)
         if wanted is not None:
-            await self._keep([(wanted, encoded)])
+            await self._keep([(wanted, encoded)], is_sent=True)
         return encoded
 
-    async def _keep(self, found: Sequence[tuple[PageRequest, EncodedPage]]) -> None:
+    async def _keep(
+        self, found: Sequence[tuple[PageRequest, EncodedPage]], *, is_sent: bool
+    ) -> None:
         """Keep those of some pages that can never change, if the feed vouches for all pages."""
         # Not filtered pages: few readers share them, and they would evict pages that many share.
         lasting = [(key, page) for key, page in found if page.tag is not None and key.types is None]
@@ -176,13 +191,13 @@ class PageCache:
                         self._drop(key)
                     cursors = len(key.cursor) + len(page.cursor) + len(key.stop or "")
                     weight = page.size + cursors + OVERHEAD
-                    self._kept[key] = now + self._seconds, page, weight
+                    self._kept[key] = now + self._seconds, page, weight, is_sent
                     self._bytes += weight
                 while self._bytes > self._most_bytes or len(self._kept) > MOST:
                     self._drop(next(iter(self._kept)))
 
     def _drop(self, wanted: PageRequest) -> None:
-        *_, weight = self._kept.pop(wanted)
+        _, _, weight, _ = self._kept.pop(wanted)
         self._bytes -= weight
 
     def clear(self) -> None:
@@ -192,41 +207,48 @@ class PageCache:
 
     def read_ahead(
         self, wanted: PageRequest, page: EncodedPage
-    ) -> Callable[[], Coroutine[Any, Any, None]] | None:
+    ) -> Callable[[], Coroutine[Any, Any, object]] | None:
         """Return a function that reads the pages after a full one, if its reader reads on."""
         following, now = wanted._replace(cursor=page.cursor), monotonic()
-        reads_on = wanted in self._expected
-        start = self._expected.pop(wanted, (now, None))[1] or following
-        self._expected[following] = now, self._expected.pop(following, (now, None))[1]
+        reads_on, nothing = wanted in self._expected, (now, None, 0)
+        start = self._expected.pop(wanted, nothing)[1] or following
+        # A reader has two entries: its next page, and the next one to be read ahead.
+        # So many pages are kept for both: one that is dropped unsent was read in vain.
+        share = self._most_bytes // max(PREFETCH_FRACTION, len(self._expected))
+        most = min(BATCH, share // page.size)
+        self._expected[following] = now, self._expected.pop(following, nothing)[1], most
         while len(self._expected) > READERS or next(iter(self._expected.values()))[0] < (
             now - READING_ON
         ):
             self._expected.popitem(last=False)
-        # A reader has two entries: its next page, and the next one to be read ahead.
-        share = self._most_bytes // max(PREFETCH_FRACTION, len(self._expected) // 2)
-        most = min(BATCH, share // page.size)
-        if not (reads_on and most and self._may_be_read(start)):
+        if not (reads_on and self._may_be_read(start) and self._runner.has_spare_room):
             return None
         return partial(self._read, start, most)
 
     def _may_be_read(self, wanted: PageRequest) -> bool:
-        """Return whether a page may be read ahead: it is not kept, and there is spare room."""
+        """Return whether a page may be read with those after it: there is room, and it is new."""
         return (
             self._keeps
             and wanted.types is None
             and wanted not in self._under_way
             and wanted not in self._kept
-            and self._runner.has_spare_room
+            and self._runner.has_room
         )
 
-    async def _read(self, wanted: PageRequest, count: int) -> None:
-        """Read pages, and go on with the next ones while a request waits for them."""
+    async def _read(
+        self, wanted: PageRequest, count: int, *, ahead: bool = True
+    ) -> EncodedPage | None:
+        """Read pages, and, if `ahead`, go on with the next ones while a request waits for them.
+
+        Returns:
+            The first page of the last ones; None if none was read.
+        """
+        found: list[tuple[PageRequest, EncodedPage]] = []
         with anyio.CancelScope(shield=True):  # other requests wait for it
-            while self._may_be_read(wanted):
+            while count and self._may_be_read(wanted):
                 done = self._under_way[wanted] = anyio.Event()
-                following: PageRequest | None = None
+                start, found = wanted, []
                 try:
-                    start, found = wanted, []
                     if self._reads_several:
                         pages = await self._runner.call(
                             "read_pages", *wanted[:3], count, **wanted.options()
@@ -236,17 +258,18 @@ class PageCache:
                     for page in pages:
                         found.append((start, encode(page, start)))
                         start = start._replace(cursor=page.cursor)
-                    await self._keep(found)
-                    following = start if found and found[-1][1].full else None
-                except Exception:  # noqa: BLE001, S110 - a request for the page reports the error
-                    pass
+                    await self._keep(found, is_sent=False)
+                except Exception as error:  # a request for the page reports it
+                    if isinstance(error, Unavailable) and not ahead:
+                        raise  # it has waited for a connection already
                 finally:
-                    is_late = done.statistics().tasks_waiting > 0
+                    is_late = ahead and done.statistics().tasks_waiting > 0
                     del self._under_way[wanted]
                     done.set()
-                if following is None:
-                    return
-                if not is_late:
-                    self._expected[wanted] = monotonic(), following
-                    return
-                wanted = following
+                if not found or not found[-1][1].full:
+                    break
+                if not (is_late and self._runner.has_spare_room):
+                    self._expected[wanted] = monotonic(), start, count
+                    break
+                wanted = start
+        return found[0][1] if found else None

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Collection, Coroutine
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -41,7 +42,7 @@ class FeedRequest(Request):
     principal: Principal = EVERYBODY
     events: int = 0
     waited: float = 0.0
-    meanwhile: Callable[[], Coroutine[Any, Any, None]] | None = None
+    meanwhile: Callable[[], Coroutine[Any, Any, object]] | None = None
 
 
 MOST_PARAMETERS = 1_000
@@ -137,9 +138,7 @@ class PageRequest(NamedTuple):
 
     def options(self) -> dict[str, Any]:
         """Return the keyword arguments of the feed's `read`: only those that were requested."""
-        return {
-            name: value for name, value in zip(self._fields[3:], self[3:], strict=True) if value
-        }
+        return dict(filter(itemgetter(1), zip(self._fields[3:], self[3:], strict=True)))
 
 
 NO_PARTITION = "The feed has no such partition."
