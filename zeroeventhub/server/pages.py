@@ -30,6 +30,9 @@ from zeroeventhub.wire.ndjson import parts_of, size_of
 BATCH = 16
 """How many pages one statement reads ahead, to share its fixed cost."""
 
+AT_ONCE = 4
+"""How many pages one statement reads for a request that waits for the first of them."""
+
 PREFETCH_FRACTION = 4
 """The pages read ahead of one reader take at most a quarter of the cache, and less if more readers
 read on: a page that is dropped before its reader requests it was read in vain."""
@@ -107,9 +110,11 @@ class PageCache:
         self._kept: OrderedDict[PageRequest, tuple[float, EncodedPage, int, bool]] = OrderedDict()
         self._bytes = 0
         # The next expected request of each reader, since when it is expected, where to read on
-        # once it comes, by default after the page that answers it, and how many pages at once.
+        # once it comes, by default after the page that answers it, and the memory of a page.
         self._expected: OrderedDict[PageRequest, tuple[float, PageRequest | None, int]]
         self._expected = OrderedDict()
+        self._share = 0
+        """Bytes of pages to be read at once for one reader."""
         self._under_way: dict[PageRequest, anyio.Event] = {}
         self._vouching = anyio.Lock()
         self._vouched_until = -math.inf
@@ -210,20 +215,21 @@ class PageCache:
     ) -> Callable[[], Coroutine[Any, Any, object]] | None:
         """Return a function that reads the pages after a full one, if its reader reads on."""
         following, now = wanted._replace(cursor=page.cursor), monotonic()
+        size = page.size + OVERHEAD
         reads_on, nothing = wanted in self._expected, (now, None, 0)
         start = self._expected.pop(wanted, nothing)[1] or following
         # A reader has two entries: its next page, and the next one to be read ahead.
-        # So many pages are kept for both: one that is dropped unsent was read in vain.
-        share = self._most_bytes // max(PREFETCH_FRACTION, len(self._expected))
-        most = min(BATCH, share // page.size)
-        self._expected[following] = now, self._expected.pop(following, nothing)[1], most
+        # What is read for both takes two thirds of the cache: what is dropped unsent was in vain.
+        self._share = self._most_bytes // max(PREFETCH_FRACTION, len(self._expected) * 3 // 2)
+        self._expected[following] = now, self._expected.pop(following, nothing)[1], size
         while len(self._expected) > READERS or next(iter(self._expected.values()))[0] < (
             now - READING_ON
         ):
             self._expected.popitem(last=False)
-        if not (reads_on and self._may_be_read(start) and self._runner.has_spare_room):
+        has_share = reads_on and size <= self._share
+        if not (has_share and self._may_be_read(start) and self._runner.has_spare_room):
             return None
-        return partial(self._read, start, most)
+        return partial(self._read, start, size)
 
     def _may_be_read(self, wanted: PageRequest) -> bool:
         """Return whether a page may be read with those after it: there is room, and it is new."""
@@ -236,16 +242,22 @@ class PageCache:
         )
 
     async def _read(
-        self, wanted: PageRequest, count: int, *, ahead: bool = True
+        self, wanted: PageRequest, size: int, *, ahead: bool = True
     ) -> EncodedPage | None:
         """Read pages, and, if `ahead`, go on with the next ones while a request waits for them.
+
+        Args:
+            wanted: the first of them.
+            size: the bytes of memory of a page, roughly.
+            ahead: whether no request waits for them yet.
 
         Returns:
             The first page of the last ones; None if none was read.
         """
         found: list[tuple[PageRequest, EncodedPage]] = []
         with anyio.CancelScope(shield=True):  # other requests wait for it
-            while count and self._may_be_read(wanted):
+            while size <= self._share and self._may_be_read(wanted):
+                count = min(BATCH if ahead else AT_ONCE, self._share // size)
                 done = self._under_way[wanted] = anyio.Event()
                 start, found = wanted, []
                 try:
@@ -269,7 +281,7 @@ class PageCache:
                 if not found or not found[-1][1].full:
                     break
                 if not (is_late and self._runner.has_spare_room):
-                    self._expected[wanted] = monotonic(), start, count
+                    self._expected[wanted] = monotonic(), start, size
                     break
                 wanted = start
         return found[0][1] if found else None

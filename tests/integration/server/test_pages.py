@@ -310,16 +310,21 @@ def test_next_page_is_read_for_a_reader_that_reads_on(book):
     assert sorted(book.asked) == sorted([*range(book.last + 1), book.last - 1])
 
 
+class Volume(Book):
+    """A book whose pages can be read several at once; `at_once` tells which were."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.at_once = []
+
+    def read_pages(self, partition, cursor, limit, count):
+        """Return so many pages."""
+        self.at_once.append(range(int(cursor), int(cursor) + count))
+        return [Page([Event(b"%d" % n)], str(n + 1), full=True) for n in self.at_once[-1]]
+
+
 def test_several_pages_are_read_at_once():
     """A reader that reads on finds some pages read in one go, each of them once."""
-
-    class Volume(Book):
-        at_once = []
-
-        def read_pages(self, partition, cursor, limit, count):
-            self.at_once.append(range(int(cursor), int(cursor) + count))
-            return [Page([Event(b"%d" % n)], str(n + 1), full=True) for n in self.at_once[-1]]
-
     book = Volume(last=1000)
     with mounted(book) as url:
         read(url, *range(1, 20))
@@ -327,6 +332,18 @@ def test_several_pages_are_read_at_once():
         assert len({*ahead, *book.asked}) == len(ahead) + len(book.asked)
         assert {*range(1, 20)} <= {*ahead, *book.asked}
         assert len(book.at_once) + len(book.asked) < 10
+
+
+def test_pages_that_wait_for_their_readers_are_kept_longer_than_those_that_were_sent():
+    """Readers side by side, whose pages fill the cache, have few pages read in vain."""
+    book, readers_beside, length = Volume(last=1000), 4, 25
+    with mounted(book, capacity=Capacity(kept_bytes=24 * BOOK_PAGE)) as url:
+        for number in range(length):
+            read(url, *range(number, 1000, 1000 // readers_beside))
+    found = [*book.asked, *(number for pages in book.at_once for number in pages)]
+    # In vain are those at the start, when no reader is known to read on, and the last ones.
+    assert len(found) < 1.9 * readers_beside * length
+    assert len(book.asked) <= 2 * readers_beside
 
 
 def test_nothing_is_read_for_a_reader_that_does_not_read_on(book):
