@@ -241,7 +241,7 @@ class RequestBuilder(Generic[_Http]):
         """Add parameters to an address; they take precedence over those of the feed's URL."""
         pairs: list[tuple[str, str | int]] = [*parameters.items()]
         if self._own_parameters:
-            pairs += [pair for pair in self._own_parameters if pair[0] not in parameters]
+            pairs = [pair for pair in self._own_parameters if pair[0] not in parameters] + pairs
         return f"{address}?{urlencode(pairs)}"
 
     def _expect_extension(self, info: FeedInfo, extension: str) -> None:

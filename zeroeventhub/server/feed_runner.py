@@ -87,7 +87,7 @@ class FeedRunner:
         self, seen: Hashable, wanted: PageRequest | None
     ) -> tuple[Hashable, Page | None]:
         """Return the head, and, if it is not the one seen, the page that requests wait for."""
-        may_read = wanted is not None and self.has_room
+        may_read = wanted is not None and self._sender.budget.fits(self._sender.page_bytes)
         if not (may_read and self._has_threads):
             return await self.call("head"), None
         head, page = await self.call(self._head_and_page, seen, wanted)
@@ -132,12 +132,7 @@ class FeedRunner:
     def has_spare_room(self) -> bool:
         """Return whether there is capacity to read ahead of requests."""
         has_connections = self._connections.taken * 2 < self.capacity.connections
-        return has_connections and self.has_room
-
-    @property
-    def has_room(self) -> bool:
-        """Return whether the send budget has room for another page."""
-        return self._sender.budget.fits(self._sender.page_bytes)
+        return has_connections and self._sender.budget.fits(self._sender.page_bytes)
 
     async def call(
         self,
@@ -244,7 +239,7 @@ class FeedRunner:
             nonlocal is_part
             if begun is not None:
                 begun()
-            is_part = not self.has_room
+            is_part = not self._sender.budget.fits(self._sender.page_bytes)
             if is_part:
                 arguments[-1] = 1
 

@@ -24,6 +24,7 @@ from zeroeventhub.errors import Gone, Unavailable, ZeroEventHubError
 from zeroeventhub.protocol import FIRST, LAST, Page
 from zeroeventhub.server.feed_runner import FeedRunner
 from zeroeventhub.server.request import PageRequest
+from zeroeventhub.server.sending import Sender
 from zeroeventhub.settings import Capacity
 from zeroeventhub.wire.ndjson import parts_of, size_of
 
@@ -97,11 +98,13 @@ class PageCache:
 
     Args:
         runner: calls the feed.
+        sender: limits the bytes of responses in memory.
         capacity: how much is kept, and for how long.
     """
 
-    def __init__(self, runner: FeedRunner, capacity: Capacity) -> None:
+    def __init__(self, runner: FeedRunner, sender: Sender, capacity: Capacity) -> None:
         self._runner = runner
+        self._sender = sender
         self._keeps = runner.has("vouch")
         self._reads_several = runner.has("read_pages")
         self._most_bytes = capacity.kept_bytes
@@ -238,7 +241,7 @@ class PageCache:
             and wanted.types is None
             and wanted not in self._under_way
             and wanted not in self._kept
-            and self._runner.has_room
+            and self._sender.budget.fits(self._sender.page_bytes)
         )
 
     async def _read(

@@ -228,7 +228,7 @@ def feed_routes(
         access,
         quotas,
         runner,
-        PageCache(runner, capacity),
+        PageCache(runner, sender, capacity),
         Renderer(runner, arrow=arrow, compressed=compressed),
         sender,
         observer,
