@@ -101,7 +101,7 @@ class _Consumer(Config, Generic[_AnyClient]):
                 return await prefetcher.fetch(step)
             if isinstance(step, Pause):
                 self.log.waits(step)
-                return await concurrency.get(bell, step.seconds)
+                return await concurrency.get(bell, step.begin())
             if isinstance(step, Discover):
                 return await settled(self.client.discover())
             self._check_engine()

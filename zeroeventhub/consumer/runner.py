@@ -161,7 +161,7 @@ class PartitionReader:
             await self._rest()
         self._runner.config.log.waits(step, self._partition)
         drop_traceback(step.reason)
-        await self._concurrency.wait(self._stopping, step.seconds)
+        await self._concurrency.wait(self._stopping, step.begin())
 
     async def _write(self, step: Step) -> Any:
         runner = self._runner
@@ -269,7 +269,7 @@ class Runner:
                 return await self._await(step.seconds)
             case Pause():
                 self.config.log.waits(step)
-                end = time.monotonic() + step.seconds
+                end = time.monotonic() + step.begin()
                 while not self._stopped() and (left := end - time.monotonic()) > 0:
                     await self._listen(left)
             case _:

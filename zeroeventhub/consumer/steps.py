@@ -125,6 +125,10 @@ class Pause:
     seconds: float
     reason: Exception | None = None
 
+    def begin(self) -> float:
+        """Return how long to wait from now on; `zeroeventhub.testing.no_pauses` makes it short."""
+        return self.seconds
+
 
 @dataclass(frozen=True)
 class Claim:
