@@ -1,0 +1,95 @@
+"""Databases of tests: SQLite in a file of its own, and stores in it."""
+
+import shutil
+import sqlite3
+import tempfile
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from sqlalchemy import Connection, Engine, NullPool, create_engine, event
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from zeroeventhub.consumer.store.cursor_store import CursorStore
+from zeroeventhub.errors import require
+
+Prepare: TypeAlias = Callable[[Connection], object]
+"""Creates tables and writes rows, such as `metadata.create_all`."""
+
+
+def sqlite_engine() -> Engine:
+    """Return an engine of an empty SQLite database, which several threads may use.
+
+    It is a file that is removed with the engine: a database in memory has one connection, and a
+    consumer uses several.
+    """
+    file, opened = _new_file()
+    # Without a pool, no connection is left to be closed by whoever drops the engine.
+    engine = create_engine(f"sqlite:///{file}", poolclass=NullPool)
+    return _tend(engine, file, opened)
+
+
+def async_sqlite_engine() -> AsyncEngine:
+    """Return an AsyncEngine of an empty SQLite database; see `sqlite_engine`."""
+    require("aiosqlite", extra="testing", user="An AsyncEngine of SQLite")
+    file, opened = _new_file()
+    engine = create_async_engine(f"sqlite+aiosqlite:///{file}", poolclass=NullPool)
+    _tend(engine.sync_engine, file, opened)
+    return engine
+
+
+def _new_file() -> tuple[Path, sqlite3.Connection]:
+    """Return the file of an empty database, and a connection to it.
+
+    While one connection is open, SQLite keeps the file of its log, instead of making it anew for
+    every transaction.
+    """
+    file = Path(tempfile.mkdtemp(prefix="zeroeventhub-"), "test.db")
+    opened = sqlite3.connect(file, check_same_thread=False)
+    opened.execute("PRAGMA journal_mode=WAL").close()
+    opened.execute("SELECT * FROM sqlite_master").close()
+    return file, opened
+
+
+def _tend(engine: Engine, file: Path, opened: sqlite3.Connection) -> Engine:
+    """Let an engine not wait for the disk, and remove its database with it."""
+
+    def forget_the_disk(connection: Any, _record: Any) -> None:
+        connection.cursor().execute("PRAGMA synchronous=OFF")
+
+    def remove() -> None:
+        opened.close()
+        shutil.rmtree(file.parent, ignore_errors=True)
+
+    event.listen(engine, "connect", forget_the_disk)
+    weakref.finalize(engine, remove)
+    return engine
+
+
+def store_of(prepare: Prepare | None = None) -> CursorStore:
+    """Return a store in an empty SQLite database, with its tables.
+
+    Args:
+        prepare: creates your own tables there, such as `metadata.create_all`.
+    """
+    return _store(sqlite_engine(), prepare)
+
+
+def async_store_of(prepare: Prepare | None = None) -> CursorStore:
+    """Return a store for an AsyncConsumer in an empty SQLite database; see `store_of`.
+
+    Args:
+        prepare: creates your own tables there, such as `metadata.create_all`.
+    """
+    return _store(async_sqlite_engine(), prepare)
+
+
+def _store(engine: Engine | AsyncEngine, prepare: Prepare | None) -> CursorStore:
+    store = CursorStore(engine)
+    sync = create_engine(f"sqlite:///{engine.url.database}", poolclass=NullPool)
+    with sync.begin() as connection:
+        store.create_tables(connection)
+        if prepare is not None:
+            prepare(connection)
+    return store
