@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from zeroeventhub import AsyncClient, Client, CursorStore
-    from zeroeventhub.testing import Faults, LogFeed, MemoryFeed, Pause
+    from zeroeventhub.consumer.steps import Pause
+    from zeroeventhub.testing import Faults, LogFeed, MemoryFeed
 
 
 @pytest.fixture

@@ -33,7 +33,8 @@ from zeroeventhub import (
     TableFeed,
 )
 
-MODULES = ["zeroeventhub", *(f"zeroeventhub.{name}" for name in ("archive", "spark", "telemetry"))]
+ROOMS = ("archive", "spark", "telemetry", "testing")
+MODULES = ["zeroeventhub", *(f"zeroeventhub.{name}" for name in ROOMS)]
 NAMES = {
     name: getattr(module, name) for module in map(import_module, MODULES) for name in module.__all__
 }

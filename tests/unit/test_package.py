@@ -70,6 +70,8 @@ NEEDED = [
     ("zeroeventhub", "feed_routes", "starlette", "server"),
     ("zeroeventhub.spark", "FeedSource", "pyspark", "spark"),
     ("zeroeventhub.spark", "register", "pyspark", "spark"),
+    ("zeroeventhub.testing", "feed_of", "starlette", "testing"),
+    ("zeroeventhub.testing", "check_handler", "sqlalchemy", "testing"),
     ("zeroeventhub.telemetry", "OpenTelemetry", "opentelemetry", "opentelemetry"),
     ("zeroeventhub.telemetry", "Prometheus", "prometheus_client", "prometheus"),
     ("zeroeventhub.telemetry", "lag_collector", "prometheus_client", "prometheus"),

@@ -9,7 +9,6 @@ for _package in ("sqlalchemy", "greenlet", "starlette"):
     require(_package, extra="testing", user="zeroeventhub.testing")
 
 # These need SQLAlchemy and Starlette:
-from zeroeventhub.consumer.steps import Pause  # noqa: E402
 from zeroeventhub.testing.clients import Faults, async_client_of, client_of  # noqa: E402
 from zeroeventhub.testing.feeds import LogFeed, MemoryFeed, events_of, feed_of  # noqa: E402
 from zeroeventhub.testing.handlers import async_check_handler, check_handler  # noqa: E402
@@ -20,7 +19,6 @@ __all__ = [
     "Faults",
     "LogFeed",
     "MemoryFeed",
-    "Pause",
     "async_check_handler",
     "async_client_of",
     "async_run_to_head",

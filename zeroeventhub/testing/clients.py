@@ -16,6 +16,7 @@ from starlette.applications import Starlette
 from zeroeventhub.client import AsyncClient, Client
 from zeroeventhub.conformance.scripted_feed import Reply, problem
 from zeroeventhub.server.routes import feed_routes
+from zeroeventhub.settings import Capacity
 
 
 class Faults:
@@ -137,8 +138,15 @@ def _event_loop() -> asyncio.AbstractEventLoop:
     return running.result()
 
 
+LONGEST_WAIT = 0.2
+"""Seconds that a request waits at the head at most, so that a consumer is soon stopped."""
+
+
 def _app_of(feed: Any, engine: Any, path: str) -> Any:
-    return feed if callable(feed) else Starlette(routes=feed_routes(path, feed, engine))
+    if callable(feed):
+        return feed
+    capacity = Capacity(wait_seconds=LONGEST_WAIT)
+    return Starlette(routes=feed_routes(path, feed, engine, capacity=capacity))
 
 
 def client_of(
@@ -152,7 +160,8 @@ def client_of(
     """Return a client of a feed in this process, which is sent real requests without a socket.
 
     Args:
-        feed: a Feed, AsyncFeed or TableFeed; or an ASGI application that serves one.
+        feed: a Feed, AsyncFeed or TableFeed, where a request waits at the head for 0.2 seconds at
+            most; or an ASGI application that serves one.
         engine: the engine that a TableFeed reads through.
         path: the address of the feed in the application.
         headers: sent with every request, such as credentials.

@@ -291,13 +291,16 @@ class _Scenes:
             " The handler keeps state in memory, or writes what differs each time, such as the "
             "time of day: then give `effects`.",
         )
-        for place in range(witness.places):
-            await self._check_kill(place, "The handler was killed {}, and started again")
-            if self.start is not None:  # else both are the same
-                retried = "The transaction was rolled back {}, and the same process tried again"
-                await self._check_kill(place, retried, starts=False)
+        scenes = [("The handler was killed {}, and started again", True)]
+        if self.start is not None:  # else the process is the same in both
+            scenes.append(
+                ("The transaction was rolled back {}, and the same process tried again", False)
+            )
+        for scene, starts in scenes:
+            for place in range(witness.places):
+                await self._check_kill(place, scene, starts=starts)
 
-    async def _check_kill(self, place: int, scene: str, *, starts: bool = True) -> None:
+    async def _check_kill(self, place: int, scene: str, *, starts: bool) -> None:
         await self._do(self._set_up)
         killed = await self._run(_PLAIN, self._partitions, kill_at=place)
         if killed.place:
@@ -423,9 +426,10 @@ def _difference(expected: Any, found: Any) -> str:
     parts = []
     for name in sorted({*expected, *found}):
         before, after = expected.get(name, Counter()), found.get(name, Counter())
-        parts += [f"the table {name} lacked the row {_short(row)}" for row in before - after]
-        parts += [f"the table {name} had the row {_short(row)} too much" for row in after - before]
-    return f"{'; '.join(parts[:4])}."
+        for said, rows in (("lacked rows", before - after), ("had too many rows", after - before)):
+            if rows:
+                parts.append(f"the table {name} {said}: {_short(', '.join(rows))} ({rows.total()})")
+    return f"{'; '.join(parts)}."
 
 
 def _shown(one: Event) -> str:

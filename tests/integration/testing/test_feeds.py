@@ -1,0 +1,86 @@
+"""Feeds of tests: in memory, in SQLite, and pages that a test requests itself."""
+
+import threading
+from types import SimpleNamespace
+
+import httpx
+import pytest
+
+from zeroeventhub import FIRST, LAST, Event, NewEvent
+from zeroeventhub.errors import BadCursor, CutPage
+from zeroeventhub.testing import LogFeed, client_of, events_of, feed_of
+
+
+def data(page):
+    """Return the data of a page's events."""
+    return [event.data for event in page.events]
+
+
+def test_feed_holds_to_cursors_and_limits():
+    """Pages have as many events as asked for, in order, and say when they end at the head."""
+    feed = feed_of([{"n": 0}, Event.of({"n": 1}), "two"])
+    page = feed.read(0, FIRST, 2)
+    assert (data(page), page.caught_up) == ([{"n": 0}, {"n": 1}], False)
+    page = feed.read(0, page.cursor, 2)
+    assert (data(page), page.caught_up) == (["two"], True)
+    assert feed.read(0, LAST, 2).cursor == page.cursor
+    feed.append({"n": 3})
+    assert data(feed.read(0, page.cursor, 2)) == [{"n": 3}]
+
+
+def test_lists_are_partitions():
+    """A list of lists has the events of each partition; an empty list is a feed of one."""
+    feed = feed_of([["a"], []])
+    feed.append("b", "c", partition=1)
+    assert len(feed.info().partitions) == 2
+    assert [data(feed.read(number, FIRST, 9)) for number in (0, 1)] == [["a"], ["b", "c"]]
+    assert len(feed_of().info().partitions) == 1
+
+
+@pytest.mark.parametrize("cursor", ["x", "-1", "2", "\N{ARABIC-INDIC DIGIT ONE}"])
+def test_strange_cursor_is_refused(cursor):
+    """A cursor that the feed has not given is refused, in process and by its routes."""
+    feed = feed_of(["a"])
+    with pytest.raises(BadCursor):
+        feed.read(0, cursor, 1)
+    if cursor.isascii():
+        with pytest.raises(BadCursor):
+            client_of(feed).fetch(0, cursor)
+
+
+def test_reader_waits_at_the_head():
+    """A request that waits is answered once an event is appended by another thread."""
+    feed = feed_of(["a"])
+    client = client_of(feed)
+    head = client.fetch(0, FIRST).cursor
+    threading.Timer(0.05, feed.append, ["b"]).start()
+    assert data(client.fetch(0, head, wait=60)) == ["b"]
+
+
+def test_log_is_published_from_its_table():
+    """Events that are appended to the log are rows of SQLite, and pages of its feed."""
+    log_feed = LogFeed(partitions=2, cloudevents=True)
+    log_feed.append(NewEvent("order.paid", {"order": 17}, key="17"))
+    client = client_of(log_feed.feed)
+    pages = [client.fetch(number, FIRST) for number in (0, 1)]
+    assert [event.data["data"] for page in pages for event in page.events] == [{"order": 17}]
+
+
+def test_page_of_a_response_is_read():
+    """Events and cursor are read from bytes and from responses of several frameworks."""
+    body = b'{"data":{"n":1}}\n{"cursor":"7","caughtUp":true}\n'
+    flask = SimpleNamespace(status_code=200, data=body)
+    for response in (body, httpx.Response(200, content=body), flask):
+        page = events_of(response)
+        assert (data(page), page.cursor, page.caught_up) == ([{"n": 1}], "7", True)
+    with pytest.raises(CutPage):
+        events_of(body[:20])
+
+
+def test_refusal_is_no_page():
+    """A response with another status fails the test, with the reason that it gives."""
+    refusal = httpx.Response(410, json={"type": "urn:x/trimmed", "detail": "They are gone."})
+    with pytest.raises(AssertionError, match=r"status 410 came: They are gone\."):
+        events_of(refusal)
+    with pytest.raises(AssertionError, match="status 500 came: Oh"):
+        events_of(httpx.Response(500, text="Oh"))

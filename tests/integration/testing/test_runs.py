@@ -1,0 +1,131 @@
+"""Runs to the head, with pauses that take no time."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+from harness.waiting import until
+from sqlalchemy import Column, Integer, MetaData, Table, select
+
+from zeroeventhub import AsyncConsumer, Consumer, Event
+from zeroeventhub.errors import Halted, Trimmed
+from zeroeventhub.testing import (
+    Faults,
+    async_client_of,
+    async_run_to_head,
+    async_store_of,
+    client_of,
+    feed_of,
+    no_pauses,
+    run_to_head,
+    store_of,
+)
+
+metadata = MetaData()
+numbers = Table("numbers", metadata, Column("n", Integer))
+EVENTS = [[{"n": 2 * n} for n in range(5)], [{"n": 2 * n + 1} for n in range(5)]]
+
+
+def write(connection, event: Event) -> None:
+    """Write the number of an event."""
+    connection.execute(numbers.insert().values(n=event.data["n"]))
+
+
+def written(engine):
+    """Read all numbers."""
+    with engine.connect() as connection:
+        return sorted(connection.scalars(select(numbers)))
+
+
+def test_consumer_is_run_to_the_head():
+    """All partitions are applied, and what is appended later with the next run."""
+    feed, store = feed_of(EVENTS), store_of(metadata.create_all)
+    consumer = Consumer(client_of(feed), store, "billing", limit=2)
+    run_to_head(consumer, write)
+    assert written(store.engine) == [*range(10)]
+    feed.append({"n": 10})
+    run_to_head(consumer, write)
+    assert written(store.engine) == [*range(11)]
+
+
+def test_async_consumer_is_run_to_the_head():
+    """An AsyncConsumer applies all that there is."""
+
+    async def run():
+        store = async_store_of(metadata.create_all)
+        consumer = AsyncConsumer(async_client_of(feed_of(EVENTS)), store, "billing")
+        await async_run_to_head(consumer, write)
+        async with store.engine.connect() as connection:
+            return sorted(await connection.scalars(select(numbers)))
+
+    assert asyncio.run(run()) == [*range(10)]
+
+
+def test_pauses_take_no_time_and_are_recorded():
+    """Faults are waited out at once; the pauses say how long they would have been, and why."""
+    faults = Faults()
+    for _ in range(3):
+        faults.unavailable(retry_after=20)
+    faults.cut_page()
+    store = store_of(metadata.create_all)
+    began = time.monotonic()
+    pauses = run_to_head(Consumer(client_of(feed_of(["a"]), faults=faults), store, "c"), drop)
+    assert time.monotonic() - began < 10
+    assert [type(pause.reason).__name__ for pause in pauses] == ["Unavailable"] * 3 + ["CutPage"]
+    assert [pause.seconds for pause in pauses[:3]] == [20, 20, 20]
+
+
+def drop(connection, page):
+    """Apply nothing."""
+
+
+def test_error_of_the_feed_ends_the_run():
+    """What cannot be waited out is raised, as by a consumer that runs otherwise."""
+    faults = Faults()
+    faults.trimmed()
+    with pytest.raises(Trimmed):
+        run_to_head(Consumer(client_of(feed_of(["a"]), faults=faults), store_of(), "c"), drop)
+
+    def refuse(connection, page):
+        raise ValueError
+
+    with pytest.raises(Halted):
+        run_to_head(Consumer(client_of(feed_of(["a"])), store_of(), "c"), refuse)
+
+
+def test_retries_without_end_fail_the_test():
+    """A consumer whose feed never recovers fails the test instead of running for ever."""
+    faults = Faults()
+    for _ in range(1100):
+        faults.reset()
+    consumer = Consumer(client_of(feed_of(["a"]), faults=faults), store_of(), "c")
+    with pytest.raises(AssertionError, match=r"has tried again 1,000 times: http://feed\.test"):
+        run_to_head(consumer, drop)
+
+
+def test_pauses_of_others_are_controlled_in_a_block():
+    """Whoever runs the consumer, its pauses take no time in the block, and their own time after."""
+    feed, store = feed_of(["a"]), store_of(metadata.create_all)
+    consumer = Consumer(client_of(feed), store, "c", poll_interval=1000)
+    with no_pauses() as outer, no_pauses() as pauses:
+        thread = threading.Thread(target=consumer.run, args=(drop,), daemon=True)
+        thread.start()
+        until(lambda: len(pauses) > 2, "the consumer pauses at the head")
+        consumer.stop()
+        thread.join(30)
+        assert not thread.is_alive()
+    assert pauses[0].reason is None
+    assert outer == pauses
+    assert pauses[0].begin() == pauses[0].seconds
+
+
+def test_pages_of_an_own_loop_pause_as_little():
+    """A loop over a consumer's pages waits out faults at once as well."""
+    faults = Faults()
+    faults.unavailable(retry_after=20)
+    client = client_of(feed_of(["a"]), faults=faults)
+    with no_pauses() as pauses:
+        page = next(iter(Consumer(client, store_of(), "c", follow=False)))
+    assert [event.data for event in page.events] == ["a"]
+    assert pauses[0].seconds == 20
