@@ -84,7 +84,7 @@ def test_examples_pass_and_notice_mistakes(tmp_path):
     assert "4 passed" in run(folder)
     handler = folder / "billing.py"
     text = handler.read_text()
-    mistake = "    connection.execute(\n        invoices"
+    mistake = "    connection.execute(invoices.insert()"
     assert mistake in text
     handler.write_text(text.replace(mistake, f"    connection.connection.commit()\n{mistake}"))
     printed = run(folder)
