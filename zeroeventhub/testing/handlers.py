@@ -250,7 +250,7 @@ class _Scenes:
         """Delete all rows, and let SQLite number from 1 on again."""
         for table in reversed(self._metadata.sorted_tables):
             connection.execute(delete(table))
-        if connection.dialect.name == "sqlite" and inspect(connection).has_table("sqlite_sequence"):
+        if inspect(connection).has_table("sqlite_sequence"):  # SQLite's own
             connection.execute(text("DELETE FROM sqlite_sequence"))
 
     def _read(self, connection: Connection) -> object:
