@@ -12,6 +12,7 @@ from zeroeventhub.cli.consume import discover, sync, tail
 from zeroeventhub.cli.cursors import cursors, lag
 from zeroeventhub.cli.dead_letters import dead_letters
 from zeroeventhub.cli.maintenance import check, compact, ddl, erase, horizon, progress, seal, trim
+from zeroeventhub.cli.relay import relay
 from zeroeventhub.cli.serve import serve
 from zeroeventhub.errors import (
     ConfigurationError,
@@ -78,6 +79,6 @@ def commands(*, verbose: bool) -> None:
 
 for command in (
     *(check, compact, conformance, cursors, ddl, dead_letters, discover, erase),
-    *(horizon, lag, progress, seal, serve, sync, tail, trim),
+    *(horizon, lag, progress, relay, seal, serve, sync, tail, trim),
 ):
     commands.add_command(command)

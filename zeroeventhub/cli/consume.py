@@ -17,6 +17,7 @@ from zeroeventhub.cli.options import (
     follow_option,
     moment,
     partition_option,
+    run_options,
     type_options,
 )
 from zeroeventhub.cli.output import Meters, report
@@ -42,7 +43,7 @@ def cursors_at(client: Client, moment: datetime, partitions: Collection[int]) ->
     return {number: client.cursor_at(moment, number) for number in numbers}
 
 
-def _expect_filter(client: Client, types: TypeFilter | None) -> None:
+def expect_filter(client: Client, types: TypeFilter | None) -> None:
     """Refuse a filter that the feed would ignore."""
     if types is not None and EVENT_TYPES not in client.discover().extensions:
         raise ConfigurationError(
@@ -113,7 +114,7 @@ def tail(
     chosen = [] if partition is None else [partition]
     if start not in {None, *NAMED_CURSORS} and not chosen and len(client.discover().partitions) > 1:
         raise ConfigurationError("A cursor belongs to one partition: say --partition as well.")
-    _expect_filter(client, types)
+    expect_filter(client, types)
     begin = {} if since is None else cursors_at(client, since, chosen)
     # The command stores nothing, so the cursors are in memory.
     memory = open_database("sqlite://")
@@ -151,11 +152,8 @@ def _for_terminal(lines: bytes) -> bytes:
     ).encode()
 
 
-LEASE = 10.0
-"""Seconds until another process takes over the partitions of a killed one."""
-
 PATIENCE = 1.0
-"""Seconds without a partition after which `sync` says why it waits."""
+"""Seconds without a partition after which a consumer says why it waits."""
 
 
 @click.command()
@@ -173,30 +171,7 @@ PATIENCE = 1.0
     required=True,
     help="The consumer's name, the key of its cursors: use one name per feed and table.",
 )
-@follow_option
-@click.option("--page", type=click.IntRange(1), help="The number of events to request at once.")
-@click.option(
-    "--tries",
-    type=click.IntRange(1),
-    default=3,
-    help="How often to try to insert an event that the database refuses.",
-)
-@click.option(
-    "--set-aside",
-    is_flag=True,
-    help="Store events that cannot be inserted as dead letters; without it their partition halts.",
-)
-@click.option(
-    "--lease",
-    type=click.FloatRange(0, min_open=True),
-    default=LEASE,
-    help="Seconds after which other processes take over the partitions of a killed process.",
-)
-@click.option(
-    "--register-progress",
-    is_flag=True,
-    help="Report the cursors to the publisher, so that it does not trim unread events.",
-)
+@run_options
 @type_options
 @as_json
 def sync(
@@ -224,8 +199,8 @@ def sync(
     landing = LandingTable(table)
     store = CursorStore(engine)
     with Meters({"landed": None}) as meters:
-        _expect_filter(client, types)
-        progress = _SyncProgress(meters, lease)
+        expect_filter(client, types)
+        progress = RunProgress(meters, "landed", lease)
         following = Consumer(
             client,
             store,
@@ -254,7 +229,7 @@ def sync(
             landing.land(connection, page.partition, page.events)
 
         following.run(apply, handle_signals=True)
-    landed, aside = progress.landed, progress.aside
+    landed, aside = progress.done, progress.aside
     document = {"landed": landed, "set_aside": aside, "table": table, "consumer": consumer}
     report(document, [], as_json=as_json)
     if not as_json:
@@ -263,34 +238,39 @@ def sync(
         click.echo(f"Events set aside as dead letters: {aside:,}", err=True)
 
 
-class _SyncProgress(Observer):
-    """Count the events, and say why the process waits for a partition."""
+class RunProgress(Observer):
+    """Count the events under a meter, and say why the process waits for a partition."""
 
-    def __init__(self, meters: Meters, lease: float) -> None:
-        self.landed = 0
+    def __init__(self, meters: Meters, meter: str, lease: float) -> None:
+        self.done = 0
         self.aside = 0
         self._meters = meters
+        self._meter = meter
         self._lease = lease
         self._lock = threading.Lock()
         self._idle_since: float | None = None
         self._has_said = False
 
     def committed(self, consumer: str, partition: int, events: int) -> None:  # noqa: ARG002
+        """Count them."""
         self._count(events)
 
     def duplicate(self, consumer: str, partition: int, events: int) -> None:  # noqa: ARG002
+        """Count them no longer."""
         self._count(-events)
 
     def set_aside(self, consumer: str, partition: int, events: int, held: int) -> None:  # noqa: ARG002
+        """Count them apart."""
         self._count(-events - held, events + held)
 
-    def _count(self, landed: int, aside: int = 0) -> None:
+    def _count(self, done: int, aside: int = 0) -> None:
         with self._lock:
-            self.landed += landed
+            self.done += done
             self.aside += aside
-            self._meters.show("landed", self.landed)
+            self._meters.show(self._meter, self.done)
 
     def held(self, consumer: str, partitions: frozenset[int]) -> None:
+        """Say why the process waits, if it holds none for some time."""
         now = time.monotonic()
         if partitions:
             self._idle_since = None

@@ -73,6 +73,37 @@ port_option = click.option(
     help="The port to listen on; 0 takes a free one.",
 )
 
+LEASE = 10.0
+"""Seconds until another process takes over the partitions of a killed one."""
+
+run_options = option_group(
+    follow_option,
+    click.option("--page", type=click.IntRange(1), help="The number of events to request at once."),
+    click.option(
+        "--tries",
+        type=click.IntRange(1),
+        default=3,
+        help="How often to try an event that is refused.",
+    ),
+    click.option(
+        "--set-aside",
+        is_flag=True,
+        help="Store events that are refused as dead letters; without it their partition halts.",
+    ),
+    click.option(
+        "--lease",
+        type=click.FloatRange(0, min_open=True),
+        default=LEASE,
+        help="Seconds after which other processes take over the partitions of a killed process.",
+    ),
+    click.option(
+        "--register-progress",
+        is_flag=True,
+        help="Report the cursors to the publisher, so that it does not trim unread events.",
+    ),
+)
+"""The options of commands that run a consumer."""
+
 
 class _Header(click.ParamType):  # type: ignore[type-arg] # click 8.2 has no generic type
     """A header of requests, as a pair; an environment variable holds one a line."""

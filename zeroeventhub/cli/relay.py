@@ -1,0 +1,210 @@
+"""Relay a feed to Kafka or to a webhook."""
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import click
+
+from zeroeventhub.cli.consume import ATTEMPTS, RunProgress, expect_filter
+from zeroeventhub.cli.options import (
+    as_json,
+    consumer_option,
+    feed_options,
+    run_options,
+    type_options,
+)
+from zeroeventhub.cli.output import Meters, report
+from zeroeventhub.cli.table_options import open_database
+from zeroeventhub.client import Client
+from zeroeventhub.consumer.config import Failures
+from zeroeventhub.consumer.consumer import Consumer
+from zeroeventhub.consumer.store.cursor_store import CursorStore
+from zeroeventhub.errors import ConfigurationError, ProtocolError
+from zeroeventhub.protocol import Event, TypeFilter
+
+LANES = 8
+"""How many requests a webhook gets at a time."""
+
+WEBHOOK_PAGE = 100
+"""How many events are requested at once for a webhook, which takes one in each request."""
+
+SECRET = "ZEROEVENTHUB_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
+
+
+@click.command()
+@feed_options
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    metavar="TARGET",
+    help="Where to deliver: kafka://host:port/topic, or the https URL of a webhook.",
+)
+@click.option(
+    "--store",
+    "database",
+    required=True,
+    metavar="DATABASE_URL",
+    help="The database that keeps the cursors and the dead letters.",
+)
+@consumer_option
+@run_options
+@click.option(
+    "--hold-back",
+    is_flag=True,
+    help="With --set-aside: store later events of a dead letter's key as well, in their order.",
+)
+@click.option("--key", metavar="NAME", help="The member of the events' data that is their key.")
+@click.option("--id", "identity", metavar="NAME", help="The member that is their unique id.")
+@click.option(
+    "--keep-partitions",
+    is_flag=True,
+    help="Kafka: write to the partition of the feed's number, not to the one of the key.",
+)
+@click.option(
+    "--kafka-settings",
+    "settings",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    envvar="ZEROEVENTHUB_KAFKA_SETTINGS",
+    show_envvar=True,
+    help="Kafka: a file of librdkafka's settings, as name=value lines, such as those of SASL.",
+)
+@click.option(
+    "--secret-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    envvar=f"{SECRET}_FILE",
+    show_envvar=True,
+    help=f"Webhook: a file of secrets to sign with, one a line; or the variable {SECRET} has them.",
+)
+@click.option(
+    "--lanes",
+    type=click.IntRange(1),
+    help=f"Webhook: how many requests to send at a time, by default {LANES}; those of a key are "
+    "sent one after the other.",
+)
+@type_options
+@as_json
+def relay(
+    *,
+    client: Client,
+    target: str,
+    database: str,
+    consumer: str,
+    follow: bool,
+    page: int | None,
+    tries: int,
+    set_aside: bool,
+    hold_back: bool,
+    key: str | None,
+    identity: str | None,
+    keep_partitions: bool,
+    settings: Path | None,
+    secret_file: Path | None,
+    lanes: int | None,
+    lease: float,
+    register_progress: bool,
+    types: TypeFilter | None,
+    as_json: bool,
+) -> None:
+    """Deliver the events of the feed at URL to Kafka or to a webhook, each at least once.
+
+    Run again after a stop or a kill, the same command continues where it was; what was delivered
+    and not yet committed comes again, with the same id. Several processes with one consumer name
+    share the partitions. Without --follow the command ends at the head.
+    """
+    if hold_back and not set_aside:
+        raise ConfigurationError("--hold-back goes with --set-aside.")
+    choices: dict[str, Any] = {}
+    if key is not None:
+        choices["key"] = _member(key)
+    if identity is not None:
+        choices["identity"] = _member(identity)
+    delivery: AbstractContextManager[Any]
+    if target.startswith("kafka:"):
+        if lanes is not None or secret_file is not None:
+            raise ConfigurationError("--lanes and --secret-file are for webhooks.")
+        from zeroeventhub.relay.kafka import KafkaTarget  # noqa: PLC0415 - it needs its extra
+
+        delivery = nullcontext(
+            KafkaTarget(
+                target, keep_partitions=keep_partitions, settings=_settings(settings), **choices
+            )
+        )
+    else:
+        if keep_partitions or settings is not None:
+            raise ConfigurationError("--keep-partitions and --kafka-settings are for Kafka.")
+        from zeroeventhub.relay.webhooks import WebhookTarget  # noqa: PLC0415 - the same
+
+        page = page or WEBHOOK_PAGE
+        delivery = WebhookTarget(
+            target, secrets=_secrets(secret_file), lanes=lanes or LANES, **choices
+        )
+    engine = open_database(database)
+    store = CursorStore(engine)
+    with delivery as receiver, Meters({"delivered": None}) as meters:
+        expect_filter(client, types)
+        progress = RunProgress(meters, "delivered", lease)
+        following = Consumer(
+            client,
+            store,
+            consumer,
+            follow=follow,
+            limit=page,
+            types=types,
+            attempts=None if follow else ATTEMPTS,
+            lease=lease,
+            failures=Failures(tries, "set-aside" if set_aside else "halt", hold_back),
+            observer=progress,
+            register_progress=register_progress,
+            **choices,
+        )
+        with engine.begin() as connection:
+            store.create_tables(connection)
+        following.run(receiver.apply, handle_signals=True)
+    delivered, aside = progress.done, progress.aside
+    report({"delivered": delivered, "set_aside": aside, "consumer": consumer}, [], as_json=as_json)
+    if not as_json:
+        click.echo(f"Events delivered: {delivered:,}", err=True)
+    if aside:
+        click.echo(f"Events set aside as dead letters: {aside:,}", err=True)
+
+
+def _member(name: str) -> Callable[[Event], str | None]:
+    """Return a function that reads a member of an event's data: a string or a whole number."""
+
+    def read(event: Event) -> str | None:
+        try:
+            value = event.data.get(name) if isinstance(event.data, Mapping) else None
+        except ProtocolError:  # Python cannot decode the event
+            return None
+        return str(value) if isinstance(value, str | int) else None
+
+    return read
+
+
+def _settings(file: Path | None) -> dict[str, str]:
+    """Read settings of Kafka; an error does not show a line, which may hold a password."""
+    settings = {}
+    for line in [] if file is None else _lines(file.read_text()):
+        name, equals, value = line.partition("=")
+        if not equals:
+            raise ConfigurationError(f"{file} does not hold lines of name=value.")
+        settings[name.strip()] = value.strip()
+    return settings
+
+
+def _secrets(file: Path | None) -> list[str]:
+    secrets = _lines(os.environ.get(SECRET, "") if file is None else file.read_text())
+    if not secrets:
+        raise ConfigurationError(
+            f"Requests to a webhook are signed: give --secret-file FILE, or set {SECRET}."
+        )
+    return secrets
+
+
+def _lines(text: str) -> list[str]:
+    lines = map(str.strip, text.splitlines())
+    return [line for line in lines if line and not line.startswith("#")]

@@ -1,0 +1,74 @@
+"""What the targets of a relay have in common: what failed, and what needs no second delivery."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from sqlalchemy import Connection
+
+from zeroeventhub.consumer.page import PendingPage
+from zeroeventhub.errors import StoreUnavailable, ZeroEventHubError
+from zeroeventhub.protocol import Event
+
+Choose: TypeAlias = Callable[[Event], str | None]
+"""Return the key or the id of an event; None if it has none."""
+
+
+class TargetUnavailable(StoreUnavailable):
+    """Say that the target did not answer, or asked for a retry.
+
+    A consumer takes it for an outage of what it writes to, which is no fault of the event: it rolls
+    back, waits, and delivers the page again.
+    """
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class EventRefused(ZeroEventHubError):  # noqa: N818 - named for what happened
+    """Say that the target answers, and does not take this event."""
+
+
+class Target(ABC):
+    """Deliver the events of pages, at least once, and those of one key in order.
+
+    Example:
+        with WebhookTarget("https://billing.example/hook", secrets=[secret]) as target:
+            Consumer(client, store, "hook").run(target.apply)
+
+    The page's cursor is committed after its delivery. So a process that is killed in between, or
+    whose database then fails, delivers the page again. A page of which the target took a part is
+    delivered again without that part, as long as the process lives.
+    """
+
+    def __init__(self) -> None:
+        self._delivered: dict[int, tuple[str, dict[int, Event]]] = {}
+
+    def apply(self, connection: Connection, page: PendingPage) -> None:  # noqa: ARG002 - of `run`
+        """Deliver a page; for `Consumer.run`.
+
+        Raises:
+            TargetUnavailable: the target did not answer, or asked for a retry.
+            EventRefused: the target does not take an event of the page.
+        """
+        cursor, known = self._delivered.pop(page.partition, ("", {}))
+        if cursor != page.previous_cursor:
+            known = {}
+        fresh: list[Event] = []
+        has_failed = True
+        try:
+            # A page that failed comes again with the same objects.
+            events = [event for event in page.events if id(event) not in known]
+            self._deliver(page.partition, events, fresh.append)
+            has_failed = False
+        finally:
+            if has_failed or known:
+                known.update((id(event), event) for event in fresh)
+                self._delivered[page.partition] = page.previous_cursor, known
+
+    @abstractmethod
+    def _deliver(
+        self, partition: int, events: Sequence[Event], delivered: Callable[[Event], object]
+    ) -> None:
+        """Deliver events, and call `delivered` with each one that the target has taken."""
