@@ -75,6 +75,8 @@ NEEDED = [
     ("zeroeventhub.telemetry", "OpenTelemetry", "opentelemetry", "opentelemetry"),
     ("zeroeventhub.telemetry", "Prometheus", "prometheus_client", "prometheus"),
     ("zeroeventhub.telemetry", "lag_collector", "prometheus_client", "prometheus"),
+    ("zeroeventhub.relay.kafka", "KafkaTarget", "confluent_kafka", "kafka"),
+    ("zeroeventhub.relay.webhooks", "WebhookTarget", "standardwebhooks", "webhooks"),
 ]
 
 

@@ -105,9 +105,10 @@ class KafkaTarget(Target):
         except KafkaException as error:
             raise ConfigurationError(f"Kafka's settings: {error.args[0].str()}") from error
 
-    def _deliver(
+    def deliver(
         self, partition: int, events: Sequence[Event], delivered: Callable[[Event], object]
     ) -> None:
+        """Deliver events; see `Target.deliver`."""
         queued = _Queued(self._producer, delivered)
         problem: Exception | None = None
         try:

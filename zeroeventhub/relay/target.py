@@ -60,7 +60,7 @@ class Target(ABC):
         try:
             # A page that failed comes again with the same objects.
             events = [event for event in page.events if id(event) not in known]
-            self._deliver(page.partition, events, fresh.append)
+            self.deliver(page.partition, events, fresh.append)
             has_failed = False
         finally:
             if has_failed or known:
@@ -68,7 +68,17 @@ class Target(ABC):
                 self._delivered[page.partition] = page.previous_cursor, known
 
     @abstractmethod
-    def _deliver(
+    def deliver(
         self, partition: int, events: Sequence[Event], delivered: Callable[[Event], object]
     ) -> None:
-        """Deliver events, and call `delivered` with each one that the target has taken."""
+        """Deliver events of a partition, those of one key in order.
+
+        Args:
+            partition: the partition of the feed.
+            events: its events, in order.
+            delivered: is called with each event that the target has taken, in any thread.
+
+        Raises:
+            TargetUnavailable: the target did not answer, or asked for a retry.
+            EventRefused: the target does not take one of the events.
+        """

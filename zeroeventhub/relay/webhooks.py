@@ -90,9 +90,10 @@ class WebhookTarget(Target):
         self._threads.shutdown()
         self._http.close()
 
-    def _deliver(
+    def deliver(
         self, partition: int, events: Sequence[Event], delivered: Callable[[Event], object]
     ) -> None:
+        """Deliver events; see `Target.deliver`."""
         del partition
         parts, _ = divide(events, self._key, lanes=self._lanes, done={})
         is_down = threading.Event()

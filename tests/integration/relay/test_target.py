@@ -1,0 +1,80 @@
+"""What every target of a relay has: no event is missing, and repeats only as said."""
+
+import pytest
+from harness.stores import NAME, call, new_store
+from sqlalchemy.exc import IntegrityError
+
+from zeroeventhub import Client, Consumer, Failures
+from zeroeventhub.relay.target import EventRefused, Target, TargetUnavailable
+
+
+class Listing(Target):
+    """A target that lists what it takes, and raises errors at some numbers: once, or always."""
+
+    def __init__(self, once=(), always=()):
+        super().__init__()
+        self.taken = []
+        self.once = dict(once)
+        self.always = dict(always)
+
+    def deliver(self, partition, events, delivered):
+        for event in events:
+            number = event.data["data"]["n"]
+            if error := self.always.get(number) or self.once.pop(number, None):
+                raise error
+            self.taken.append(number)
+            delivered(event)
+
+
+@pytest.fixture
+def consume(feed, any_engine):
+    """A function that delivers one partition to a target, from a store on each database in turn."""
+    store = new_store(any_engine)
+
+    def consume(apply, **options):
+        chosen = {"follow": False, "partitions": [0], "limit": 25, **options}
+        Consumer(Client(feed), store, NAME, **chosen).run(apply)
+
+    consume.store = store
+    return consume
+
+
+ALL = [*range(0, 100, 2)]
+
+
+@pytest.mark.parametrize("error", [TargetUnavailable("away"), EventRefused("no")])
+def test_page_that_failed_goes_on_where_it_was(consume, error):
+    """After an outage, or a refusal that passes, what the target has taken does not come again."""
+    target = Listing(once={20: error, 70: error})
+    consume(target.apply)
+    assert target.taken == ALL
+
+
+def test_event_that_is_refused_for_good_is_set_aside_alone(consume):
+    """Though events are then delivered one by one, and with an outage between, each comes once."""
+    target = Listing(once={30: TargetUnavailable("away")}, always={20: EventRefused("never")})
+    consume(target.apply, failures=Failures(2, "set-aside"))
+    assert target.taken == [n for n in ALL if n != 20]
+    assert call(consume.store, consume.store.dead_letters.count) == {0: 1}
+
+
+def test_page_whose_commit_fails_comes_again(consume):
+    """A page that was delivered and then rolled back is delivered again: at least once."""
+    target, failures = Listing(), [IntegrityError("", {}, Exception())]
+
+    def apply(connection, page):
+        target.apply(connection, page)
+        if failures:
+            raise failures.pop()
+
+    consume(apply)
+    assert target.taken == [*ALL[:25], *ALL]
+
+
+def test_cursor_that_is_set_back_delivers_again(consume):
+    """An operator who sets a cursor back gets the events once more, by the same target as well."""
+    target = Listing(once={20: TargetUnavailable("away")})
+    consume(target.apply)
+    call(consume.store, consume.store.reset)
+    consume(target.apply)
+    assert target.taken == [*ALL, *ALL]
