@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from harness.command_line import PATIENCE, PROGRAM, address_of, run, started
+from harness.command_line import PATIENCE, address_of, run, started
 from harness.guides import DOCUMENTS, guide
 from harness.kafka import broker
 from harness.readers import mounted
@@ -47,7 +47,8 @@ def shop(tmp_path, monkeypatch):
     with engine.begin() as connection:
         connection.execute(
             text(
-                "CREATE TABLE orders (id INTEGER PRIMARY KEY AUTOINCREMENT, customer TEXT, data TEXT)"
+                "CREATE TABLE orders "
+                "(id INTEGER PRIMARY KEY AUTOINCREMENT, customer TEXT, data TEXT)"
             )
         )
         for customer, amount in (("ada", 12), ("bob", 7.5)):
@@ -59,8 +60,8 @@ def shop(tmp_path, monkeypatch):
     engine.dispose()
     (words,), _ = commands("serve")
     with started(*("0" if word == "8000" else word for word in words[1:])) as process:
-        address = address_of(process)
-        yield address
+        announced = process.stdout.readline()
+        yield re.fullmatch(r"Feed: (\S+)/orders\n", announced)[1]
 
 
 def relayed(words, **places):
@@ -88,7 +89,7 @@ def test_guide_delivers_to_a_topic(shop, tmp_path):
 
 
 def test_guide_delivers_to_the_example(shop, tmp_path, monkeypatch):
-    """The guide's command delivers to the example, which bills each order once though it repeats."""
+    """The guide's command delivers to the example, which bills each order once, also if twice."""
     (export, _, words), said = commands("webhook")
     name, _, secret = export[1].partition("=")
     monkeypatch.setenv(name, secret)
