@@ -4,6 +4,7 @@ import gc
 import os
 import shutil
 import signal
+import socket
 import sqlite3
 import subprocess
 import tempfile
@@ -110,22 +111,33 @@ def mariadb_server() -> Iterator[str]:
         )
         if installed.returncode:
             raise RuntimeError(f"mariadb-install-db failed:\n{installed.stdout}")
-        socket = f"{folder}/socket"
-        settings = ["--skip-networking", "--max-connections=200", f"--socket={socket}"]
+        address = f"{folder}/socket"
+        settings = ["--skip-networking", "--max-connections=200", f"--socket={address}"]
         settings += ["--plugin-load-add=metadata_lock_info", "--innodb-flush-log-at-trx-commit=0"]
         with (Path(folder) / "log").open("w") as log:
             process = subprocess.Popen([server, *place, *settings], stdout=log, stderr=log)
         try:
             url = URL.create(
-                "mariadb+pymysql", "root", database="mysql", query={"unix_socket": socket}
+                "mariadb+pymysql", "root", database="mysql", query={"unix_socket": address}
             )
-            listens = Path(socket).exists
-            until(lambda: listens() or process.poll() is not None, "mariadbd listens", PATIENCE)
-            assert listens(), f"mariadbd ended with {process.returncode} before it listened"
+            until(
+                lambda: _accepts(address) or process.poll() is not None,
+                "mariadbd listens",
+                PATIENCE,
+            )
+            assert process.poll() is None, (
+                f"mariadbd ended with {process.returncode} before it listened"
+            )
             yield url.render_as_string(hide_password=False)
         finally:
             process.terminate()
             process.wait(60)
+
+
+def _accepts(address: str) -> bool:
+    """Tell whether a server accepts connections; its socket is there some time before."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(address) == 0
 
 
 def has_engine() -> bool:
