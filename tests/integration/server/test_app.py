@@ -42,6 +42,7 @@ from zeroeventhub.feed import ArchiveMiss
 from zeroeventhub.protocol import EXTENSIONS, FIRST
 from zeroeventhub.publisher.progress import Progress
 from zeroeventhub.publisher.retention import Retention
+from zeroeventhub.relay.target import EventRefused, TargetUnavailable
 from zeroeventhub.server import server_sent_events
 
 SECRETS = ["quibber", "zandrow", "molvane", "trissock", "plundle", "vexhorn", "grastin", "ockwell"]
@@ -72,6 +73,7 @@ UNSAID = {
     *(errors.ProtocolError, errors.PageTooLarge, errors.TransientError, errors.Unreachable),
     *(errors.CutPage, errors.StoreUnavailable, errors.Conflict, errors.IdReused, errors.Fenced),
     *(errors.LeaseLost, errors.TooManyDeadLetters, errors.Halted, TransactionEnded),
+    *(EventRefused, TargetUnavailable),
 }
 GIVEN = {errors.Conflict: {"key": ROW, "version": 7}, errors.Halted: {"partition": 0}}
 WITHHELD = "The reason is in the publisher's log."
