@@ -16,14 +16,15 @@ BEGIN, END = "  # The paths of extensions are written by openapi.py.\n\n", "  /f
 PATH = """\
   /feed/{extension.path}:
     summary: {text.title}; extension {extension.name}
-    parameters:
-{parameters}
+{shared}"""
+
+OPERATION = """\
     {method}:
       operationId: {operation}
       tags: [extensions]
       summary: {text.summary}
       description: SPEC.md, section {extension.section}. {missing} {extension.name}.
-      responses:
+{own}      responses:
         "200":
           description: {text.answer}
           headers:
@@ -109,6 +110,13 @@ TEXTS = {
         "cursor-answer",
         f"{{cursor: {CURSOR}}}",
     ),
+    "forget-progress": Text(
+        "What a consumer has registered",
+        "Withdraw what a consumer has registered, so that trimming no longer waits for it",
+        "In how many partitions the consumer had registered.",
+        "forgotten-answer",
+        "{partitions: 2}",
+    ),
 }
 
 CURSORS = {
@@ -144,37 +152,54 @@ def component(parameter: Parameter) -> str:
     return camel_case(parameter.name)
 
 
-def path_of(extension: Extension) -> str:
-    """Return the path of an extension."""
+def parameters_of(extension: Extension, indent: str) -> str:
+    """Return the parameters of an extension, indented."""
+    names = ["token"] if PARTITION in extension.parameters else []
+    names += map(component, extension.parameters)
+    lines = ["parameters:", *(f'  - $ref: "#/components/parameters/{name}"' for name in names)]
+    return "".join(f"{indent}{line}\n" for line in lines)
+
+
+def path_of(extensions: list[Extension]) -> str:
+    """Return a path: what is read has its parameters for GET and HEAD, a change has its own."""
+    first = extensions[0]
+    shared = parameters_of(first, " " * 4) if first.verb == "GET" else ""
+    path = PATH.format(extension=first, text=TEXTS[first.name], shared=shared)
+    return path + "".join(map(operation_of, extensions))
+
+
+def operation_of(extension: Extension) -> str:
+    """Return what an extension adds to its path."""
     expected = {
         "TokenChanged": PARTITION in extension.parameters,
         "Gone": any(one.kind == "cursor" for one in extension.parameters),
     }
-    names = ["token"] if PARTITION in extension.parameters else []
-    names += map(component, extension.parameters)
-    operation = camel_case(extension.name)
-    path = PATH.format(
+    operation, is_read = camel_case(extension.name), extension.verb == "GET"
+    text = OPERATION.format(
         extension=extension,
         missing="404 where discovery does not name",
         text=TEXTS[extension.name],
-        method="put" if extension.is_put else "get",
+        method=extension.verb.lower(),
         operation=operation,
-        parameters="\n".join(f'      - $ref: "#/components/parameters/{name}"' for name in names),
+        own="" if is_read else parameters_of(extension, " " * 6),
         refusals="\n".join(
             f'        "{status}": {{$ref: "#/components/responses/{name}"}}'
             for status, name in REFUSALS.items()
             if expected.get(name, True)
         ),
     )
-    return path if extension.is_put else path + HEAD.format(operation=operation)
+    return text + HEAD.format(operation=operation) if is_read else text
 
 
 def written(document: str) -> str:
     """Return a document with the paths of the extensions that there are."""
     before, _, rest = document.partition(BEGIN)
     after = rest[rest.index(END) :]
-    paths = [path_of(extension) for extension in EXTENSIONS.values() if extension.path]
-    return before + BEGIN + "\n".join([*paths, after])
+    paths: dict[str, list[Extension]] = {}
+    for extension in EXTENSIONS.values():
+        if extension.path:
+            paths.setdefault(extension.path, []).append(extension)
+    return before + BEGIN + "\n".join([*map(path_of, paths.values()), after])
 
 
 if __name__ == "__main__":

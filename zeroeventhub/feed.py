@@ -242,6 +242,14 @@ class ExtendedFeed(Feed, Protocol):
             Gone: the feed no longer has the events after the cursor.
         """
 
+    def forget_progress(self, consumer: str, *, principal: str) -> int:
+        """Delete what a consumer has registered (FORGET_PROGRESS); return in how many partitions.
+
+        Args:
+            consumer: the consumer's name: not empty, and one line.
+            principal: the name of the consumer's principal; empty for anonymous readers.
+        """
+
     def cursor_of(self, event_id: str, partition: int, *, types: TypeFilter | None = None) -> str:
         """Return the cursor after the event with an id, for the rendition as an HTTP feed.
 
@@ -328,6 +336,9 @@ class AsyncExtendedFeed(AsyncFeed, Protocol):
         self, consumer: str, partition: int, cursor: str, *, principal: str
     ) -> None:
         """Store how far a consumer has committed; see `ExtendedFeed.register_progress`."""
+
+    async def forget_progress(self, consumer: str, *, principal: str) -> int:
+        """Delete what a consumer has registered; see `ExtendedFeed.forget_progress`."""
 
     async def cursor_of(
         self, event_id: str, partition: int, *, types: TypeFilter | None = None

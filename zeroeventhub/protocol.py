@@ -36,6 +36,7 @@ COMPACTED = "compacted"
 CURSOR_OF_COUNT = "cursor-of-count"
 CURSOR_OF_TIME = "cursor-of-time"
 EVENT_TYPES = "event-types"
+FORGET_PROGRESS = "forget-progress"
 KEY_HISTORY = "key-history"
 LAG = "lag"
 PROGRESS = "progress"
@@ -457,7 +458,8 @@ class Extension:
             part of the feed, "types" for all types of events, "all" for everything.
         context: more keyword arguments of the method: the principal's name, or the partitions that
             it may see, where it may not see all.
-        is_put: whether a request changes something: a PUT, answered with its cursor.
+        verb: the method of HTTP. A PUT is answered with its cursor; two extensions may share a path
+            if their verbs differ.
     """
 
     name: str
@@ -469,7 +471,7 @@ class Extension:
     member: str = ""
     needs: Literal["part", "types", "all"] = "part"
     context: frozenset[Literal["principal", "partitions"]] = frozenset()
-    is_put: bool = False
+    verb: Literal["GET", "PUT", "DELETE"] = "GET"
 
 
 PARTITION = Parameter("partition", "partition")
@@ -477,6 +479,7 @@ _STOP_AT = Parameter("stop", "cursor", None, refused=frozenset({FIRST, LAST}), a
 _BEFORE_LAST = Parameter("cursor", "cursor", refused=frozenset({LAST}))
 _SPLIT_FROM = Parameter("cursor", "cursor", FIRST, refused=frozenset({LAST}), argument="start")
 _COMMITTED = Parameter("cursor", "cursor", refused=frozenset({FIRST, LAST}))
+_CONSUMER = Parameter("consumer", "line", most=200)
 
 EXTENSIONS: Mapping[str, Extension] = {
     extension.name: extension
@@ -564,12 +567,23 @@ EXTENSIONS: Mapping[str, Extension] = {
             name=PROGRESS,
             section="9.13",
             path="progress",
-            parameters=(Parameter("consumer", "line", most=200), PARTITION, _COMMITTED),
+            parameters=(_CONSUMER, PARTITION, _COMMITTED),
             method="register_progress",
             answer=GivenCursor,
             member="cursor",
             context=frozenset({"principal"}),
-            is_put=True,
+            verb="PUT",
+        ),
+        Extension(
+            name=FORGET_PROGRESS,
+            section="9.15",
+            path="progress",
+            parameters=(_CONSUMER,),
+            method="forget_progress",
+            answer=Count,
+            member="partitions",
+            context=frozenset({"principal"}),
+            verb="DELETE",
         ),
     )
 }

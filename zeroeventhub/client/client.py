@@ -19,6 +19,7 @@ from zeroeventhub.protocol import (
     CURSOR_OF_COUNT,
     CURSOR_OF_TIME,
     FIRST,
+    FORGET_PROGRESS,
     KEY_HISTORY,
     LAG,
     PROGRESS,
@@ -270,6 +271,22 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
         """
         await self._answer(PROGRESS, consumer, partition, cursor)
 
+    async def forget_progress(self, consumer: str) -> int:
+        """Withdraw what a consumer has registered, so that trimming no longer waits for it.
+
+        Args:
+            consumer: its name; what other readers have registered by this name stays.
+
+        Returns:
+            In how many partitions it had registered.
+
+        Raises:
+            ConfigurationError: the feed does not have the extension "forget-progress".
+            ZeroEventHubError: as `fetch`.
+        """
+        partitions: int = await self._answer(FORGET_PROGRESS, consumer)
+        return partitions
+
     async def _send(self, request: Exchange) -> Exchange:
         """Send a request, and read its response."""
         former = requested.set((self._redaction, request.url))
@@ -338,6 +355,7 @@ class Client(RequestBuilder[httpx.Client | ConnectionPool]):
     segments = as_blocking(AsyncClient.segments)
     read_key = as_blocking(AsyncClient.read_key)
     register_progress = as_blocking(AsyncClient.register_progress)
+    forget_progress = as_blocking(AsyncClient.forget_progress)
 
     def begin_fetch(
         self,

@@ -150,7 +150,7 @@ class RequestBuilder(Generic[_Http]):
         """Request what an extension answers, by the values of its parameters in their order."""
         request = self._extension_request(self._info or await self._discovered(), name, *values)
         body = self._read_body(await self._send(request))
-        return None if EXTENSIONS[name].is_put else decode_answer(EXTENSIONS[name], body)
+        return None if EXTENSIONS[name].verb == "PUT" else decode_answer(EXTENSIONS[name], body)
 
     def _request(self, url: str, method: str = "GET") -> Exchange:
         """Build a request for a response other than a page."""
@@ -235,7 +235,7 @@ class RequestBuilder(Generic[_Http]):
             elif value is not None:
                 given[parameter.name] = _rfc3339(value) if parameter.kind == "moment" else value
         url = self._with_parameters(f"{self._root}/{extension.path}", given)
-        return self._request(url, "PUT" if extension.is_put else "GET")
+        return self._request(url, extension.verb)
 
     def _with_parameters(self, address: str, parameters: Mapping[str, str | int]) -> str:
         """Add parameters to an address; they take precedence over those of the feed's URL."""

@@ -1,5 +1,6 @@
 """The routes of a feed: what each of them answers, and all of them for an application to mount."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -95,8 +96,11 @@ async def events(app: FeedApp, request: FeedRequest) -> Response:
     return await app.renderer.response(request, page, shared=in_shared_cache)
 
 
-async def extension_of(extension: Extension, app: FeedApp, request: FeedRequest) -> Response:
-    """Answer a request to the path of an extension."""
+async def extension_of(
+    extensions: Mapping[str, Extension], app: FeedApp, request: FeedRequest
+) -> Response:
+    """Answer a request to the path of an extension, of which there may be one for each verb."""
+    extension = extensions["GET" if request.method == "HEAD" else request.method]
     info, principal = await app.runner.info(request.principal), request.principal
     expect_extension(info, extension.name)
     asked = read_extension_request(request, extension, info, app.runner.capacity.page_events)
@@ -109,7 +113,7 @@ async def extension_of(extension: Extension, app: FeedApp, request: FeedRequest)
     found = await app.runner.call(extension.method, *arguments, **options)
     if isinstance(found, KeyPage):
         request.events = len(found.events)
-    body = encode_answer(extension, asked["cursor"] if extension.is_put else found)
+    body = encode_answer(extension, asked["cursor"] if extension.verb == "PUT" else found)
     return Response(body, media_type=JSON_TYPE, headers=FRESH)
 
 
@@ -181,8 +185,8 @@ def feed_routes(
     `path` serves discovery (FeedAPI v2) and pages of ZeroEventHub v1; `path`/events serves pages of
     FeedAPI v2; `path`/cursor, `path`/splits, `path`/lag, `path`/cursor-of-count, `path`/segments
     and `path`/key-history serve the extensions that discovery lists; a PUT of `path`/progress
-    registers how far a consumer has come. Pass the routes to an application as its `routes`, or
-    append them to its own.
+    registers how far a consumer has come, and a DELETE withdraws that. Pass the routes to an
+    application as its `routes`, or append them to its own.
 
     Args:
         path: where the feed is mounted, such as "/departures".
@@ -236,21 +240,22 @@ def feed_routes(
         Log(name),
     )
     answers: dict[str, Answer] = {"events": events}
+    verbs: dict[str, dict[str, Extension]] = {}
     for extension in EXTENSIONS.values():
         if extension.path:
-            answers[extension.path] = partial(extension_of, extension)
+            verbs.setdefault(extension.path, {})[extension.verb] = extension
+    answers |= {route: partial(extension_of, extensions) for route, extensions in verbs.items()}
     if http_feed:
         _need(runner, "cursor_of", "An HTTP feed")
         answers["http-feed"] = answer_http_feed
     if server_sent_events:
         _need(runner, "head", "A stream of server-sent events")
         answers["server-sent-events"] = answer_server_sent_events
-    puts = {extension.path for extension in EXTENSIONS.values() if extension.is_put}
     below_it = (
         Route(
             f"{below}/{route}",
             RouteApp(app, route, answer),
-            methods=["PUT" if route in puts else "GET"],
+            methods=[*verbs.get(route, ["GET"])],
             name=f"{name}:{route}",
         )
         for route, answer in answers.items()

@@ -5,6 +5,7 @@ from datetime import timedelta
 import httpx
 import pytest
 from harness import readers
+from harness.calling import async_call, sync_call
 from harness.log import connected
 from harness.published import published
 from harness.registered import age, fill, heard, served, source
@@ -259,6 +260,39 @@ def test_one_principal_does_not_move_the_consumer_of_another(any_shop, any_feed)
         ("half", "billing", 1): 20,
     }
     assert "Consumer 'billing' of 'ada' keeps" in str(any_feed.plan_trim(below=18))
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_consumer_withdraws_its_progress_over_the_wire(any_shop, any_feed, is_async):
+    """A reader withdraws its own consumer, in all partitions and as often as it likes; trimming
+    then waits only for the same name of other readers.
+    """
+    with served(any_shop, authorize=bearer_tokens(PRINCIPALS)) as url:
+        for name, position in (("ada", 5), ("bob", 19)):
+            with client_of(url, name) as client:
+                client.register_progress("billing", 0, any_feed.cursor_after(position))
+                client.register_progress("billing", 1, any_feed.cursor_after(position + 1))
+        session = {"headers": {"Authorization": f"Bearer {TOKENS['ada']}"}}
+        call = async_call if is_async else sync_call
+        assert call(url, "forget_progress", "billing", session=session) == 2
+        assert heard(any_feed) == {("bob", "billing", 0): 19, ("bob", "billing", 1): 20}
+        assert call(url, "forget_progress", "billing", session=session) == 0
+        assert call(url, "forget_progress", "audit", session=session) == 0
+        with pytest.raises(BadRequest):
+            call(url, "forget_progress", "two\nlines", session=session)
+        assert httpx.delete(f"{url}/progress", params={"consumer": "billing"}).status_code == 401
+        refused = httpx.get(f"{url}/progress", params={"consumer": "billing"})
+        assert refused.status_code == 405
+        assert set(refused.headers["allow"].split(", ")) == {"PUT", "DELETE"}
+    assert any_feed.plan_trim(below=18).until == 17
+
+
+def test_feed_without_progress_has_nothing_to_withdraw(shop):
+    """A feed that keeps no progress does not announce the extension, and answers 404."""
+    with served(shop, source(progress=None)) as url:
+        assert httpx.delete(f"{url}/progress", params={"consumer": "billing"}).status_code == 404
+        with pytest.raises(ConfigurationError, match="forget-progress"):
+            sync_call(url, "forget_progress", "billing")
 
 
 def test_names_of_a_reader_are_bounded(shop, monkeypatch):

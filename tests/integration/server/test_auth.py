@@ -57,7 +57,7 @@ from zeroeventhub.protocol import EXTENSIONS
 from zeroeventhub.server import auth, deny
 
 PATHS = ["", "/events", "/http-feed", "/server-sent-events"]
-PATHS += [f"/{one.path}" for one in EXTENSIONS.values() if one.path and not one.is_put]
+PATHS += [f"/{one.path}" for one in EXTENSIONS.values() if one.path and one.verb == "GET"]
 
 
 def test_hook_lets_in(shop):
@@ -117,6 +117,7 @@ def test_hook_that_returns_no_principal_keeps_every_reader_out(shop, caplog, hoo
             assert challenge == ("Bearer" if status == 401 else None)
         assert answer.headers.get("retry-after") == {429: "7", 503: "1"}.get(status)
         assert httpx.put(f"{url}/progress").status_code == status
+        assert httpx.delete(f"{url}/progress").status_code == status
         head = httpx.head(url)
         assert (head.status_code, head.content) == (status, b"")
     if hook is REFUSALS["true"][0]:

@@ -31,6 +31,7 @@ NEEDED = {
     "segments": THERE,
     "key-history": {"key": "k"},
     "progress": {**THERE, "consumer": "billing"},
+    "progress (DELETE)": {"consumer": "billing"},
     "http-feed": RENDITION,
     "server-sent-events": RENDITION,
 }
@@ -77,8 +78,9 @@ def ask():
         def ask(route, asked, extensions=EXTENSIONS):
             feed.asked, feed.extensions = None, frozenset(extensions)
             query = urlencode(asked, doseq=True, errors="surrogatepass")
-            method = "PUT" if route == "progress" else "GET"
-            address = f"{url}/{route}".rstrip("/")
+            path, _, verb = route.partition(" (")
+            method = verb.rstrip(")") or ("PUT" if path == "progress" else "GET")
+            address = f"{url}/{path}".rstrip("/")
             return session.request(method, f"{address}?{query}"), feed.asked
 
         yield ask
@@ -128,6 +130,7 @@ READ = [
     ("segments", {"stop": "d"}, ("segments", (0, "c"), {"stop": "d"})),
     ("key-history", {"after-version": "3"}, ("read_key", ("k", 3, 1000), {})),
     ("progress", {}, ("register_progress", ("billing", 0, "c"), {"principal": ""})),
+    ("progress (DELETE)", {}, ("forget_progress", ("billing",), {"principal": ""})),
     ("http-feed", {"lastEventId": "", "timeout": "15"}, ("read", (0, FIRST, 1000), {})),
     ("http-feed", {"lastEventId": "å b"}, ("cursor_of", ("å b", 0), {})),
     (

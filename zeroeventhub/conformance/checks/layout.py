@@ -32,7 +32,7 @@ EXTENSION_REQUESTS = {
         if parameter.default is REQUIRED and parameter.kind != "partition"
     }
     for name, extension in EXTENSIONS.items()
-    if extension.path and not extension.is_put
+    if extension.path and extension.verb == "GET"
 }
 """By extension, the required parameters of a request to its own path, but token and partition."""
 
