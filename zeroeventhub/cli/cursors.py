@@ -1,7 +1,7 @@
-"""`zeroeventhub cursors` and `lag`: show, set, move and reset the cursors of consumers."""
+"""`zeroeventhub cursors` and `lag`: show, move, rename, copy and forget consumers."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import wraps
 from itertools import groupby
@@ -14,6 +14,7 @@ from zeroeventhub.cli.consume import cursors_at
 from zeroeventhub.cli.options import (
     NAMED_CURSORS,
     consumer_option,
+    feed_option,
     feed_options,
     moment,
     option_group,
@@ -24,9 +25,10 @@ from zeroeventhub.cli.output import Answer, answering, confirm, duration, table
 from zeroeventhub.cli.table_options import open_database, reflect
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.lag import lag as find_lag
+from zeroeventhub.consumer.lag import lag_after
 from zeroeventhub.consumer.store.cursor_store import CursorStatus, CursorStore
-from zeroeventhub.errors import ConfigurationError, printable
-from zeroeventhub.protocol import FIRST
+from zeroeventhub.errors import BadCursor, ConfigurationError, Gone, printable
+from zeroeventhub.protocol import FIRST, LAST, Lag
 from zeroeventhub.spark.offsets import committed_offsets
 
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
@@ -75,7 +77,7 @@ partitions_option = click.option(
 
 @click.group()
 def cursors() -> None:
-    """Show and move the cursors of consumers.
+    """Show, move, rename, copy and forget consumers.
 
     A consumer may run meanwhile: its page from the old cursor is not committed, and it continues
     from the new one.
@@ -127,7 +129,89 @@ def _line(status: CursorStatus) -> str:
     return f"partition {status.partition}: {printable(status.cursor)}; {'; '.join(notes)}"
 
 
+@dataclass(frozen=True)
+class _Move:
+    """A cursor that is to be set, and how many events that repeats or leaves out.
+
+    The numbers are None if nobody knows them, and the least if they are not `exact`.
+    """
+
+    partition: int
+    before: str | None
+    cursor: str
+    again: int | None
+    left_out: int | None
+    exact: bool
+
+    def __str__(self) -> str:
+        """Show the two cursors, and how many events are between them."""
+        before = "none" if self.before is None else self.before
+        line = f"partition {self.partition}: {printable(before)} -> {printable(self.cursor)}"
+        most = "" if self.exact else "+"
+        if self.again:
+            line += f"; read again: {self.again:,}{most}"
+        if self.left_out:
+            line += f"; left out: {self.left_out:,}{most}"
+        return line
+
+
+def _moves(
+    client: Client | None, before: Mapping[int, str], after: Mapping[int, str]
+) -> list[_Move]:
+    """Let the feed count what is between the cursors of before and after."""
+    moves = []
+    for number, cursor in sorted(after.items()):
+        old = before.get(number)
+        lags = None if client is None else _two_lags(client, number, old or FIRST, cursor)
+        again = left_out = None
+        exact = lags is not None and lags[0].exact and lags[1].exact
+        if lags is not None:
+            further = lags[1].events - lags[0].events
+            # Of two numbers that are the least, the difference says nothing.
+            if lags[0].exact or further < 0:
+                again = max(0, further)
+            if lags[1].exact or further > 0:
+                left_out = max(0, -further)
+        moves.append(_Move(number, old, cursor, again, left_out, exact))
+    return moves
+
+
+def _two_lags(client: Client, number: int, old: str, cursor: str) -> tuple[Lag, Lag] | None:
+    """Return how many events follow two cursors; None if the feed knows the first no longer."""
+    if old == cursor:
+        return Lag(0, 0.0), Lag(0, 0.0)
+    try:
+        (before,) = lag_after(client, {number: old}).values()
+    except (Gone, BadCursor):
+        return None
+    (after,) = lag_after(client, {number: cursor}).values()
+    return before, after
+
+
+def _consequence(moves: list[_Move], repeated: str) -> str:
+    """Say what moves do to effects that are there, in sentences with numbers."""
+    if any(move.again is None or move.left_out is None for move in moves):
+        return (
+            "How many events that repeats or leaves out is unknown: --feed URL lets the feed count "
+            f"them. Where events are read again, {repeated}"
+        )
+    again, left_out = (sum(getattr(one, name) for one in moves) for name in ("again", "left_out"))
+    exact = all(move.exact for move in moves)
+    about = "About" if exact else "At least"
+    sentences = []
+    if again:
+        sentences.append(f"{about} {again:,} events are read again: {repeated}")
+    if left_out:
+        sentences.append(f"{about} {left_out:,} events are left out, and never take effect.")
+    return " ".join(sentences) or "No event is read again or left out."
+
+
+_TWICE = "effects that are there are applied a second time, unless `apply` replaces them."
+counting_option = feed_option("it counts the events that are read again or left out")
+
+
 @cursors.command("set")
+@counting_option
 @consumer_options
 @partition_option
 @click.argument("cursor", metavar="[first|last|CURSOR]", required=False)
@@ -148,6 +232,7 @@ def set_(
     engine: Engine,
     store: CursorStore,
     *,
+    client: Client | None,
     consumer: str,
     partition: int | None,
     cursor: str | None,
@@ -173,7 +258,7 @@ def set_(
             raise ConfigurationError(
                 "Give --partition and a cursor, or --from-spark-checkpoint instead."
             )
-    return _set_cursors(engine, store, consumer, found, yes=yes)
+    return _set_cursors(engine, store, client, consumer, found, yes=yes)
 
 
 def _stream_cursors(
@@ -198,7 +283,8 @@ def _stream_cursors(
     type=moment,
     required=True,
     metavar="TIME",
-    help="The moment, with its time zone, such as 2026-01-31T12:00:00Z.",
+    help="The moment: 2026-01-31T12:00:00Z, 2026-01-31, 14:30, yesterday, 2h, '3 days ago'; "
+    "without a time zone, in that of this machine.",
 )
 @consumer_options
 @partitions_option
@@ -216,38 +302,42 @@ def seek(
 ) -> Answer:
     """Set a consumer's cursors before the events of a moment or later.
 
-    The feed at URL finds the cursors. A consumer with an inbox still skips the events that it has
-    applied.
+    The feed at URL finds the cursors, and counts the events in between. A consumer with an inbox
+    still skips the events that it has applied.
     """
-    return _set_cursors(engine, store, consumer, cursors_at(client, time, chosen), yes=yes)
+    return _set_cursors(engine, store, client, consumer, cursors_at(client, time, chosen), yes=yes)
 
 
 def _set_cursors(
-    engine: Engine, store: CursorStore, consumer: str, cursors: Mapping[int, str], *, yes: bool
+    engine: Engine,
+    store: CursorStore,
+    client: Client | None,
+    consumer: str,
+    cursors: Mapping[int, str],
+    *,
+    yes: bool,
 ) -> Answer:
     """Set the cursors of some partitions once the operator agrees, and report the old ones."""
     with engine.connect() as connection:
         before = store.cursors(connection, consumer)
-    changes, lines = [], []
-    for number, cursor in sorted(cursors.items()):
-        old = before.get(number)
-        changes.append({"partition": number, "before": old, "cursor": cursor})
-        lines.append(
-            f"partition {number}: {printable('none' if old is None else old)} -> "
-            f"{printable(cursor)}"
-        )
+        known = store.holdings(connection, consumer)["inbox"]
+    moves = _moves(client, before, cursors)
+    lines = [*map(str, moves)]
+    skipped = f"its inbox skips those that it knows ({known:,} events); other " if known else ""
     confirm(
-        f"Consumer {printable(consumer)} will continue at other cursors, so that events are "
-        "repeated or left out:\n" + "".join(f"  {line}\n" for line in lines),
+        f"Consumer {printable(consumer)} will continue at other cursors:\n"
+        + "".join(f"  {line}\n" for line in lines)
+        + _consequence(moves, skipped + _TWICE),
         yes=yes,
     )
     with engine.begin() as connection:
         for number, cursor in sorted(cursors.items()):
             store.set(connection, consumer, number, cursor)
-    return {"consumer": consumer, "partitions": changes}, lines
+    return {"consumer": consumer, "partitions": moves}, lines
 
 
 @cursors.command()
+@counting_option
 @consumer_options
 @partitions_option
 @click.option(
@@ -270,6 +360,7 @@ def reset(
     engine: Engine,
     store: CursorStore,
     *,
+    client: Client | None,
     consumer: str,
     chosen: tuple[int, ...],
     cursor: str,
@@ -291,22 +382,128 @@ def reset(
         )
     tables = {name: reflect(engine, name) for name in emptied}
     names = ", ".join(map(printable, tables))
+    start = NAMED_CURSORS.get(cursor, cursor)
+    with engine.connect() as connection:
+        before = store.cursors(connection, consumer)
+    moves = _moves(client, before, dict.fromkeys(chosen or known, start))
+    repeated = (
+        f"all rows of {names} are deleted, so that these are built anew." if names else _TWICE
+    )
     confirm(
         f"Consumer {printable(consumer)} will start again in partition "
         f"{', '.join(map(str, sorted(chosen or known)))}, and its dead letters and its inbox "
-        "there are deleted"
-        + (f"; all rows of {names} are deleted." if names else "; effects may be repeated."),
+        f"there are deleted. {_consequence(moves, repeated)}",
         yes=yes,
     )
-    start = NAMED_CURSORS.get(cursor, cursor)
     with engine.begin() as connection:
         count = store.reset(connection, consumer, chosen or None, start)
         deleted = {
             name: connection.execute(delete(table)).rowcount for name, table in tables.items()
         }
-    document = {"consumer": consumer, "partitions": count, "deleted": deleted}
+    document = {"consumer": consumer, "partitions": count, "moves": moves, "deleted": deleted}
     rows = (f"Rows deleted from {printable(name)}: {rows:,}" for name, rows in deleted.items())
-    return document, [f"Partitions that start again: {count}", *rows]
+    return document, [f"Partitions that start again: {count}", *map(str, moves), *rows]
+
+
+name_argument = click.argument("name", metavar="NEW-NAME")
+
+
+@cursors.command()
+@name_argument
+@feed_option("its publisher waits for the new name instead of the old one")
+@consumer_options
+@answering
+def rename(
+    engine: Engine, store: CursorStore, *, client: Client | None, consumer: str, name: str
+) -> Answer:
+    """Give a consumer that does not run another name.
+
+    It continues where it was, with its inbox and its dead letters, once it runs under this name. If
+    the publisher does not answer, repeat the command.
+    """
+    with engine.begin() as connection:
+        is_done = client is not None and not store.cursors(connection, consumer)
+        if not (is_done and store.cursors(connection, name)):
+            expect_consumer(connection, store, consumer)
+            store.rename(connection, consumer, name)
+        found = store.cursors(connection, name)
+    registered = None if client is None else _register_instead(client, consumer, name, found)
+    document = {"consumer": name, "partitions": len(found), "registered": registered}
+    return document, [
+        f"Consumer {printable(consumer)} is now {printable(name)}, in {len(found)} partitions.",
+        *_about_registered(registered),
+    ]
+
+
+def _register_instead(client: Client, consumer: str, name: str, cursors: Mapping[int, str]) -> int:
+    """Register a new name before the old one is withdrawn, so that trimming waits all the time."""
+    for number, cursor in cursors.items():
+        if cursor not in {FIRST, LAST}:
+            client.register_progress(name, number, cursor)
+    registered = client.forget_progress(consumer)
+    if not registered:
+        client.forget_progress(name)
+    return registered
+
+
+def _about_registered(registered: int | None) -> list[str]:
+    """Return a line for people about what a consumer had registered at the publisher, if asked."""
+    return [] if registered is None else [f"Withdrawn at the publisher: {registered} cursors"]
+
+
+@cursors.command()
+@name_argument
+@consumer_options
+@answering
+def copy(engine: Engine, store: CursorStore, *, consumer: str, name: str) -> Answer:
+    """Add a consumer that continues where another one is, which may run meanwhile.
+
+    Its inbox and its dead letters are copied as well, its effects are not: in code,
+    CursorStore.copy and your own copy of them share a transaction.
+    """
+    with engine.begin() as connection:
+        expect_consumer(connection, store, consumer)
+        store.copy(connection, consumer, name)
+        found = store.holdings(connection, name)
+    document = {"consumer": name, "copied": {one: count for one, count in found.items() if count}}
+    line = (
+        f"Consumer {printable(name)} continues where {printable(consumer)} is, in "
+        f"{found['cursors']} partitions."
+    )
+    return document, [line]
+
+
+@cursors.command()
+@feed_option("what the consumer has registered there is withdrawn as well")
+@consumer_options
+@yes_option
+@answering
+def forget(
+    engine: Engine, store: CursorStore, *, client: Client | None, consumer: str, yes: bool
+) -> Answer:
+    """Delete all that a store has of a consumer that no longer runs.
+
+    Its effects stay. Without --feed, a publisher at which it has registered waits for it until it
+    was silent for too long. If the publisher does not answer, repeat the command.
+    """
+    with engine.connect() as connection:
+        found = store.holdings(connection, consumer)
+        if client is None:
+            expect_consumer(connection, store, consumer)
+    confirm(
+        f"Consumer {printable(consumer)} is forgotten: its cursors in {found['cursors']} "
+        f"partitions, {found['dead_letters']:,} dead letters, which never take effect then, and "
+        f"{found['inbox']:,} ids of its inbox. One that is started by this name begins as a new "
+        "one, and repeats the effects that are there.",
+        yes=yes,
+    )
+    with engine.begin() as connection:
+        found = store.forget(connection, consumer)
+    registered = None if client is None else client.forget_progress(consumer)
+    document = {"consumer": consumer, "deleted": found, "registered": registered}
+    rows = [f"{name.replace('_', ' ')}: {count:,}" for name, count in found.items() if count]
+    line = f"Deleted: {', '.join(rows) or 'nothing, as there was nothing'}"
+    return document, [line, *_about_registered(registered)]
 
 
 def _statuses(engine: Engine, store: CursorStore, consumer: str | None) -> list[CursorStatus]:

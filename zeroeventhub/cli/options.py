@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime, time, timedelta
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -38,13 +38,28 @@ def age_option(name: str, *, help: str, **options: Any) -> Callable[[_Command], 
     return click.option(name, type=_age, metavar="AGE", help=help, **options)
 
 
+_AGO = re.compile(r"([0-9]{1,6}) ?(?:([smhdw])|(second|minute|hour|day|week)s?)(?: ago)?", re.ASCII)
+_DAYS = {"today": 0, "yesterday": 1}
+
+
 def moment(text: str) -> datetime:
-    """Read a moment, as the type of an option."""
+    """Read a moment, as the type of an option; without a time zone it is of this machine's."""
+    now = datetime.now().astimezone()
     try:
-        return datetime.fromisoformat(text)
-    except ValueError:
+        if ago := _AGO.fullmatch(text):
+            return now - timedelta(**{_UNITS[ago[2] or ago[3][0]]: int(ago[1])})
+        day, _, hour = text.partition(" ")
+        if day in _DAYS:
+            date = now.date() - timedelta(days=_DAYS[day])
+            return datetime.combine(date, time.fromisoformat(hour or "00:00")).astimezone()
+        if ":" in text[:3]:
+            return datetime.combine(now.date(), time.fromisoformat(text)).astimezone()
+        found = datetime.fromisoformat(text)
+        return found if found.tzinfo else found.astimezone()
+    except (ValueError, OverflowError):
         raise click.BadParameter(
-            "a moment is written with its time zone, such as 2026-01-31T12:00:00Z."
+            "a moment is written as 2026-01-31T12:00:00Z, 2026-01-31, 14:30, yesterday, "
+            "'yesterday 14:30', 2h or '3 days ago'."
         ) from None
 
 
@@ -170,13 +185,24 @@ def http_options(command: _Command) -> _Command:
 
 def feed_options(command: _Command) -> _Command:
     """Add the argument URL and the options of requests; the command gets `client`."""
+    return http_options(click.argument("url")(_with_client(command)))
 
-    @http_options
-    @click.argument("url")
+
+def feed_option(purpose: str) -> Callable[[_Command], _Command]:
+    """Return what adds --feed and the options of requests; the command gets `client`, or None."""
+    option = click.option("--feed", "url", metavar="URL", help=f"The feed: {purpose}.")
+    return lambda command: option(http_options(_with_client(command)))
+
+
+def _with_client(command: _Command) -> _Command:
+    """Give a command the client of the feed at `url`; None without a URL."""
+
     @wraps(command)
     def with_client(
-        *, url: str, headers: list[tuple[str, str]], partitions: int | None, **options: Any
+        *, url: str | None, headers: list[tuple[str, str]], partitions: int | None, **options: Any
     ) -> Any:
+        if url is None:
+            return command(client=None, **options)
         with open_http(headers, timeout=TIMEOUT) as http:
             return command(client=Client(url, http, partitions=partitions), **options)
 

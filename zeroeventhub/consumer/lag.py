@@ -13,7 +13,7 @@ from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.consumer.store_session import in_store
 from zeroeventhub.coroutines import blocking, settled
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.protocol import FIRST, LAG, Event, Lag, Page, Partition
+from zeroeventhub.protocol import FIRST, LAG, Event, FeedInfo, Lag, Page, Partition
 from zeroeventhub.wire.cloud_event import event_time
 
 MOST = 10_000
@@ -47,6 +47,16 @@ def lag(client: Client, store: CursorStore, name: str, *, most: int = MOST) -> d
     return blocking(_lags(client, store, name, most))
 
 
+def lag_after(client: Client, cursors: Mapping[int, str], *, most: int = MOST) -> dict[int, Lag]:
+    """Return how many events follow a cursor of each partition, as `lag` does for a consumer."""
+    client = copy(client)
+    info = client.discover()
+    return {
+        number: blocking(_lag(client, info, number, cursor, most))
+        for number, cursor in cursors.items()
+    }
+
+
 async def async_lag(
     client: AsyncClient, store: CursorStore, name: str, *, most: int = MOST
 ) -> dict[int, Lag]:
@@ -69,11 +79,17 @@ async def _lags(
     lags = {}
     for partition in info.partitions:
         start = _start(partition, cursors)
-        if LAG in info.extensions:
-            lags[partition.id] = await _ask(client, partition.id, start)
-        else:
-            lags[partition.id] = await _count(client, partition.id, start, most)
+        lags[partition.id] = await _lag(client, info, partition.id, start, most)
     return lags
+
+
+async def _lag(
+    client: Client | AsyncClient, info: FeedInfo, partition: int, cursor: str, most: int
+) -> Lag:
+    """Return how many events follow a cursor."""
+    if LAG in info.extensions:
+        return await _ask(client, partition, cursor)
+    return await _count(client, partition, cursor, most)
 
 
 async def _ask(client: Client | AsyncClient, partition: int, cursor: str) -> Lag:

@@ -4,18 +4,20 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from harness import registered
 from harness.command_line import invoke
-from harness.readers import mounted
+from harness.readers import client_of, mounted
 from harness.shop import metadata, orders
 from harness.spark import write_checkpoint
 from harness.statements import add, execute, scalars
-from harness.stores import NAME, call, claim, enter, load, move, new_store
+from harness.stores import NAME, call, claim, enter, leave, load, move, new_store, unseen
 
 from zeroeventhub import FIRST, LAST, TableFeed
 from zeroeventhub.consumer.steps import Place
 from zeroeventhub.errors import Fenced
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+UNCOUNTED = {"again": None, "left_out": None, "exact": False}
 
 
 def run(*arguments, answer=None):
@@ -68,7 +70,7 @@ def test_set_puts_one_cursor_elsewhere(store, of_billing):
     assert stands(store) == {0: "c", 1: "b"}
     done = run("set", *of_billing, "--partition", 1, "last", "--yes", "--json")
     (changed,) = json.loads(done.stdout)["partitions"]
-    assert changed == {"partition": 1, "before": "b", "cursor": LAST}
+    assert changed == {"partition": 1, "before": "b", "cursor": LAST, **UNCOUNTED}
     assert stands(store) == {0: "c", 1: LAST}
     done = run("reset", *of_billing, "--partition", 1, "--to", "z", "--yes")
     assert (done.exit_code, stands(store)) == (0, {0: "c", 1: "z"})
@@ -116,8 +118,8 @@ def test_set_goes_on_where_a_stream_of_spark_ended(store, of_billing, tmp_path):
     assert "partition 0: a -> k\n  partition 2: none -> m" in asked.stderr
     done = run(*arguments, "--yes", "--json")
     assert json.loads(done.stdout)["partitions"] == [
-        {"partition": 0, "before": "a", "cursor": "k"},
-        {"partition": 2, "before": None, "cursor": "m"},
+        {"partition": 0, "before": "a", "cursor": "k", **UNCOUNTED},
+        {"partition": 2, "before": None, "cursor": "m", **UNCOUNTED},
     ]
     assert stands(store) == {0: "k", 1: "b", 2: "m"}
 
@@ -140,7 +142,7 @@ def test_seek_puts_cursors_before_a_moment(feed, sqlite, sqlite_url):
     store = new_store(sqlite)
     load(store, 1, start="b")
     options = ("--store", sqlite_url, "--consumer", NAME, "--yes")
-    for wrong in ("noon", "2026-01-31T12:00:00"):
+    for wrong in ("noon", "2026-01-31T12:00:00+99:00"):
         assert run("seek", feed, "--time", wrong, *options).exit_code == 2
     assert stands(store) == {1: "b"}
     moment = (NOON + timedelta(seconds=10)).isoformat()
@@ -150,6 +152,147 @@ def test_seek_puts_cursors_before_a_moment(feed, sqlite, sqlite_url):
     for partition, cursor in stands(store).items():
         place = ("--partition", partition, "--from", cursor, "--limit", 1)
         assert json.loads(invoke("tail", feed, *place).stdout)["data"] == {"n": 10 + partition}
+
+
+def cursors_after(feed, count):
+    """Return the cursors after so many events of each partition of a feed."""
+    with client_of(feed) as client:
+        return [client.fetch(number, FIRST, limit=count).cursor for number in (0, 1)]
+
+
+def test_operator_learns_how_many_events_are_read_again(feed, sqlite, sqlite_url):
+    """What is read again and what is left out is counted by the feed and said before it is done,
+    with what that does to effects, and again in the result.
+    """
+    store = new_store(sqlite)
+    before, further = cursors_after(feed, 20), cursors_after(feed, 45)
+    options = ("--store", sqlite_url, "--consumer", NAME)
+    for partition, cursor in enumerate(before):
+        load(store, partition, start=cursor)
+    moment = (NOON + timedelta(seconds=30)).isoformat()
+    asked = run("seek", feed, "--time", moment, *options, answer="n\n")
+    assert (asked.exit_code, stands(store)) == (1, dict(enumerate(before)))
+    assert "; read again: 5\n" in asked.stderr
+    assert (
+        "About 10 events are read again: effects that are there are applied a second time, unless "
+        "`apply` replaces them." in asked.stderr
+    )
+    unseen(store, ["1", "2"])
+    asked = run("seek", feed, "--time", moment, *options, answer="n\n")
+    assert "its inbox skips those that it knows (2 events); other effects" in asked.stderr
+    place = ("set", *options, "--partition", 1, "--feed", feed)
+    asked = run(*place, further[1], answer="n\n")
+    assert "About 25 events are left out, and never take effect." in asked.stderr
+    asked = run(*place, before[1], answer="n\n")
+    assert "No event is read again or left out." in asked.stderr
+    done = json.loads(run(*place, further[1], "--yes", "--json").stdout)["partitions"]
+    between = {"again": 0, "left_out": 25, "exact": True}
+    assert done == [{"partition": 1, "before": before[1], "cursor": further[1], **between}]
+    assert run(*place, "1-77-0000-0000000000", "--yes").exit_code == 2
+    asked = run("reset", *options, "--feed", feed, answer="n\n")
+    assert "About 65 events are read again: effects that are there" in asked.stderr
+    asked = run("reset", *options, "--feed", feed, "--empty", "orders", answer="n\n")
+    assert "About 65 events are read again: all rows of orders are deleted" in asked.stderr
+    asked = run("reset", *options, answer="n\n")
+    assert "is unknown: --feed URL lets the feed count them. Where" in asked.stderr
+    done = json.loads(run("reset", *options, "--feed", feed, "--yes", "--json").stdout)
+    assert [move["again"] for move in done["moves"]] == [20, 45]
+
+
+def test_cursor_of_a_lost_history_is_not_counted(feed, sqlite, sqlite_url):
+    """A cursor that the feed no longer knows is no reason not to leave it."""
+    load(new_store(sqlite), 0, start="2-9999-ffff-ffffffffff")
+    options = ("--store", sqlite_url, "--consumer", NAME, "--feed", feed)
+    done = run("reset", *options, "--yes", "--json")
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["moves"][0]["again"] is None
+
+
+@pytest.fixture
+def registering(any_engine):
+    """The URL of a feed at which billing has registered, with its consumer in the same database."""
+    metadata.create_all(any_engine)
+    registered.fill(any_engine)
+    store, feed = new_store(any_engine), registered.source().bind(any_engine)
+    for partition in (0, 1):
+        cursor = feed.read(partition, FIRST, 4).cursor
+        load(store, partition, start=cursor)
+        feed.register_progress(NAME, partition, cursor)
+    with registered.served(any_engine) as url:
+        yield url, store, feed
+
+
+def test_consumer_gets_another_name_also_at_its_publisher(registering, of_billing):
+    """A consumer keeps its cursors under its new name, and trimming waits for that one instead."""
+    url, store, feed = registering
+    before, heard = stands(store), registered.heard(feed)
+    refused = run("rename", *of_billing, NAME)
+    assert (refused.exit_code, stands(store)) == (2, before)
+    done = run("rename", *of_billing, "invoices", "--feed", url, "--json")
+    assert json.loads(done.stdout) == {"consumer": "invoices", "partitions": 2, "registered": 2}
+    assert (stands(store), call(store, store.cursors, name="invoices")) == ({}, before)
+    assert registered.heard(feed) == {
+        (principal, "invoices", partition): position
+        for (principal, _, partition), position in heard.items()
+    }
+    assert run("rename", *of_billing, "bills").exit_code == 2
+    store_of = of_billing[:2]
+    feed.forget_progress("invoices")
+    done = run("rename", *store_of, "--consumer", "invoices", "bills", "--feed", url)
+    assert done.stdout.splitlines() == [
+        "Consumer invoices is now bills, in 2 partitions.",
+        "Withdrawn at the publisher: 0 cursors",
+    ]
+    assert registered.heard(feed) == {}
+
+
+def test_consumer_is_forgotten_also_at_its_publisher(registering, of_billing):
+    """Nothing is left of a consumer, and trimming no longer waits for it; the question says what
+    is lost, and a consumer that runs is not forgotten.
+    """
+    url, store, feed = registering
+    claim(store, "host:1", [0])
+    running = run("forget", *of_billing, "--feed", url, "--yes")
+    assert (running.exit_code, len(feed.registered())) == (2, 2)
+    assert "runs in the process 'host:1': end it first" in running.stderr
+    leave(store, "host:1")
+    asked = run("forget", *of_billing, "--feed", url, answer="n\n")
+    assert (asked.exit_code, len(feed.registered()), len(stands(store))) == (1, 2, 2)
+    assert "its cursors in 2 partitions, 0 dead letters" in asked.stderr
+    done = run("forget", *of_billing, "--feed", url, "--yes")
+    assert (done.exit_code, stands(store), feed.registered()) == (0, {}, [])
+    assert done.stdout.splitlines()[1] == "Withdrawn at the publisher: 2 cursors"
+    assert run("forget", *of_billing, "--yes").exit_code == 2
+
+
+def test_command_is_repeated_if_the_publisher_does_not_answer(registering, of_billing):
+    """What the store has done stays, and the same command does the rest at the publisher."""
+    url, store, feed = registering
+    before = stands(store)
+    rename = ("rename", *of_billing, "invoices")
+    for _ in range(2):
+        assert run(*rename, "--feed", "http://127.0.0.1:9/orders").exit_code == 1
+        assert call(store, store.cursors, name="invoices") == before
+    assert {consumer for _, consumer, _ in registered.heard(feed)} == {NAME}
+    assert run(*rename, "--feed", url).exit_code == 0
+    assert {consumer for _, consumer, _ in registered.heard(feed)} == {"invoices"}
+    forget = ("forget", *of_billing[:2], "--consumer", "invoices", "--yes")
+    assert run(*forget, "--feed", "http://127.0.0.1:9/orders").exit_code == 1
+    assert len(registered.heard(feed)) == 2
+    done = run(*forget, "--feed", url)
+    assert (done.exit_code, registered.heard(feed)) == (0, {})
+    assert done.stdout.startswith("Deleted: nothing, as there was nothing\n")
+
+
+def test_copy_continues_where_the_consumer_is(store, of_billing):
+    """A copy has the same cursors under another name, which must be free."""
+    claim(store, "host:1", [0])
+    done = run("copy", *of_billing, "shadow", "--json")
+    assert json.loads(done.stdout) == {"consumer": "shadow", "copied": {"cursors": 2}}
+    assert call(store, store.cursors, name="shadow") == stands(store) == {0: "a", 1: "b"}
+    refused = run("copy", *of_billing, "shadow")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "has a consumer 'shadow' already" in refused.stderr
 
 
 ONE_WAY = "Give --partition and a cursor, or --from-spark-checkpoint"

@@ -1,7 +1,7 @@
 """A consumer's cursors: a table in its own database."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
@@ -18,6 +18,7 @@ from sqlalchemy import (
     bindparam,
     func,
     inspect,
+    literal,
     select,
 )
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -409,6 +410,85 @@ class CursorStore:
             partitions = {*partitions, *connection.scalars(query)}
         self._forget(connection, ("inbox",), consumer, partitions)
         return count
+
+    def holdings(self, connection: Connection, consumer: str) -> dict[str, int]:
+        """Count what a store has of a consumer: rows of `cursors`, `inbox`, and so on, by name."""
+        found = {}
+        for field in fields(self.tables):
+            table = getattr(self.tables, field.name)
+            query = select(func.count()).where(table.c.consumer == consumer)
+            found[field.name] = connection.scalar(query) or 0
+        return found
+
+    def rename(self, connection: Connection, consumer: str, name: str) -> None:
+        """Give a consumer that no process runs another name; it goes on where it was.
+
+        Args:
+            connection: a connection to the store, in a transaction.
+            consumer: the consumer's name.
+            name: its new name, which no consumer of the store has.
+
+        Raises:
+            ConfigurationError: a process of the consumer runs, or the new name is taken or invalid.
+        """
+        self.leases.end(connection, consumer)
+        self._expect_free(connection, name)
+        for table in self.tables.all():
+            rename = table.update().where(table.c.consumer == consumer)
+            connection.execute(rename.values(consumer=name))
+
+    def copy(self, connection: Connection, consumer: str, name: str) -> None:
+        """Add a consumer that continues where another one is, which may run meanwhile.
+
+        The copy has the cursors, the inbox, the dead letters and the progress of lanes, and so
+        expects the effects that the other one has at this moment. Copy these in the same
+        transaction, after this call, which waits for pages that are being committed.
+
+        Args:
+            connection: a connection to the store, in a transaction.
+            consumer: the consumer's name.
+            name: the name of the copy, which no consumer of the store has.
+
+        Raises:
+            ConfigurationError: the name of the copy is taken or invalid.
+        """
+        cursors, letters = self.tables.cursors, self.tables.dead_letters
+        # Pages and lanes lock their cursor, and who applies a dead letter deletes it: these writes
+        # wait for both, and both then wait for this transaction.
+        for column in (cursors.c.epoch, letters.c.tries):
+            of_consumer = column.table.c.consumer == consumer
+            connection.execute(column.table.update().where(of_consumer).values({column: column}))
+        self._expect_free(connection, name)
+        for table in (cursors, self.tables.inbox, letters, self.tables.lanes):
+            # Ids of dead letters and epochs of cursors are the copy's own.
+            columns = [each for each in table.c if each.name not in {"consumer", "id", "epoch"}]
+            rows = select(literal(name, table.c.consumer.type), *columns)
+            rows = rows.where(table.c.consumer == consumer).order_by(*table.primary_key)
+            names = ["consumer", *(each.name for each in columns)]
+            connection.execute(table.insert().from_select(names, rows))
+
+    def forget(self, connection: Connection, consumer: str) -> dict[str, int]:
+        """Delete all that the store has of a consumer that no process runs.
+
+        Its effects stay. A consumer that is started by this name later begins as a new one.
+
+        Returns:
+            How many rows were deleted, as `holdings`.
+
+        Raises:
+            ConfigurationError: a process of the consumer runs.
+        """
+        self.leases.end(connection, consumer)
+        found = self.holdings(connection, consumer)
+        self._forget(connection, found, consumer, None)
+        return found
+
+    def _expect_free(self, connection: Connection, name: str) -> None:
+        check_consumer_name(name)
+        if any(self.holdings(connection, name).values()):
+            raise ConfigurationError(
+                f"This store has a consumer {name!r} already: choose another name."
+            )
 
     def _check_lanes(self, connection: Connection, consumer: str, gone: Mapping[int, str]) -> None:
         """Raise StoreUnavailable if lanes have applied events after a cursor that is copied."""

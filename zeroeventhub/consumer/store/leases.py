@@ -137,6 +137,29 @@ class Leases:
             )
         )
 
+    def end(self, connection: Connection, consumer: str) -> None:
+        """Delete the leases and the members of a consumer that no process runs, for an operator.
+
+        A process that starts meanwhile waits for this transaction.
+
+        Raises:
+            ConfigurationError: a process holds a lease, or shares the partitions.
+        """
+        self._take_turn(connection, consumer)
+        now = unix_time(connection)
+        for table in (self._tables.leases, self._tables.members):
+            columns = table.c
+            mine = columns.consumer == consumer
+            runs = select(columns.owner).where(
+                mine, columns.owner != _TURN, columns.expires_at > now
+            )
+            if (owner := connection.scalar(runs.limit(1))) is not None:
+                raise ConfigurationError(
+                    f"Consumer {consumer!r} runs in the process {owner!r}: end it first. A process "
+                    "that was killed counts until its lease has run out."
+                )
+            connection.execute(table.delete().where(mine))
+
     def is_held(self, connection: Connection, consumer: str, partition: int, owner: str) -> bool:
         """Return whether a process holds a partition's lease now."""
         columns = self._tables.leases.c

@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from harness.stores import (
@@ -29,6 +30,7 @@ from harness.waiting import DEADLINE
 from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub import FIRST, LAST, Event
+from zeroeventhub.consumer.steps import Place
 from zeroeventhub.databases.error_codes import is_transient
 from zeroeventhub.errors import (
     ConfigurationError,
@@ -314,6 +316,118 @@ def test_reset_forgets_what_would_keep_events_from_being_applied(store):
     assert progress(store, here) is None
     assert call(store, store.cursors, name="audit") == {0: "a", 1: "a"}
     assert unseen(store, ["0", "1"], name="audit") == set()
+
+
+def holdings(store, name=NAME):
+    """Count what a store has of a consumer, without what is not there."""
+    found = call(store, store.holdings, name=name)
+    return {table: count for table, count in found.items() if count}
+
+
+def lived(store, name=NAME):
+    """Let a consumer have something of everything but leases; return what it has."""
+    advance(store, load(store, 0, start="a", name=name), 0, 0, 2)
+    load(store, 1, start="b", name=name)
+    end(store, 1, Place("b"))
+    unseen(store, ["x", "y"])
+    for number in (1, 2):
+        letter = (Event.of(number, {"h": "1"}), "k", ValueError("no"), 1)
+        call(store, store.dead_letters.add, 0, letter[0], key="k", error=letter[2], tries=1)
+    return {"cursors": 2, "inbox": 2, "dead_letters": 2, "lanes": 1}
+
+
+def letters_of(store, name=NAME):
+    """Return the dead letters of a consumer, without their ids."""
+    found = call(store, store.dead_letters.letters, name=name)
+    return [replace(letter, id=0, consumer="") for letter in found]
+
+
+def test_renamed_consumer_goes_on_where_it_was(store):
+    """All that a store has of a consumer gets the new name, and other consumers are left alone."""
+    before, letters = lived(store), letters_of(store)
+    load(store, 0, start="c", name="audit")
+    call(store, store.rename, "invoices")
+    assert (holdings(store), holdings(store, "audit")) == ({}, {"cursors": 1})
+    assert holdings(store, "invoices") == before
+    assert call(store, store.cursors, name="invoices") == {0: "a", 1: "b"}
+    assert letters_of(store, "invoices") == letters
+    assert unseen(store, ["x", "y", "z"], name="invoices") == {"z"}
+    with pytest.raises(Fenced):
+        move(store, 0, Place("a"), "d")
+    for name in ("audit", "", "x" * 201):
+        with pytest.raises(ConfigurationError):
+            call(store, store.rename, name, name="invoices")
+    assert holdings(store, "invoices")["cursors"] == 2
+
+
+def test_copy_is_a_consumer_of_its_own(store):
+    """A copy begins with what the other consumer has, also while that one runs, and both go on by
+    themselves.
+    """
+    before, letters = lived(store), letters_of(store)
+    claim(store, "one", [0, 1])
+    enter(store, 0, "one")
+    call(store, store.copy, "shadow")
+    assert holdings(store, "shadow") == before
+    assert letters_of(store, "shadow") == letters
+    assert [one.ended for one in call(store, store.standings, name="shadow")] == [False, True]
+    assert call(store, store.lanes.progress, 0, Place("a"), name="shadow").done == {0: 2}
+    call(store, store.advance, 0, Place("a"), "c", name="shadow")
+    call(store, store.dead_letters.discard, name="shadow")
+    assert call(store, store.cursors) == {0: "a", 1: "b"}
+    assert len(letters_of(store)) == 2
+    assert unseen(store, ["x"], name="shadow") == set()
+    for name in ("shadow", NAME, ""):
+        with pytest.raises(ConfigurationError):
+            call(store, store.copy, name)
+
+
+@pytest.mark.parametrize("what", ["page", "letter"])
+def test_copy_waits_for_what_is_being_committed(leveled_store, what):
+    """A copy sees a page, or a dead letter, as before its transaction or as after it: after it."""
+    store = leveled_store
+    lived(store)
+
+    def act(connection):
+        if what == "page":
+            store.advance(connection, NAME, 0, Place("a"), "c")
+        else:
+            store.dead_letters.settle(connection, letter)
+
+    letter = call(store, store.dead_letters.letters)[0]
+    with kept_waiting(store, call, store, store.copy, "shadow") as (connection, found):
+        act(connection)
+    if is_refused_for_now(found[0]):
+        call(store, store.copy, "shadow")
+    assert call(store, store.cursors, name="shadow") == call(store, store.cursors)
+    assert letters_of(store, "shadow") == letters_of(store)
+
+
+def test_nothing_is_left_of_a_forgotten_consumer(store):
+    """All that a store has of a consumer is deleted, and other consumers stay as they are."""
+    before = lived(store)
+    load(store, 0, start="c", name="audit")
+    deleted = call(store, store.forget)
+    assert {table: count for table, count in deleted.items() if count} == before
+    assert (holdings(store), holdings(store, "audit")) == ({}, {"cursors": 1})
+
+
+def test_consumer_that_runs_is_neither_renamed_nor_forgotten(any_store):
+    """A process would begin anew under the old name: it has to end, or its lease to run out."""
+    store = any_store
+    lived(store)
+    claim(store, "one", [0], share=False)
+    claim(store, "two", [])
+    for owner in ("one", "two"):
+        for change in (
+            partial(call, store, store.rename, "invoices"),
+            partial(call, store, store.forget),
+        ):
+            with pytest.raises(ConfigurationError, match=f"process '{owner}'"):
+                change()
+        expire(store, owner)
+    assert call(store, store.forget)["cursors"] == 2
+    assert holdings(store) == {}
 
 
 def test_reset_of_an_heir_forgets_events_of_its_parents(any_store):
