@@ -5,13 +5,22 @@ import re
 import subprocess
 import sys
 
+import promql_parser
 import pytest
 from harness.guides import DOCUMENTS
 from harness.readers import mounted
 from harness.shop import fill, orders
+from prometheus_client import CollectorRegistry
 from sqlalchemy import insert
 
 from zeroeventhub import TableFeed
+from zeroeventhub.telemetry.metrics import (
+    CONSUMER_METRICS,
+    HORIZON_METRICS,
+    LAG_METRICS,
+    PUBLISHER_METRICS,
+)
+from zeroeventhub.telemetry.prometheus import PrometheusInstruments
 
 CONSUMING = """
 import functools, sys
@@ -118,3 +127,60 @@ def test_telemetry_is_wired_as_the_guide_says(sqlite, tmp_path, mark, around, sh
         )
     assert ran.returncode == 0, ran.stderr
     assert [each for each in shown if each not in ran.stdout] == []
+
+
+def scraped():
+    """Return the labels of each time series that Prometheus would scrape, by its name."""
+    registry = CollectorRegistry()
+    for recorded, looked_up in (
+        (CONSUMER_METRICS, LAG_METRICS),
+        (PUBLISHER_METRICS, HORIZON_METRICS),
+    ):
+        instruments = PrometheusInstruments(recorded, registry, advice="")
+        for metric in recorded:
+            instruments.record(metric.name, 1.0, *metric.labels)
+        labels = {metric.name: metric.labels for metric in looked_up}
+        instruments.observe(looked_up, lambda name, labels=labels: [(1.0, labels[name])])
+    samples = [sample for family in registry.collect() for sample in family.samples]
+    return {sample.name: set(sample.labels) for sample in samples}
+
+
+SERIES = scraped()
+ALERTS = [
+    row[1].replace("\\|", "|")
+    for row in re.finditer(
+        r"^\| `([^`]*zeroeventhub_[^`]*)` \|",
+        (DOCUMENTS / "telemetry.md").read_text(),
+        re.MULTILINE,
+    )
+]
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_alert_asks_for_series_that_there_are(alert):
+    """Each alert is PromQL, and names time series and labels that the library reports."""
+    named, asked = set(), set()
+
+    def visit(part):
+        match part:
+            case promql_parser.VectorSelector():
+                selectors.append(part)
+            case promql_parser.MatrixSelector():
+                selectors.append(part.vector_selector)
+            case promql_parser.AggregateExpr():
+                asked.update(part.modifier.labels if part.modifier else [])
+
+    selectors = []
+    promql_parser.walk(promql_parser.parse(alert), visit)
+    for selector in selectors:
+        named.add(selector.name)
+        asked.update(matcher.name for matcher in selector.matchers.matchers)
+    assert named
+    assert named <= SERIES.keys()
+    assert asked <= set.intersection(*(SERIES[name] for name in named))
+
+
+def test_consumers_and_publishers_have_alerts():
+    """The guide's tables of alerts are found, for both sides."""
+    sides = [alert.partition("zeroeventhub_")[2].partition("_")[0] for alert in ALERTS]
+    assert min(sides.count("consumer"), sides.count("publisher")) >= 5
