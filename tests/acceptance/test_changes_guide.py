@@ -4,7 +4,6 @@ import re
 
 import pytest
 from harness.guides import DOCUMENTS, guide
-from harness.readers import mounted
 from harness.statements import execute
 from sqlalchemy import JSON, MetaData, Table, type_coerce
 
