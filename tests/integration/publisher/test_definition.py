@@ -10,6 +10,7 @@ from zeroeventhub.protocol import (
     CURSOR_OF_COUNT,
     CURSOR_OF_TIME,
     EVENT_TYPES,
+    FORGET_PROGRESS,
     LAG,
     PROGRESS,
     SEGMENTS,
@@ -33,7 +34,7 @@ ALWAYS = {CAUGHT_UP, CURSOR_OF_COUNT, LAG, SPLITS, STOP, WAIT}
         ({"time": "placed"}, {CURSOR_OF_TIME}),
         ({"ordering": "sequenced"}, {CURSOR_OF_TIME}),
         ({"ordering": "sequenced", "time": "customer"}, set()),
-        ({"progress": Progress()}, {PROGRESS}),
+        ({"progress": Progress()}, {PROGRESS, FORGET_PROGRESS}),
         ({"retention": Retention(), "key": "kind", "compaction": Compaction()}, {COMPACTED}),
     ],
 )
