@@ -27,8 +27,8 @@ from zeroeventhub import Client, Consumer, TableFeed
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 GUIDE = (DOCUMENTS / "relay.md").read_text()
-KILLS = 6
-EVENTS = 600
+KILLS = 3
+EVENTS = 300
 PAGE = 10
 
 

@@ -144,7 +144,7 @@ ROUTES = [
     ("", {}),
     ("/server-sent-events", {}),
     ("/events", PLACE),
-    ("/events", {**PLACE, "cursor": "head", "wait": 1}),
+    ("/events", {**PLACE, "cursor": "head", "wait": 20}),
     ("", {"n": 1, "cursor0": "7"}),
     ("/cursor", {**PLACE, "time": "2026-01-31T12:00:00Z"}),
     ("/splits", {**PLACE, "count": 2}),
