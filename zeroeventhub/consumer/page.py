@@ -16,17 +16,25 @@ from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.wire.ndjson import PageEvents
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
     from typing import TypeAlias
 
     import psycopg
+    import pymysql
     from sqlalchemy import Table
 
     from zeroeventhub.consumer.config import Config
     from zeroeventhub.consumer.steps import Place
     from zeroeventhub.protocol import Event
 
-    SyncTransaction: TypeAlias = Connection | Session | psycopg.Connection[Any]
+    SyncTransaction: TypeAlias = (
+        Connection
+        | Session
+        | psycopg.Connection[Any]
+        | sqlite3.Connection
+        | pymysql.Connection[Any]
+    )
     AsyncTransaction: TypeAlias = AsyncConnection | AsyncSession | psycopg.AsyncConnection[Any]
 
 
@@ -149,8 +157,9 @@ class PendingPage(_Pending):
 
         Args:
             transaction: a connection or session to the database of the cursor store; or a plain
-                psycopg connection, if the store's engine uses psycopg. Commit it, and page and
-                effects are done; roll it back, and neither is.
+                connection of the driver that the store's engine uses (psycopg, sqlite3, PyMySQL),
+                such as `django.db.connection.connection`. Commit it, and page and effects are done;
+                roll it back, and neither is.
 
         Raises:
             Fenced: the cursor has moved since the page was read. Roll back.
@@ -239,7 +248,7 @@ def connection_of(transaction: SyncTransaction, engine: Engine) -> Iterator[Conn
     """Yield the connection of a transaction, which stays open afterwards.
 
     Raises:
-        ConfigurationError: it is no Connection, Session, or psycopg connection.
+        ConfigurationError: it is no Connection, Session, or connection of the store's driver.
     """
     match transaction:
         case Connection():
@@ -247,7 +256,7 @@ def connection_of(transaction: SyncTransaction, engine: Engine) -> Iterator[Conn
         case Session():
             yield transaction.connection()
         case _:
-            _check(transaction, "Connection", engine)
+            _check(transaction, "Connection", engine, ("psycopg", "pysqlite", "pymysql"))
             with _engine_of(lambda: _Borrowed(transaction), engine).connect() as connection:
                 yield connection
 
@@ -263,7 +272,7 @@ async def async_connection_of(
         case AsyncSession():
             yield await transaction.connection()
         case _:
-            _check(transaction, "AsyncConnection", engine)
+            _check(transaction, "AsyncConnection", engine, ("psycopg",))
 
             async def lend() -> _AsyncBorrowed:
                 return _AsyncBorrowed(transaction)
@@ -276,7 +285,7 @@ async def async_connection_of(
 
 
 class _Borrowed:
-    """A psycopg.Connection that SQLAlchemy neither commits, rolls back nor closes."""
+    """A driver's connection that SQLAlchemy neither commits, rolls back nor closes."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -299,15 +308,16 @@ class _AsyncBorrowed(_Borrowed):
     rollback = close = commit  # type: ignore[assignment] # the same
 
 
-def _check(transaction: object, kind: str, engine: Engine) -> None:
-    """Raise ConfigurationError unless this is a psycopg connection for a store on psycopg."""
+def _check(transaction: object, kind: str, engine: Engine, drivers: Sequence[str]) -> None:
+    """Raise ConfigurationError unless this is a connection of the driver that the store uses."""
     dialect = engine.dialect
-    if dialect.driver != "psycopg" or not isinstance(
+    if dialect.driver not in drivers or not isinstance(
         transaction, getattr(dialect.loaded_dbapi, kind)
     ):
         raise ConfigurationError(
-            f"A page is committed through SQLAlchemy's {kind} or its session, or, where the "
-            f"store's engine is postgresql+psycopg, through a psycopg.{kind}; not through "
+            f"A page is committed through SQLAlchemy's {kind} or its session, or through a plain "
+            f"connection of the store's own driver, {dialect.driver}, where that is one of "
+            f"{', '.join(drivers)}; not through "
             f"{type(transaction).__module__}.{type(transaction).__qualname__}."
         )
 

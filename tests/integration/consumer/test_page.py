@@ -26,10 +26,18 @@ def conninfo(url):
     return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
 
 
+def driver_connection(url):
+    """Connect by the driver alone, with the driver's own defaults."""
+    dialect = make_url(url).get_dialect()()
+    arguments, options = dialect.create_connect_args(make_url(url))
+    options.pop("client_flag", None)  # SQLAlchemy's choice of what PyMySQL counts
+    return dialect.import_dbapi().connect(*arguments, **options)
+
+
 @pytest.fixture(
     params=[
-        *["sqlite connection", "sqlite session", "postgresql connection", "postgresql psycopg"],
-        "mariadb connection",
+        *["sqlite connection", "sqlite session", "postgresql connection", "mariadb connection"],
+        *["sqlite driver", "postgresql driver", "mariadb driver"],
         pytest.param("postgresql session", marks=pytest.mark.test_all),
         pytest.param("mariadb session", marks=pytest.mark.test_all),
     ]
@@ -43,7 +51,7 @@ def loop(request):
         begin = {
             "connection": shop.engine.connect,
             "session": lambda: Session(shop.engine),
-            "psycopg": lambda: closing(psycopg.connect(conninfo(url))),
+            "driver": lambda: closing(driver_connection(url)),
         }
         yield shop, begin[kind]
 
@@ -102,7 +110,7 @@ def test_what_is_no_transaction_of_the_store_is_refused(sqlite_url, postgresql_u
     """What a page cannot be committed through is refused, with what it can."""
     with opened(sqlite_url) as shop, psycopg.connect(conninfo(postgresql_url)) as elsewhere:
         shop.feed.publish(event(1))
-        for wrong in (None, "a connection", elsewhere):
+        for wrong in (None, "a connection", elsewhere, shop.engine):
             with pytest.raises(ConfigurationError, match="committed through SQLAlchemy's Connec"):
                 shop.page().commit(wrong)
 
