@@ -39,3 +39,12 @@ def async_url(url: URL | str) -> URL:
     url = make_url(url)
     drivers = {"sqlite": "sqlite+aiosqlite", "mariadb+pymysql": "mariadb+aiomysql"}
     return url.set(drivername=drivers.get(url.drivername, url.drivername))
+
+
+def driver_connection(url: URL | str) -> Any:
+    """Connect by the driver alone, with the driver's own defaults."""
+    url = make_url(url)
+    dialect = url.get_dialect()()
+    arguments, options = dialect.create_connect_args(url)
+    options.pop("client_flag", None)  # SQLAlchemy's choice of what PyMySQL counts
+    return dialect.import_dbapi().connect(*arguments, **options)

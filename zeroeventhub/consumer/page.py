@@ -1,41 +1,27 @@
-"""A page that is not committed yet, and the kinds of transactions that can commit it."""
+"""A page that is not committed yet: its events, and how a transaction commits it."""
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from sqlalchemy import Connection, Engine, NullPool
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
-from sqlalchemy.orm import Session
+from sqlalchemy import Engine
 
 from zeroeventhub.consumer.event_insert import insert_events
 from zeroeventhub.databases.bulk_insert import TableForm, table_form
+from zeroeventhub.databases.transactions import async_connection_of, connection_of
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.wire.ndjson import PageEvents
 
 if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-    from typing import TypeAlias
+    from collections.abc import Callable, Mapping, Sequence
 
-    import psycopg
-    import pymysql
-    from sqlalchemy import Table
+    from sqlalchemy import Connection, Table
 
     from zeroeventhub.consumer.config import Config
     from zeroeventhub.consumer.steps import Place
+    from zeroeventhub.databases.transactions import AsyncTransaction, SyncTransaction
     from zeroeventhub.protocol import Event
-
-    SyncTransaction: TypeAlias = (
-        Connection
-        | Session
-        | psycopg.Connection[Any]
-        | sqlite3.Connection
-        | pymysql.Connection[Any]
-    )
-    AsyncTransaction: TypeAlias = AsyncConnection | AsyncSession | psycopg.AsyncConnection[Any]
 
 
 def without_duplicates(
@@ -241,87 +227,3 @@ class AsyncPendingPage(_Pending):
         """Insert a row for each event into a table; see `PendingPage.insert_into`."""
         async with async_connection_of(transaction, self._engine) as connection:
             await connection.run_sync(self._insert_into, table, row, events)
-
-
-@contextmanager
-def connection_of(transaction: SyncTransaction, engine: Engine) -> Iterator[Connection]:
-    """Yield the connection of a transaction, which stays open afterwards.
-
-    Raises:
-        ConfigurationError: it is no Connection, Session, or connection of the store's driver.
-    """
-    match transaction:
-        case Connection():
-            yield transaction
-        case Session():
-            yield transaction.connection()
-        case _:
-            _check(transaction, "Connection", engine, ("psycopg", "pysqlite", "pymysql"))
-            with _engine_of(lambda: _Borrowed(transaction), engine).connect() as connection:
-                yield connection
-
-
-@asynccontextmanager
-async def async_connection_of(
-    transaction: AsyncTransaction, engine: Engine
-) -> AsyncIterator[AsyncConnection]:
-    """Yield the connection of a transaction; see `connection_of`."""
-    match transaction:
-        case AsyncConnection():
-            yield transaction
-        case AsyncSession():
-            yield await transaction.connection()
-        case _:
-            _check(transaction, "AsyncConnection", engine, ("psycopg",))
-
-            async def lend() -> _AsyncBorrowed:
-                return _AsyncBorrowed(transaction)
-
-            def adapt() -> Any:
-                return engine.dialect.loaded_dbapi.connect(async_creator_fn=lend)
-
-            async with AsyncEngine(_engine_of(adapt, engine)).connect() as connection:
-                yield connection
-
-
-class _Borrowed:
-    """A driver's connection that SQLAlchemy neither commits, rolls back nor closes."""
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
-
-    def commit(self) -> None:
-        """Do nothing: the caller commits."""
-
-    rollback = close = commit
-
-
-class _AsyncBorrowed(_Borrowed):
-    """A psycopg.AsyncConnection that SQLAlchemy neither commits, rolls back nor closes."""
-
-    async def commit(self) -> None:  # type: ignore[override] # as the asynchronous one has it
-        """Do nothing: the caller commits."""
-
-    rollback = close = commit  # type: ignore[assignment] # the same
-
-
-def _check(transaction: object, kind: str, engine: Engine, drivers: Sequence[str]) -> None:
-    """Raise ConfigurationError unless this is a connection of the driver that the store uses."""
-    dialect = engine.dialect
-    if dialect.driver not in drivers or not isinstance(
-        transaction, getattr(dialect.loaded_dbapi, kind)
-    ):
-        raise ConfigurationError(
-            f"A page is committed through SQLAlchemy's {kind} or its session, or through a plain "
-            f"connection of the store's own driver, {dialect.driver}, where that is one of "
-            f"{', '.join(drivers)}; not through "
-            f"{type(transaction).__module__}.{type(transaction).__qualname__}."
-        )
-
-
-def _engine_of(creator: Callable[[], Any], engine: Engine) -> Engine:
-    # With the store's dialect, which knows the server already and sends no queries.
-    return Engine(NullPool(creator, dialect=engine.dialect), engine.dialect, engine.url)

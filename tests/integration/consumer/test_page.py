@@ -7,6 +7,7 @@ import httpx
 import psycopg
 import pytest
 from harness.deliveries import NAME, effects, event, kill, numbers, opened, write, write_page
+from harness.engines import driver_connection
 from sqlalchemy import Connection, NullPool, create_engine, make_url
 from sqlalchemy import event as sql_event
 from sqlalchemy.ext.asyncio import (
@@ -18,20 +19,12 @@ from sqlalchemy.ext.asyncio import (
 from sqlalchemy.orm import Session
 
 from zeroeventhub import AsyncClient, AsyncConsumer, CursorStore
-from zeroeventhub.errors import ConfigurationError, Fenced, StoreUnavailable
+from zeroeventhub.errors import Fenced, StoreUnavailable
 
 
 def conninfo(url):
     """Say it in the words of psycopg."""
     return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-
-
-def driver_connection(url):
-    """Connect by the driver alone, with the driver's own defaults."""
-    dialect = make_url(url).get_dialect()()
-    arguments, options = dialect.create_connect_args(make_url(url))
-    options.pop("client_flag", None)  # SQLAlchemy's choice of what PyMySQL counts
-    return dialect.import_dbapi().connect(*arguments, **options)
 
 
 @pytest.fixture(
@@ -104,15 +97,6 @@ def test_events_that_were_seen_are_told_apart(loop):
                     opened.commit()
     assert seen == [[0, 2], [0, 2], [4], [6, 8], []]
     assert shop.landed() == [0, 2, 4, 6, 8]
-
-
-def test_what_is_no_transaction_of_the_store_is_refused(sqlite_url, postgresql_url):
-    """What a page cannot be committed through is refused, with what it can."""
-    with opened(sqlite_url) as shop, psycopg.connect(conninfo(postgresql_url)) as elsewhere:
-        shop.feed.publish(event(1))
-        for wrong in (None, "a connection", elsewhere, shop.engine):
-            with pytest.raises(ConfigurationError, match="committed through SQLAlchemy's Connec"):
-                shop.page().commit(wrong)
 
 
 # Inserting.

@@ -33,6 +33,7 @@ from zeroeventhub.consumer.store.tables import HANDED_OVER, NAME_LENGTH, Tables,
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.clock import Moment, as_utc, unix_time
 from zeroeventhub.databases.statements import insert_ignore, upsert
+from zeroeventhub.databases.transactions import SyncTransaction, connection_of
 from zeroeventhub.errors import (
     ConfigurationError,
     Fenced,
@@ -117,16 +118,20 @@ class CursorStore:
         move = self._at(_CONSUMER, _PARTITION, _PLACE).values(cursor=_NEW, updated_at=Moment())
         self._moves = {False: move, True: move.values(ended=False)}
 
-    def create_tables(self, connection: Connection) -> None:
+    def create_tables(self, transaction: SyncTransaction) -> None:
         """Create the tables unless they exist; async: `await connection.run_sync(…)`.
+
+        Args:
+            transaction: as for `PendingPage.commit`.
 
         Raises:
             ConfigurationError: a table of cursors of an older version exists.
         """
-        database_of(connection).lock_creation(connection)
-        for table in self.tables.all():
-            connection.execute(CreateTable(table, if_not_exists=True))
-        self.check_tables(connection)
+        with connection_of(transaction, self.engine) as connection:
+            database_of(connection).lock_creation(connection)
+            for table in self.tables.all():
+                connection.execute(CreateTable(table, if_not_exists=True))
+            self.check_tables(connection)
 
     def check_tables(self, connection: Connection) -> None:
         """Check that the tables exist, in this version.

@@ -1,0 +1,48 @@
+"""What a store takes for a transaction of its caller."""
+
+from contextlib import closing
+
+import pytest
+from harness.deliveries import effects, event, opened
+from harness.engines import driver_connection
+from sqlalchemy import create_engine, inspect
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from zeroeventhub import CursorStore
+from zeroeventhub.errors import ConfigurationError
+
+
+def test_session_of_a_thread_commits_a_page(sqlite_url):
+    """A scoped session, such as that of Flask-SQLAlchemy, is a session."""
+    with opened(sqlite_url) as shop:
+        shop.feed.publish(event(1))
+        session = scoped_session(sessionmaker(shop.engine))
+        page = shop.page()
+        page.insert_into(effects, session)
+        page.commit(session)
+        session.commit()
+        assert shop.landed() == [1]
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql", "mariadb"])
+def test_tables_are_created_through_the_driver(request, database):
+    """A migration that has the driver's connection alone creates the tables with it.
+
+    The engine has never been connected, and does not know its server yet.
+    """
+    url = request.getfixturevalue(f"{database}_url")
+    store = CursorStore(create_engine(url))
+    with closing(driver_connection(url)) as connection:
+        store.create_tables(connection)
+        connection.commit()
+    assert inspect(store.engine).has_table("zeroeventhub_cursors")
+    store.engine.dispose()
+
+
+def test_other_transactions_are_refused(sqlite_url, postgresql_url):
+    """What is no transaction of the store's database is refused, with what is."""
+    with opened(sqlite_url) as shop, closing(driver_connection(postgresql_url)) as elsewhere:
+        shop.feed.publish(event(1))
+        for wrong in (None, "a connection", elsewhere, shop.engine, Session):
+            with pytest.raises(ConfigurationError, match="takes part in the transaction of SQLA"):
+                shop.page().commit(wrong)
