@@ -2,19 +2,28 @@
 
 import os
 import signal
+import socket
+import sqlite3
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
-from harness.command_line import PATIENCE, address_of
+import pytest
+from harness.command_line import PATIENCE, address_of, logged, started
+from harness.guides import guide
 from harness.readers import mounted
 from harness.shop import metadata, orders
 from harness.waiting import until
+from harness.web import serving
 from sqlalchemy import String, insert
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from zeroeventhub import FIRST, TableFeed
+from zeroeventhub import FIRST, LAST, Client, TableFeed
+from zeroeventhub.errors import Unavailable
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -68,3 +77,131 @@ def test_consumer_in_a_lifespan_leaves_signals_to_its_server(sqlite, tmp_path):
             assert process.wait(timeout=PATIENCE) in {0, -signal.SIGTERM}
         finally:
             process.kill()
+
+
+PYTHON = sys.executable
+DJANGO = EXAMPLES / "django_shop"
+
+
+@contextmanager
+def flask_shop(folder):
+    """Serve the shop in Flask by gunicorn; yields its address, and the command that bills."""
+    database = {"SHOP_SQLALCHEMY_DATABASE_URI": f"sqlite:///{folder / 'shop.db'}"}
+    flask = ["env", *(f"{name}={value}" for name, value in database.items()), PYTHON, "-m", "flask"]
+    gunicorn = [PYTHON, "-m", "gunicorn", "--threads", "8", "--bind", "127.0.0.1:0"]
+    gunicorn += ["--no-control-socket", "--pythonpath", str(EXAMPLES), "flask_shop:app"]
+    with logged(gunicorn, folder / "log", **database) as server:
+        yield server.url, [*flask, "--app", str(EXAMPLES / "flask_shop"), "bill"], "invoices"
+
+
+@contextmanager
+def django_shop(folder, server=("-m", "gunicorn", "--no-control-socket", "--threads", "8")):
+    """Serve the shop in Django, in the same way."""
+    database = {"SHOP_DATABASE": str(folder / "shop.db")}
+    manage = ["env", *(f"{name}={value}" for name, value in database.items()), PYTHON]
+    manage.append(str(DJANGO / "manage.py"))
+    subprocess.run([*manage, "migrate"], check=True, capture_output=True)
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
+    if server[0] == "-m":
+        command = [PYTHON, *server, "--chdir", DJANGO, "--bind", f"127.0.0.1:{port}", "shop.wsgi"]
+    else:
+        command = [*manage, *server, f"127.0.0.1:{port}"]
+    with logged([*map(str, command)], folder / "log", **database) as running:
+        yield running.url, [*manage, "bill"], "shop_invoice"
+
+
+@contextmanager
+def runserver(folder):
+    """Serve the shop in Django by its server for development."""
+    with django_shop(folder, ("runserver", "--noreload")) as shop:
+        yield shop
+
+
+@contextmanager
+def django_by_uvicorn(folder):
+    """Serve the shop in Django by an ASGI server."""
+    with django_shop(folder) as (_, bill, invoices):
+        command = [
+            PYTHON,
+            "-m",
+            "uvicorn",
+            "--port",
+            "0",
+            "--app-dir",
+            DJANGO,
+            "shop.asgi:application",
+        ]
+        log, database = folder / "asgi.log", {"SHOP_DATABASE": str(folder / "shop.db")}
+        with logged([*map(str, command)], log, **database) as server:
+            yield server.url, bill, invoices
+
+
+def order(shop, amount):
+    """Place an order."""
+    answer = httpx.post(f"{shop}/orders", json={"customer": "ann", "amount": amount})
+    assert answer.status_code == 201, answer.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "serve",
+    [
+        *[flask_shop, runserver, django_by_uvicorn],
+        pytest.param(django_shop, marks=pytest.mark.test_all),
+    ],
+)
+def test_shop_publishes_and_bills_its_orders(serve, tmp_path):
+    """The example serves its feed beside its pages, and bills each order once, though killed."""
+    with serve(tmp_path) as (shop, bill, invoices):
+        feed = f"{shop}/feeds/orders"
+
+        def billed():
+            with sqlite3.connect(tmp_path / "shop.db") as connection:
+                rows = connection.execute(f"SELECT amount FROM {invoices} ORDER BY id").fetchall()
+            return [amount for (amount,) in rows]
+
+        for number in range(2):
+            for amount in (1, 2, 3):
+                order(shop, 10 * number + amount)
+            with started(feed, program=bill):  # which is killed in the end
+                expected = [1, 2, 3, 11, 12, 13][: 3 * (number + 1)]
+                until(lambda expected=expected: billed() == expected, "all is billed", PATIENCE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "serve", [flask_shop, pytest.param(django_shop, marks=pytest.mark.test_all)]
+)
+def test_readers_that_wait_leave_threads_to_others(serve, tmp_path):
+    """More readers wait than the server has threads: it answers all the same, and wakes them."""
+    with serve(tmp_path) as (shop, *_):
+        client = Client(f"{shop}/feeds/orders")
+        cursor = client.fetch(0, LAST).cursor
+
+        def wait(_):
+            other, events = Client(f"{shop}/feeds/orders"), []
+            while not events:
+                try:
+                    events = other.fetch(0, cursor, wait=15).events
+                except Unavailable as refused:
+                    time.sleep(refused.retry_after)
+            return [event.data["amount"] for event in events]
+
+        with ThreadPoolExecutor(12) as pool:
+            waiting = pool.map(wait, range(12))
+            for _ in range(5):
+                assert not client.fetch(0, cursor).events
+            order(shop, 7)
+            assert [*waiting] == [[7]] * 12
+
+
+def test_feed_is_mounted_where_the_application_says(sqlite):
+    """FastAPI's prefixes and sub-applications put a feed below a path, as the guide says."""
+    metadata.create_all(sqlite)
+    with guide("frameworks.md", feed=TableFeed(orders, data="data"), engine=sqlite) as piece:
+        app = piece("fastapi")["app"]
+        with serving(app) as url:
+            for path in ("/orders", "/v2/orders", "/shop/orders"):
+                assert Client(f"{url}{path}").fetch(0, FIRST).caught_up

@@ -18,7 +18,8 @@ from harness.waiting import until
 
 PROGRAM = [sys.executable, "-m", "zeroeventhub"]
 PATIENCE = 200  # seconds that a process may take for anything
-ADDRESS = re.compile(r"[Rr]unning on (http://[0-9.:]+)")
+ADDRESS = re.compile(r"(?:[Rr]unning on|Listening at:|server at) (http://[0-9.]+:[0-9]+)")
+"""How uvicorn, gunicorn and Django say where they listen."""
 
 
 def invoke(*arguments: object, answer: str | None = None) -> Result:

@@ -1,0 +1,16 @@
+"""The shop and its feed for a WSGI server: gunicorn, or manage.py runserver."""
+
+import os
+
+from a2wsgi import ASGIMiddleware
+from django.core.wsgi import get_wsgi_application
+from werkzeug.middleware.dispatcher import DispatcherMiddleware
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")
+shop = get_wsgi_application()
+
+from shop.feeds import feeds  # noqa: E402 - needs the settings
+
+# A reader that waits holds a thread of the server: two of them may.
+bounded = ASGIMiddleware(feeds(waiters=2, wait_seconds=20))
+application = DispatcherMiddleware(shop, {"/feeds": bounded})
