@@ -8,13 +8,18 @@ from zeroeventhub.errors import require
 if TYPE_CHECKING:
     from zeroeventhub.telemetry.open_telemetry import OpenTelemetry
     from zeroeventhub.telemetry.prometheus import Prometheus, lag_collector
-    from zeroeventhub.telemetry.publishers import OpenTelemetryPublisher, PrometheusPublisher
+    from zeroeventhub.telemetry.publishers import (
+        OpenTelemetryPublisher,
+        PrometheusPublisher,
+        horizon_collector,
+    )
 
 __all__ = [
     "OpenTelemetry",
     "OpenTelemetryPublisher",
     "Prometheus",
     "PrometheusPublisher",
+    "horizon_collector",
     "lag_collector",
 ]
 
@@ -24,6 +29,7 @@ _MODULES = {
     "OpenTelemetryPublisher": ("publishers", "opentelemetry"),
     "Prometheus": ("prometheus", "prometheus_client"),
     "PrometheusPublisher": ("publishers", "prometheus_client"),
+    "horizon_collector": ("publishers", "prometheus_client"),
     "lag_collector": ("prometheus", "prometheus_client"),
 }
 

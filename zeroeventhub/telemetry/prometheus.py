@@ -46,7 +46,7 @@ class PrometheusInstruments:
 
     def observe(self, metrics: Sequence[Metric], collect: Collect) -> None:
         """Look up gauges at each scrape."""
-        self._registry.register(_Gauges(metrics, collect))
+        self._registry.register(Gauges(metrics, collect))
 
 
 def _instrument(metric: Metric, registry: CollectorRegistry) -> Counter | Gauge | Histogram:
@@ -55,7 +55,10 @@ def _instrument(metric: Metric, registry: CollectorRegistry) -> Counter | Gauge 
         case Kind.COUNTER:
             return Counter(name, description, metric.labels, registry=registry)
         case Kind.GAUGE:
-            return Gauge(name, description, metric.labels, registry=registry)
+            # Several processes of a server that measure into one folder add up.
+            return Gauge(
+                name, description, metric.labels, registry=registry, multiprocess_mode="livesum"
+            )
         case Kind.HISTOGRAM:
             return Histogram(name, description, metric.labels, registry=registry, buckets=SECONDS)
 
@@ -65,7 +68,7 @@ def _name(metric: Metric) -> str:
     return f"zeroeventhub_{metric.name.replace('.', '_')}{_UNITS.get(metric.unit, '')}"
 
 
-class _Gauges(Collector):
+class Gauges(Collector):
     """Gauges that are looked up at each scrape."""
 
     def __init__(self, metrics: Sequence[Metric], collect: Collect) -> None:
@@ -122,4 +125,4 @@ def lag_collector(client: Client, store: CursorStore, name: str) -> Collector:
         store: has the consumer's cursors; made with a sync engine.
         name: the consumer's name.
     """
-    return _Gauges(LAG_METRICS, LagGauges(client, store, name).collect)
+    return Gauges(LAG_METRICS, LagGauges(client, store, name).collect)

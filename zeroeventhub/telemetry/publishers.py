@@ -16,9 +16,49 @@ from zeroeventhub.telemetry.metrics import (
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from prometheus_client import CollectorRegistry
+    from prometheus_client.registry import Collector
 
     from zeroeventhub.publisher.bound_feed import BoundFeed
     from zeroeventhub.publisher.horizon_monitor import HorizonReport
+
+
+class HorizonGauges:
+    """Look up the horizons of feeds, and the oldest writer that holds each of them back."""
+
+    def __init__(self) -> None:
+        self._horizons: dict[str, Lookup[HorizonReport | None]] = {}
+
+    def add(self, feed: "BoundFeed", name: str) -> None:
+        """Look up the horizon of this feed from now on; refuse a feed without one."""
+        horizon = getattr(feed, "horizon", None)
+        if horizon is None or iscoroutinefunction(horizon):
+            raise ConfigurationError(
+                "Metrics are collected by sync code: to show a feed's horizon, give a TableFeed "
+                "that is bound to a sync engine, as by feed.bind(create_engine(…))."
+            )
+        self._horizons[name] = Lookup(
+            f"The horizon of feed {name!r}", horizon, None, {"feed": name}
+        )
+
+    def collect(self, metric: str) -> Observations:
+        """Yield the values of a metric, of each feed or of its oldest blocker."""
+        for name, horizon in self._horizons.items():
+            if (report := horizon.read()) is None:
+                continue
+            match metric:
+                case "publisher.horizon.age":
+                    yield report.age, (name,)
+                case "publisher.unpublished":
+                    yield float(report.unpublished is not None), (name,)
+                case "publisher.longest_event":
+                    yield report.longest_event, (name,)
+                case "publisher.registered":
+                    yield report.registered, (name,)
+            for blocker in report.blockers[:1]:
+                is_age = metric == "publisher.blocker.age"
+                age = blocker.age if is_age else blocker.query_age
+                if age is not None and metric.startswith("publisher.blocker."):
+                    yield age.total_seconds(), (name, "" if blocker.pid is None else blocker.pid)
 
 
 class _PublisherMetrics(Observer):
@@ -26,8 +66,8 @@ class _PublisherMetrics(Observer):
 
     def __init__(self, instruments: Instruments) -> None:
         self._record = instruments.record
-        self._horizons: dict[str, Lookup[HorizonReport | None]] = {}
-        instruments.observe(HORIZON_METRICS, self._collect)
+        self._horizons = HorizonGauges()
+        instruments.observe(HORIZON_METRICS, self._horizons.collect)
 
     def answered(self, answered: Answered) -> None:
         """Count a request and what was answered."""
@@ -55,35 +95,7 @@ class _PublisherMetrics(Observer):
         Raises:
             ConfigurationError: the feed has no horizon, or is bound to an async engine.
         """
-        horizon = getattr(feed, "horizon", None)
-        if horizon is None or iscoroutinefunction(horizon):
-            raise ConfigurationError(
-                "Metrics are collected by sync code: to show a feed's horizon, give a TableFeed "
-                "that is bound to a sync engine, as by feed.bind(create_engine(…))."
-            )
-        self._horizons[name] = Lookup(
-            f"The horizon of feed {name!r}", horizon, None, {"feed": name}
-        )
-
-    def _collect(self, metric: str) -> Observations:
-        """Yield the values of a metric, of each feed or of its oldest blocker."""
-        for name, horizon in self._horizons.items():
-            if (report := horizon.read()) is None:
-                continue
-            match metric:
-                case "publisher.horizon.age":
-                    yield report.age, (name,)
-                case "publisher.unpublished":
-                    yield float(report.unpublished is not None), (name,)
-                case "publisher.longest_event":
-                    yield report.longest_event, (name,)
-                case "publisher.registered":
-                    yield report.registered, (name,)
-            for blocker in report.blockers[:1]:
-                is_age = metric == "publisher.blocker.age"
-                age = blocker.age if is_age else blocker.query_age
-                if age is not None and metric.startswith("publisher.blocker."):
-                    yield age.total_seconds(), (name, "" if blocker.pid is None else blocker.pid)
+        self._horizons.add(feed, name)
 
 
 class PrometheusPublisher(_PublisherMetrics):
@@ -109,6 +121,26 @@ class PrometheusPublisher(_PublisherMetrics):
                 advice="make one PrometheusPublisher(), and give it to all feeds of the process.",
             )
         )
+
+
+def horizon_collector(feed: "BoundFeed", name: str = "feed") -> "Collector":
+    """Return a collector that looks up a feed's horizon and its oldest writer at each scrape.
+
+    For a registry of its own, such as that of several processes; otherwise, `observe_horizon` of
+    PrometheusPublisher shows the same.
+
+    Args:
+        feed: as for `observe_horizon`.
+        name: the name of the feed's routes.
+
+    Raises:
+        ConfigurationError: the feed has no horizon, or is bound to an async engine.
+    """
+    from zeroeventhub.telemetry.prometheus import Gauges  # noqa: PLC0415 - of another extra
+
+    gauges = HorizonGauges()
+    gauges.add(feed, name)
+    return Gauges(HORIZON_METRICS, gauges.collect)
 
 
 class OpenTelemetryPublisher(_PublisherMetrics):

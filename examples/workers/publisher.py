@@ -1,0 +1,40 @@
+"""A publisher in several processes, whose metrics are those of all of them.
+
+pip install uvicorn gunicorn uvicorn-worker prometheus_client
+export PROMETHEUS_MULTIPROC_DIR=$(mktemp -d)
+uvicorn --workers 4 publisher:app
+gunicorn --config gunicorn.conf.py publisher:app
+"""
+
+import os
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+from sqlalchemy import JSON, Column, Integer, MetaData, Table, create_engine
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from zeroeventhub import Capacity, TableFeed, feed_routes
+from zeroeventhub.telemetry import PrometheusPublisher, horizon_collector
+
+engine = create_engine(os.environ.get("SHOP", "sqlite:///shop.db"))
+key = Column("id", Integer, primary_key=True)
+orders = Table("orders", MetaData(), key, Column("data", JSON), sqlite_autoincrement=True)
+feed = TableFeed(orders, data="data")
+
+# What all processes have counted in PROMETHEUS_MULTIPROC_DIR, and what the database knows.
+scraped = CollectorRegistry()
+MultiProcessCollector(scraped)
+scraped.register(horizon_collector(feed.bind(engine), "orders"))
+
+
+def metrics(_: Request) -> Response:
+    """Answer a scrape, whichever process it meets; sync, because it asks the database."""
+    return Response(generate_latest(scraped), media_type=CONTENT_TYPE_LATEST)
+
+
+observer, capacity = PrometheusPublisher(), Capacity(connections=2)
+routes = feed_routes("/orders", feed, engine, name="orders", observer=observer, capacity=capacity)
+app = Starlette(routes=[*routes, Route("/metrics", metrics)])

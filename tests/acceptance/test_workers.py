@@ -1,0 +1,108 @@
+"""A feed that several processes serve."""
+
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from harness.command_line import logged
+from harness.guides import DOCUMENTS
+from harness.waiting import until
+from sqlalchemy import JSON, Column, Integer, MetaData, Table, create_engine, insert, text
+
+from zeroeventhub import Client, Consumer, CursorStore
+
+WORKERS = Path(__file__).parents[2] / "examples" / "workers"
+EVENTS = 400
+SERVERS = {
+    "uvicorn": ["uvicorn", "--app-dir", WORKERS, "--port", "0", "--workers", "4"],
+    "gunicorn": [
+        *["gunicorn", "--config", WORKERS / "gunicorn.conf.py", "--no-control-socket"],
+        *["--pythonpath", WORKERS, "--bind", "127.0.0.1:0"],
+    ],
+}
+
+
+@pytest.fixture(params=SERVERS)
+def server(request, sqlite, sqlite_url, tmp_path):
+    """The example, served by four workers, with 400 events."""
+    key = Column("id", Integer, primary_key=True)
+    orders = Table("orders", MetaData(), key, Column("data", JSON), sqlite_autoincrement=True)
+    orders.metadata.create_all(sqlite)
+    with sqlite.begin() as connection:
+        connection.execute(insert(orders), [{"data": {"n": n}} for n in range(EVENTS)])
+    (tmp_path / "metrics").mkdir()
+    command = [sys.executable, "-m", *map(str, SERVERS[request.param]), "publisher:app"]
+    places = {"SHOP": sqlite_url, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "metrics")}
+    with logged(command, tmp_path / "log", **places) as running:
+        until(lambda: len(workers_of(running)) == 4, "four workers run", 60)
+        yield running
+
+
+def workers_of(server):
+    """The processes that serve: those that have opened the folder of metrics."""
+    tell = re.compile(r"Started server process \[(\d+)\]")
+    started = map(int, tell.findall(server.log.read_text()))
+    return [pid for pid in started if Path(f"/proc/{pid}").exists()]
+
+
+def assert_scrapes_are_whole(url):
+    """Show that a scrape has the events of all workers and the horizon, whichever it meets."""
+    page = f"{url}/orders/events?token=1&partition=0&pagesizehint=10"
+    for _ in range(40):
+        assert httpx.get(f"{page}&cursor=_first").text.count("data") == 10
+    head = httpx.get(f"{page}&cursor=_last").json()["cursor"]
+    httpx.get(f"{page}&cursor={head}&wait=0.1")
+    for _ in range(12):
+        found = httpx.get(f"{url}/metrics").text
+        assert 'events_total{feed="orders",route="events"} 400.0' in found
+        assert 'waiters{feed="orders"} 0.0' in found
+        assert 'horizon_age_seconds{feed="orders"} 0.0' in found
+        assert found.count("events_total{") == 1
+
+
+@pytest.mark.slow
+def test_several_workers_are_one_publisher(server, tmp_path):
+    """Metrics are of all four; while they are replaced, and one is killed, a consumer reads on.
+
+    It loses and repeats nothing.
+    """
+    assert_scrapes_are_whole(server.url)
+    engine = create_engine(f"sqlite:///{tmp_path / 'billing.db'}")
+    store = CursorStore(engine)
+    with engine.begin() as connection:
+        store.create_tables(connection)
+        connection.execute(text("CREATE TABLE landed (n INTEGER)"))
+    before = workers_of(server)
+
+    def landed():
+        with engine.connect() as connection:
+            return connection.execute(text("SELECT n FROM landed ORDER BY n")).scalars().all()
+
+    for count, page in enumerate(Consumer(Client(f"{server.url}/orders"), store, "b", limit=10)):
+        with engine.begin() as connection:
+            page.commit(connection)
+            connection.execute(
+                text("INSERT INTO landed VALUES (:n)"), [e.data for e in page.events]
+            )
+        if count == 5:
+            os.kill(before[0], signal.SIGKILL)
+        elif count == 10:
+            server.process.send_signal(signal.SIGHUP)
+        elif count > 10:
+            until(lambda: not set(before) & set(workers_of(server)), "workers are replaced", 60)
+        if len(landed()) == EVENTS:
+            break
+    assert landed() == [*range(EVENTS)]
+    engine.dispose()
+
+
+@pytest.mark.parametrize("file", ["publisher.py", "gunicorn.conf.py"])
+def test_guide_shows_the_example(file):
+    """What the guide shows of the example is a piece of it."""
+    guide = (DOCUMENTS / "workers.md").read_text()
+    piece = re.search(f"<!-- examples/workers/{file} -->\n```python\n(.*?)```", guide, re.DOTALL)
+    assert piece[1] in (WORKERS / file).read_text()
