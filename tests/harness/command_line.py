@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,9 +79,15 @@ class Server:
 
 @contextmanager
 def logged(command: list[object], log: Path, **environment: str) -> Iterator[Server]:
-    """Run a server that says in its log where it listens; it is killed in the end."""
+    """Run a server that says in its log where it listens; its processes are killed in the end."""
     with log.open("w") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=out, env=os.environ | environment)
+        process = subprocess.Popen(
+            command,
+            stdout=out,
+            stderr=out,
+            env=os.environ | environment,
+            start_new_session=True,  # so that its workers end with it
+        )
     try:
         until(
             lambda: ADDRESS.search(log.read_text()) or process.poll() is not None,
@@ -92,7 +98,8 @@ def logged(command: list[object], log: Path, **environment: str) -> Iterator[Ser
         assert found, log.read_text()
         yield Server(found[1], process, log)
     finally:
-        process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait(PATIENCE)
 
 
