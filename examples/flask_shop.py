@@ -1,7 +1,7 @@
 """A shop in Flask that publishes its orders, and bills the orders of any such feed.
 
 pip install flask-sqlalchemy a2wsgi gunicorn
-gunicorn --threads 8 flask_shop:app
+gunicorn flask_shop:app
 flask --app flask_shop bill http://127.0.0.1:8000/feeds/orders
 """
 
@@ -16,7 +16,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from starlette.applications import Starlette
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
-from zeroeventhub import Capacity, Client, Consumer, CursorStore, TableFeed, feed_routes
+from zeroeventhub import Client, Consumer, CursorStore, TableFeed, feed_routes
 
 
 class Base(DeclarativeBase):
@@ -49,9 +49,7 @@ class Invoice(db.Model):  # type: ignore[name-defined]
 
 with app.app_context():
     db.create_all()
-    # A reader that waits holds a thread of the server: two of them may.
-    capacity = Capacity(waiters=2, wait_seconds=20)
-    routes = feed_routes("/orders", TableFeed(Order, data="data"), db.engine, capacity=capacity)
+    routes = feed_routes("/orders", TableFeed(Order, data="data"), db.engine)
 feeds = ASGIMiddleware(Starlette(routes=routes))
 app.wsgi_app = DispatcherMiddleware(app.wsgi_app, {"/feeds": feeds})  # type: ignore[method-assign]
 

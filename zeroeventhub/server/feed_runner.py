@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Hashable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from inspect import isawaitable, iscoroutinefunction
 from typing import Any, TypeVar, cast
@@ -12,7 +13,7 @@ import anyio.to_thread
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.feed import ArchiveMiss, AsyncFeed, Feed, FeedSource, hold_part
-from zeroeventhub.protocol import FeedInfo, Page
+from zeroeventhub.protocol import WAIT, FeedInfo, Page
 from zeroeventhub.server.auth import EVERYBODY, Principal, Quotas
 from zeroeventhub.server.authorized_feed import visible
 from zeroeventhub.server.long_poll import Found, HeadWatcher, LongPoll, SingleFlight, is_idle
@@ -29,6 +30,10 @@ _SLOW = "The feed's archive has more requests than it can answer just now."
 
 _LARGE = 256 * 1024
 """Bytes of a page that block the event loop for a millisecond, roughly."""
+
+WSGI = "wsgi_environ"
+"""What a2wsgi adds to the scope of a request: a server of WSGI, of which each request that waits
+would hold a thread or a whole worker, so that there a feed does not wait."""
 
 _Made = TypeVar("_Made")
 
@@ -103,11 +108,16 @@ class FeedRunner:
             return head, page if isinstance(page, Page) else None
         return head, None
 
-    async def info(self, principal: Principal = EVERYBODY) -> FeedInfo:
-        """Return the feed's description, of what a principal may see."""
+    async def info(self, request: FeedRequest | None = None) -> FeedInfo:
+        """Return the feed's description; for a request, of what it may see and ask for."""
         info: FeedInfo | None = getattr(self._feed, "known_info", None)
         if info is None:
             info = await self.call("info")
+        if request is None:
+            return info
+        if WSGI in request.scope:
+            info = replace(info, extensions=info.extensions - {WAIT})
+        principal = request.principal
         return info if principal is EVERYBODY else self.visible(info, principal)
 
     def visible(self, info: FeedInfo, principal: Principal) -> FeedInfo:

@@ -44,7 +44,7 @@ async def discover(app: FeedApp, request: FeedRequest) -> Response:
     """Answer with the feed's description, or with pages of ZeroEventHub v1."""
     if parameters(request, optional=["n"]):  # a client of v1 gives the number of partitions
         return await _events_v1(app, request)
-    info = await app.runner.info(request.principal)
+    info = await app.runner.info(request)
     info = replace(info, extensions=info.extensions | app.renderer.extensions)
     return Response(encode_info(info), media_type=JSON_TYPE, headers=FRESH)
 
@@ -74,7 +74,7 @@ async def _events_v1(app: FeedApp, request: FeedRequest) -> Response:
 
 async def events(app: FeedApp, request: FeedRequest) -> Response:
     """Answer with a page (FeedAPI v2, Events endpoint)."""
-    info = await app.runner.info(request.principal)
+    info = await app.runner.info(request)
     wanted, seconds = read_page_request(request, info, app.runner.capacity.page_events)
     # A page at LAST changes with each event, and pages of some types are for one principal only.
     is_last = wanted.cursor == LAST
@@ -101,7 +101,7 @@ async def extension_of(
 ) -> Response:
     """Answer a request to the path of an extension, of which there may be one for each verb."""
     extension = extensions["GET" if request.method == "HEAD" else request.method]
-    info, principal = await app.runner.info(request.principal), request.principal
+    info, principal = await app.runner.info(request), request.principal
     expect_extension(info, extension.name)
     asked = read_extension_request(request, extension, info, app.runner.capacity.page_events)
     arguments = [asked[one.name] for one in extension.parameters if not one.argument]
@@ -125,7 +125,7 @@ async def answer_http_feed(app: FeedApp, request: FeedRequest) -> Response:
     query = parameters(request, optional=["timeout", "lastEventId", "partition"])
     last = query.get("lastEventId")
     seconds = number_in(query.get("timeout", "0"), "timeout") / 1000
-    info = await app.runner.info(request.principal)
+    info = await app.runner.info(request)
     partition = only_partition(info, query)
     if WAIT not in info.extensions or request.method == "HEAD":
         seconds = 0.0

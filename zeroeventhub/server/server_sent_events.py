@@ -33,7 +33,7 @@ HEADERS = {**FRESH, "X-Accel-Buffering": "no"}
 
 async def server_sent_events(app: FeedApp, request: FeedRequest) -> Response:
     """Answer with all events after a cursor, and those to come (HTML, Server-sent events)."""
-    info = await app.runner.info(request.principal)
+    info = await app.runner.info(request)
     types = {"event-types", "skip-event-types"} if EVENT_TYPES in info.extensions else set()
     query = parameters(request, optional={"cursor", "partition", *types})
     # The header comes from a client that reconnects; it takes precedence over the parameter.

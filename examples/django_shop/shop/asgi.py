@@ -1,4 +1,4 @@
-"""The shop and its feed for an ASGI server, such as uvicorn; readers that wait hold no thread."""
+"""The shop and its feed for an ASGI server, such as uvicorn, where readers may wait."""
 
 import os
 
@@ -11,4 +11,4 @@ shop = get_asgi_application()
 
 from shop.feeds import feeds  # noqa: E402 - needs the settings
 
-application = Starlette(routes=[Mount("/feeds", feeds()), Mount("/", shop)])
+application = Starlette(routes=[Mount("/feeds", feeds), Mount("/", shop)])

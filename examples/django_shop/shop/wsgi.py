@@ -11,6 +11,4 @@ shop = get_wsgi_application()
 
 from shop.feeds import feeds  # noqa: E402 - needs the settings
 
-# A reader that waits holds a thread of the server: two of them may.
-bounded = ASGIMiddleware(feeds(waiters=2, wait_seconds=20))
-application = DispatcherMiddleware(shop, {"/feeds": bounded})
+application = DispatcherMiddleware(shop, {"/feeds": ASGIMiddleware(feeds)})

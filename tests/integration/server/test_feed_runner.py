@@ -6,16 +6,30 @@ from contextlib import ExitStack
 
 import anyio
 import httpx
-from harness.readers import ONE, PATIENCE, READER, Known, get, mounted, numbers, of_name, page_url
+from a2wsgi import ASGIMiddleware
+from harness.readers import (
+    ONE,
+    PATIENCE,
+    READER,
+    Known,
+    get,
+    mounted,
+    numbers,
+    of_name,
+    page_url,
+    routes,
+)
 from harness.shop import orders
 from harness.stalled import answer, ask
 from harness.waiting import until
 from sqlalchemy import create_engine, event
+from starlette.applications import Starlette
 
-from zeroeventhub import FIRST, Capacity, FeedInfo, Page, Partition, TableFeed
+from zeroeventhub import FIRST, LAST, Capacity, FeedInfo, Page, Partition, TableFeed
 from zeroeventhub.errors import Unavailable
 
 FEED = TableFeed(orders, data="data")
+SHOP = "http://shop/orders"
 
 
 def test_host_that_uses_up_its_pool_is_met_with_a_503(shop):
@@ -167,3 +181,20 @@ def test_event_that_comes_while_a_page_is_read_ends_the_wait_of_its_reader(watch
             feed.count = 1
             until(lambda: feed.inside == 2, "the first reader is woken")
         assert [answer(one)[2].count(b'"data"') for one in (first, second)] == [1, 1]
+
+
+def test_feed_does_not_wait_below_a_server_of_wsgi(shop):
+    """Behind a2wsgi a feed has no extension to wait: who asks for it is answered at once."""
+    transport = httpx.WSGITransport(ASGIMiddleware(Starlette(routes=routes(shop))))
+    with httpx.Client(transport=transport) as http:
+        assert "stop" in (extensions := http.get(SHOP).json()["extensions"])
+        assert "wait" not in extensions
+        place, began = {"token": "1", "partition": 0, "cursor": LAST}, time.monotonic()
+        head = http.get(f"{SHOP}/events", params=place).json()["cursor"]
+        page = http.get(f"{SHOP}/events", params={**place, "cursor": head, "wait": 30})
+        assert page.json() == {"cursor": head, "caughtUp": True}
+        last = http.get(f"{SHOP}/http-feed").json()[-1]["id"]
+        later = http.get(f"{SHOP}/http-feed", params={"lastEventId": last, "timeout": 30_000})
+        assert (later.status_code, later.json()) == (200, [])
+        assert http.get(f"{SHOP}/server-sent-events").status_code == 404
+    assert time.monotonic() - began < 30
