@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -78,63 +77,32 @@ def test_consumer_in_a_lifespan_leaves_signals_to_its_server(sqlite, tmp_path):
             process.kill()
 
 
-PYTHON = sys.executable
 DJANGO = EXAMPLES / "django_shop"
+GUNICORN = ["-m", "gunicorn", "--no-control-socket", "--bind", "127.0.0.1:0"]
+MANAGE = [DJANGO / "manage.py"]
+SERVERS = {
+    "flask": [*GUNICORN, "--pythonpath", EXAMPLES, "flask_shop:app"],
+    "django": [*GUNICORN, "--chdir", DJANGO, "shop.wsgi"],
+    "runserver": [*MANAGE, "runserver", "--noreload", "127.0.0.1:0"],
+    "uvicorn": ["-m", "uvicorn", "--port", "0", "--app-dir", DJANGO, "shop.asgi:application"],
+}
 
 
 @contextmanager
-def flask_shop(folder):
-    """Serve the shop in Flask by gunicorn; yields its address, and the command that bills."""
-    database = {"SHOP_SQLALCHEMY_DATABASE_URI": f"sqlite:///{folder / 'shop.db'}"}
-    flask = ["env", *(f"{name}={value}" for name, value in database.items()), PYTHON, "-m", "flask"]
-    gunicorn = [PYTHON, "-m", "gunicorn", "--bind", "127.0.0.1:0"]
-    gunicorn += ["--no-control-socket", "--pythonpath", str(EXAMPLES), "flask_shop:app"]
-    with logged(gunicorn, folder / "log", **database) as server:
-        yield server.url, [*flask, "--app", str(EXAMPLES / "flask_shop"), "bill"], "invoices"
-
-
-@contextmanager
-def django_shop(folder, server=("-m", "gunicorn", "--no-control-socket")):
-    """Serve the shop in Django, in the same way."""
-    database = {"SHOP_DATABASE": str(folder / "shop.db")}
-    manage = ["env", *(f"{name}={value}" for name, value in database.items()), PYTHON]
-    manage.append(str(DJANGO / "manage.py"))
-    subprocess.run([*manage, "migrate"], check=True, capture_output=True)
-    with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))
-        port = reserved.getsockname()[1]
-    if server[0] == "-m":
-        command = [PYTHON, *server, "--chdir", DJANGO, "--bind", f"127.0.0.1:{port}", "shop.wsgi"]
+def served(kind, folder, monkeypatch):
+    """Serve the shop in Flask or Django; yields its address, and the command that bills."""
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")  # Django says in its output where it listens
+    monkeypatch.setenv("SHOP_DATABASE", str(folder / "shop.db"))
+    monkeypatch.setenv("SHOP_SQLALCHEMY_DATABASE_URI", f"sqlite:///{folder / 'shop.db'}")
+    if kind == "flask":
+        bill = [sys.executable, "-m", "flask", "--app", EXAMPLES / "flask_shop", "bill"]
     else:
-        command = [*manage, *server, f"127.0.0.1:{port}"]
-    with logged([*map(str, command)], folder / "log", **database) as running:
-        yield running.url, [*manage, "bill"], "shop_invoice"
-
-
-@contextmanager
-def runserver(folder):
-    """Serve the shop in Django by its server for development."""
-    with django_shop(folder, ("runserver", "--noreload")) as shop:
-        yield shop
-
-
-@contextmanager
-def django_by_uvicorn(folder):
-    """Serve the shop in Django by an ASGI server."""
-    with django_shop(folder) as (_, bill, invoices):
-        command = [
-            PYTHON,
-            "-m",
-            "uvicorn",
-            "--port",
-            "0",
-            "--app-dir",
-            DJANGO,
-            "shop.asgi:application",
-        ]
-        log, database = folder / "asgi.log", {"SHOP_DATABASE": str(folder / "shop.db")}
-        with logged([*map(str, command)], log, **database) as server:
-            yield server.url, bill, invoices
+        bill = [sys.executable, *MANAGE, "bill"]
+        migrate = [sys.executable, *MANAGE, "migrate"]
+        subprocess.run(migrate, check=True, capture_output=True)
+    command = [sys.executable, *SERVERS[kind]]
+    with logged([*map(str, command)], folder / "log") as server:
+        yield server.url, [*map(str, bill)]
 
 
 def order(shop, amount):
@@ -145,16 +113,16 @@ def order(shop, amount):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "serve",
+    ("kind", "invoices"),
     [
-        *[flask_shop, runserver, django_by_uvicorn],
-        pytest.param(django_shop, marks=pytest.mark.test_all),
+        ("flask", "invoices"),
+        *[("runserver", "shop_invoice"), ("uvicorn", "shop_invoice")],
+        pytest.param("django", "shop_invoice", marks=pytest.mark.test_all),
     ],
 )
-def test_shop_publishes_and_bills_its_orders(serve, tmp_path):
+def test_shop_publishes_and_bills_its_orders(kind, invoices, tmp_path, monkeypatch):
     """The example serves its feed beside its pages, and bills each order once, though killed."""
-    with serve(tmp_path) as (shop, bill, invoices):
-        feed = f"{shop}/feeds/orders"
+    with served(kind, tmp_path, monkeypatch) as (shop, bill):
 
         def billed():
             with sqlite3.connect(tmp_path / "shop.db") as connection:
@@ -164,18 +132,16 @@ def test_shop_publishes_and_bills_its_orders(serve, tmp_path):
         for number in range(2):
             for amount in (1, 2, 3):
                 order(shop, 10 * number + amount)
-            with started(feed, program=bill):  # which is killed in the end
+            with started(f"{shop}/feeds/orders", program=bill):  # which is killed in the end
                 expected = [1, 2, 3, 11, 12, 13][: 3 * (number + 1)]
                 until(lambda expected=expected: billed() == expected, "all is billed", PATIENCE)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "serve", [flask_shop, pytest.param(django_shop, marks=pytest.mark.test_all)]
-)
-def test_readers_hold_no_worker(serve, tmp_path):
+@pytest.mark.parametrize("kind", ["flask", pytest.param("django", marks=pytest.mark.test_all)])
+def test_readers_hold_no_worker(kind, tmp_path, monkeypatch):
     """Readers ask the only worker of the server to wait; it answers them and the host at once."""
-    with serve(tmp_path) as (shop, *_):
+    with served(kind, tmp_path, monkeypatch) as (shop, _):
         feed = f"{shop}/feeds/orders"
         cursor = Client(feed).fetch(0, LAST).cursor
         began = time.monotonic()
