@@ -153,11 +153,15 @@ def test_every_command_is_in_the_readme():
 
 @pytest.mark.test_all
 @pytest.mark.usefixtures("shop")
-def test_spark_of_the_readme_reads_every_order_once(follow, tmp_path):
-    """Spark's files hold every order of the shop, once."""
+@pytest.mark.parametrize("through", ["a session", "Connect"])
+def test_spark_of_the_readme_reads_every_order_once(follow, tmp_path, monkeypatch, through):
+    """Spark's files hold every order of the shop, once, also if a server of Spark Connect reads."""
     from harness.spark import prepare
 
     prepare()
+    if through == "Connect":
+        monkeypatch.setenv("SPARK_REMOTE", "local[2]")
+        monkeypatch.setenv("SPARK_TESTING", "1")  # lets the server choose its port
     process = follow("spark/orders")
     assert process.wait(timeout=280) == 0, process.stderr.read()
     import pyarrow.parquet

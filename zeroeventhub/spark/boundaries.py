@@ -53,7 +53,10 @@ class Boundaries:
         self.info = info
         self.can_stop = STOP in info.extensions
         self.can_split = SPLITS in info.extensions
-        chosen = {one.id: one for one in choose(info, options.partitions)}
+        try:
+            chosen = {one.id: one for one in choose(info, options.partitions)}
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{error} Change the option partitions.") from None
         order = parents_first({one.id: one.starts_after for one in chosen.values()})
         self.partitions = [
             chosen[one] for one in order if options.among is None or one in options.among
@@ -71,7 +74,7 @@ class Boundaries:
             cursor = boundary.cursor(one.id, one.cursor_from)
             if cursor is None and one.starts_after is None:
                 raise ConfigurationError(
-                    f"The offsets name no cursor for partition {one.id} of the feed: _first is "
+                    f"startingOffsets has no cursor for partition {one.id} of the feed: _first is "
                     "its beginning, and the option partitions leaves a partition out."
                 )
             cursors[one.id] = self._resolved(one.id, cursor)
@@ -88,6 +91,11 @@ class Boundaries:
 
     def _find(self, partition: int, boundary: str | Moments) -> str:
         if isinstance(boundary, Moments):
+            if CURSOR_OF_TIME not in self.info.extensions:
+                raise ConfigurationError(
+                    "This feed does not have the extension cursor-of-time: give startingOffsets "
+                    "and endingOffsets in place of timestamps."
+                )
             moment = boundary.of(partition)
             return self._connection.request(lambda client: client.cursor_at(moment, partition))
         return self.head(partition) if boundary == LATEST else self.first(partition)

@@ -274,7 +274,8 @@ class JsonColumns:
                     detail = f": {error}" if isinstance(error, msgspec.DecodeError) else ""
                     raise ProtocolError(
                         f"An event does not fit the schema of the read{detail}. "
-                        "Change the schema, or add a column _corrupt_record STRING for such events."
+                        "Change the schema, or add a column _corrupt_record STRING, or of the name "
+                        "that the option columnNameOfCorruptRecord gives, for such events."
                     ) from None
                 rows.append({})
                 unfit += one.to_pylist()

@@ -13,6 +13,7 @@ from zeroeventhub.client.connection_pool import open_http
 from zeroeventhub.consumer.steps import Pause, RetryBudget
 from zeroeventhub.errors import (
     ConfigurationError,
+    PageTooLarge,
     ProtocolError,
     TransientError,
     Unauthorized,
@@ -45,6 +46,12 @@ _SIGNATURES = {"x-amz-signature", "x-goog-signature", "sig"}
 
 _LIMITS = Limits(page_bytes=64 * 1024 * 1024)
 
+_LOWER_PAGE_SIZE = (
+    f"A page of the feed has more than {_LIMITS.page_bytes:,} bytes or {_LIMITS.page_events:,} "
+    f"events, or an event more than {_LIMITS.line_bytes:,} bytes: lower the option pageSize, which "
+    "helps unless an event is that large."
+)
+
 
 class Connection:
     """Send requests to a feed, and retry those that fail for a while."""
@@ -68,6 +75,12 @@ class Connection:
                     raise Unauthorized(error.message, advice=_GIVE_CREDENTIALS) from None
                 self.close()
                 self._open()
+            except PageTooLarge:
+                raise PageTooLarge(_LOWER_PAGE_SIZE) from None
+            except ConfigurationError as error:
+                # Only for Spark is this number an option, beside another one of that name.
+                message = str(error).replace("`partitions`", "the option v1Partitions")
+                raise ConfigurationError(message) from None
 
     def retry_budget(self) -> RetryBudget:
         """Return a count of consecutive failures, limited by the option `attempts`."""

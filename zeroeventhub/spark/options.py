@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import urlsplit
@@ -154,7 +154,9 @@ class Moments:
         moment = self.by_partition.get(partition, self.of_all)
         if moment is None:
             raise ConfigurationError(
-                f"The options have timestamps for some partitions, but none for {partition}."
+                f"startingOffsetsByTimestamp or endingOffsetsByTimestamp has no time for partition "
+                f"{partition}: add it, or give the others one by startingTimestamp or "
+                "endingTimestamp."
             )
         return moment
 
@@ -249,8 +251,10 @@ def _origins(text: str) -> frozenset[str]:
     return frozenset(map(origin_of, urls))
 
 
-def _types(text: str) -> frozenset[str]:
-    return frozenset(filter(None, (name.strip() for name in text.split(";"))))
+def _types(text: str, *, skip: bool = False) -> TypeFilter:
+    return TypeFilter(
+        frozenset(filter(None, (name.strip() for name in text.split(";")))), skip=skip
+    )
 
 
 _OFFSETS = (
@@ -264,7 +268,7 @@ _BY_TIMESTAMP = (
 )
 _NUMBER = (_positive, "a whole number, 1 or more")
 _FLAG = (lambda text: {"true": True, "false": False}[text.strip().lower()], "true or false")
-_NAMES = (_types, "names between semicolons, such as paid;refunded")
+_NAMES = "names between semicolons, such as paid;refunded"
 
 _FORMS: dict[str, tuple[Callable[[str], Any], str]] = {
     "path": (str, ""),
@@ -279,8 +283,8 @@ _FORMS: dict[str, tuple[Callable[[str], Any], str]] = {
     "maxOffsetsPerTrigger": _NUMBER,
     "failOnDataLoss": _FLAG,
     "includeHeaders": _FLAG,
-    "eventTypes": _NAMES,
-    "skipEventTypes": _NAMES,
+    "eventTypes": (_types, _NAMES),
+    "skipEventTypes": (partial(_types, skip=True), _NAMES),
     "partitions": (
         lambda text: tuple(int(part) for part in text.split(",")),
         "numbers between commas, such as 0,1",
@@ -321,14 +325,10 @@ def read_options(given: Mapping[str, str]) -> Options:
     values = {name: _read(name, text) for name, text in found.items()}
     ending = _boundary(values, "ending") or LATEST
     if ending == EARLIEST:
-        raise ConfigurationError("A read cannot end at the earliest offset: give another one.")
+        raise ConfigurationError("endingOffsets cannot be earliest: give latest, or JSON.")
     if "eventTypes" in found and "skipEventTypes" in found:
         raise ConfigurationError("Give eventTypes or skipEventTypes, not both.")
-    types = [
-        TypeFilter(values[name], skip=name == "skipEventTypes")
-        for name in ("eventTypes", "skipEventTypes")
-        if name in values
-    ]
+    types = [values[name] for name in ("eventTypes", "skipEventTypes") if name in values]
     return Options(
         url=_url(found),
         starting=_boundary(values, "starting"),
@@ -358,6 +358,8 @@ def _read(name: str, text: str) -> Any:
     read, form = _FORMS[name]
     try:
         return read(text)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"The option {name} has to be {form}. {error}") from None
     except (LookupError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         raise ConfigurationError(f"The option {name} has to be {form}.") from None
 
@@ -385,7 +387,7 @@ def _boundary(values: Mapping[str, Any], which: str) -> Boundary | None:
     offsets = f"{which}Offsets"
     moments = [name for name in (f"{which}Timestamp", f"{offsets}ByTimestamp") if name in values]
     if offsets in values and moments:
-        raise ConfigurationError(f"Give {offsets} or a timestamp, not both.")
+        raise ConfigurationError(f"Give {offsets} or {moments[0]}, not both.")
     if moments:
         by_partition = values.get(f"{offsets}ByTimestamp", {})
         return Moments(values.get(f"{which}Timestamp"), by_partition)

@@ -213,7 +213,8 @@ class Plan:
         if self._options.ending != LATEST:
             raise ConfigurationError(
                 "This feed cannot be read up to an offset, because it does not have the extension "
-                "stop: leave out the end, and the batch ends at the head of the feed."
+                "stop: leave out endingOffsets, endingTimestamp and endingOffsetsByTimestamp, and "
+                "the batch ends at the head of the feed."
             )
         scans = {
             one: feed.scan(one, start, events=None, stop=None) for one, start in starts.items()

@@ -1,5 +1,6 @@
 """The source that Spark loads, for batches and streams."""
 
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -9,13 +10,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
     InputPartition,
 )
+from pyspark.sql.functions import udf
 from pyspark.sql.types import StructType
 
 from zeroeventhub.errors import ConfigurationError
@@ -255,17 +257,42 @@ class FeedSource(DataSource):
         options = read_options(self.options)
         if options.ending != LATEST:
             raise ConfigurationError(
-                "A stream has no end: leave out the options that end at an offset or a timestamp, "
-                "or read a batch."
+                "A stream has no end: leave out endingOffsets, endingTimestamp and "
+                "endingOffsetsByTimestamp, or read a batch."
             )
         return StreamReader(schema, options)
 
 
 def register(spark: "SparkSession") -> None:
-    """Register the format "zeroeventhub" in a session of Spark."""
+    """Register the format "zeroeventhub" in a session of Spark, classic or Connect.
+
+    Spark imports the package where it plans and, in one task, where it reads, so that a Python
+    without it is noticed here.
+
+    Raises:
+        ConfigurationError: the Python of Spark's workers lacks the package or one that it needs.
+    """
     try:
         spark.dataSource.register(FeedSource)
     except AnalysisException as error:
         # An older Spark refuses a format that it has found by itself.
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
+    imported = udf(_same, "long", useArrow=False)
+    try:
+        _ = spark.read.format(FeedSource.name()).load("http://no-request-is-sent").columns
+        spark.range(0, 1, 1, 1).select(imported("id")).collect()
+    except PySparkException as error:
+        missing = re.search(r"No module named '([\w.]+)'", str(error))
+        if missing is None:
+            raise
+        raise ConfigurationError(
+            f"The Python of Spark's workers has no module {missing[1]}: set PYSPARK_PYTHON, before "
+            "Spark or its Connect server starts, to a Python that has zeroeventhub[spark] on every "
+            "machine."
+        ) from None
+
+
+def _same(value: int) -> int:
+    """Return what is given, in a worker: to find this function, it imports this module."""
+    return value

@@ -4,12 +4,15 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from harness.laid_out_feed import ReadFeed
+from harness.readers import mounted
 from harness.shop import orders, write
 from harness.spark_reading import Streaming, numbers, planned, read
 from harness.statements import add, execute
 from sqlalchemy import delete
 
 from zeroeventhub import FIRST, LAST, errors
+from zeroeventhub.protocol import STOP
 
 
 def test_batch_ends_where_offsets_say(shop, publish):
@@ -34,8 +37,10 @@ def test_batch_ends_where_offsets_say(shop, publish):
         assert found(endingOffsets=json.dumps({"1": ends["1"]})) == list(range(1, 200, 2))
         assert found(partitions="1", startingOffsets="earliest") == list(range(1, 210, 2))
         assert found(partitions="0", startingOffsets=json.dumps({"0": LAST})) == []
-        with pytest.raises(errors.ConfigurationError, match="partition 1"):
+        with pytest.raises(errors.ConfigurationError, match=r"startingOffsets .*partition 1"):
             planned(url, startingOffsets=json.dumps({"0": FIRST}))
+        with pytest.raises(errors.ConfigurationError, match=r"no partition 7.*option partitions"):
+            planned(url, partitions="1,7")
 
 
 def test_batch_is_between_two_moments(shop, publish):
@@ -58,5 +63,12 @@ def test_batch_is_between_two_moments(shop, publish):
         assert sorted(numbers(found)) == [190, 192, 194, 195, 196, 197, 198, 199]
         found = read(url, endingOffsetsByTimestamp=json.dumps({"1": at(4)}), endingTimestamp=at(2))
         assert sorted(numbers(found)) == [0, 1, 3]
-        with pytest.raises(errors.ConfigurationError, match="none for 1"):
+        with pytest.raises(errors.ConfigurationError, match=r"OffsetsByTimestamp .*partition 1"):
             planned(url, startingOffsetsByTimestamp=json.dumps({"0": at(1)}))
+
+
+def test_feed_without_times_is_not_asked_for_them():
+    """If the feed cannot find cursors by time, the error names options that do without it."""
+    refused = pytest.raises(errors.ConfigurationError, match="startingOffsets and endingOffsets")
+    with mounted(ReadFeed(1, frozenset({STOP}))) as url, refused:
+        planned(url, endingTimestamp=1)

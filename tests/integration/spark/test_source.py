@@ -2,7 +2,9 @@
 
 import gzip
 import json
+import sys
 import time
+import venv
 from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qs
 
@@ -32,6 +34,7 @@ from starlette.routing import Route
 from zeroeventhub import TableFeed, feed_routes
 from zeroeventhub.errors import ConfigurationError, ProtocolError
 from zeroeventhub.protocol import CAUGHT_UP, STOP
+from zeroeventhub.spark import register
 
 PUSHES = pytest.mark.skipif(
     not hasattr(datasource, "EqualTo"), reason="this PySpark does not push filters"
@@ -251,6 +254,35 @@ def test_driver_that_is_killed(request, spark, tmp_path, database, kills):
     findings = killed_streams(url, tmp_path, seed=8, kills=kills, spark=spark)
     assert findings.complaints == []
     assert findings.counts["events"] > 0
+
+
+@pytest.fixture
+def python_of(spark, tmp_path, monkeypatch):
+    """A function that gives workers for one purpose a Python without packages."""
+    venv.create(tmp_path / "bare", symlinks=True)
+
+    def python_of(purpose):
+        bare, worker = tmp_path / "bare" / "bin" / "python", tmp_path / "python"
+        planner, reader = (bare, sys.executable) if purpose == "plans" else (sys.executable, bare)
+        worker.write_text(
+            f'#!/bin/sh\ncase "$*" in *pyspark.sql.worker*) exec {planner} "$@" ;; esac\n'
+            f'exec {reader} "$@"\n'
+        )
+        worker.chmod(0o755)
+        monkeypatch.setattr(spark.sparkContext, "pythonExec", str(worker))
+
+    yield python_of
+    monkeypatch.undo()
+    register(spark)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("purpose", ["plans", "reads"])
+def test_workers_without_the_package_are_noticed_by_register(spark, python_of, purpose):
+    """Register says in a sentence that workers which plan, or which read, lack a package."""
+    python_of(purpose)
+    with pytest.raises(ConfigurationError, match=r"workers has no module \w+: set PYSPARK_PYTHON"):
+        register(spark)
 
 
 MEBIBYTE = 1024 * 1024
