@@ -22,12 +22,13 @@ from zeroeventhub.telemetry import PrometheusPublisher, horizon_collector
 engine = create_engine(os.environ.get("SHOP", "sqlite:///shop.db"))
 key = Column("id", Integer, primary_key=True)
 orders = Table("orders", MetaData(), key, Column("data", JSON), sqlite_autoincrement=True)
-feed = TableFeed(orders, data="data")
+capacity = Capacity(connections=2)
+feed = TableFeed(orders, data="data").bind(engine, capacity)
 
-# What all processes have counted in PROMETHEUS_MULTIPROC_DIR, and what the database knows.
+# What all processes have counted, and what they have seen of the horizon.
 scraped = CollectorRegistry()
 MultiProcessCollector(scraped)
-scraped.register(horizon_collector(feed.bind(engine), "orders"))
+scraped.register(horizon_collector(feed, "orders"))
 
 
 def metrics(_: Request) -> Response:
@@ -35,6 +36,6 @@ def metrics(_: Request) -> Response:
     return Response(generate_latest(scraped), media_type=CONTENT_TYPE_LATEST)
 
 
-observer, capacity = PrometheusPublisher(), Capacity(connections=2)
-routes = feed_routes("/orders", feed, engine, name="orders", observer=observer, capacity=capacity)
+observer = PrometheusPublisher()
+routes = feed_routes("/orders", feed, name="orders", observer=observer, capacity=capacity)
 app = Starlette(routes=[*routes, Route("/metrics", metrics)])

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import sys
+import time
 from pathlib import Path
 
 import httpx
@@ -17,6 +18,8 @@ from zeroeventhub import Client, Consumer, CursorStore
 
 WORKERS = Path(__file__).parents[2] / "examples" / "workers"
 EVENTS = 400
+LONG = 1.5  # seconds after which a writer that is open is named
+orders = Table("orders", MetaData(), Column("id", Integer, primary_key=True), Column("data", JSON))
 SERVERS = {
     "uvicorn": ["uvicorn", "--app-dir", WORKERS, "--port", "0", "--workers", "4"],
     "gunicorn": [
@@ -27,16 +30,14 @@ SERVERS = {
 
 
 @pytest.fixture(params=SERVERS)
-def server(request, sqlite, sqlite_url, tmp_path):
+def server(request, postgresql, postgresql_url, tmp_path):
     """The example, served by four workers, with 400 events."""
-    key = Column("id", Integer, primary_key=True)
-    orders = Table("orders", MetaData(), key, Column("data", JSON), sqlite_autoincrement=True)
-    orders.metadata.create_all(sqlite)
-    with sqlite.begin() as connection:
+    orders.metadata.create_all(postgresql)
+    with postgresql.begin() as connection:
         connection.execute(insert(orders), [{"data": {"n": n}} for n in range(EVENTS)])
     (tmp_path / "metrics").mkdir()
     command = [sys.executable, "-m", *map(str, SERVERS[request.param]), "publisher:app"]
-    places = {"SHOP": sqlite_url, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "metrics")}
+    places = {"SHOP": postgresql_url, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "metrics")}
     with logged(command, tmp_path / "log", **places) as running:
         until(lambda: len(workers_of(running)) == 4, "four workers run", 60)
         yield running
@@ -64,12 +65,37 @@ def assert_scrapes_are_whole(url):
         assert found.count("events_total{") == 1
 
 
+def assert_scrapes_agree_on_the_horizon(url, engine, folder):
+    """Show that scrapes of several workers say for how long a writer is open, and name it."""
+
+    def scrape(name):
+        found = httpx.get(f"{url}/metrics").text
+        return [float(value) for value in re.findall(rf"_{name}_seconds{{.*}} (.*)", found)]
+
+    with engine.connect() as writer:
+        writer.execute(insert(orders), {"data": {}})
+        began = time.monotonic()
+        assert scrape("horizon_age") < [1]
+        time.sleep(LONG)
+        before = len([*folder.glob("horizon=*")])
+
+        def scraped():
+            least = min(LONG, time.monotonic() - began)
+            assert [age > least - 0.5 for age in scrape("horizon_age")] == [True]
+            assert len(scrape("blocker_age")) == 1
+            return len([*folder.glob("horizon=*")]) > before
+
+        until(scraped, "another worker is scraped", 60)
+        writer.rollback()
+
+
 @pytest.mark.slow
-def test_several_workers_are_one_publisher(server, tmp_path):
+def test_several_workers_are_one_publisher(server, postgresql, tmp_path):
     """Metrics are of all four; while they are replaced, and one is killed, a consumer reads on.
 
     It loses and repeats nothing.
     """
+    assert_scrapes_agree_on_the_horizon(server.url, postgresql, tmp_path / "metrics")
     assert_scrapes_are_whole(server.url)
     engine = create_engine(f"sqlite:///{tmp_path / 'billing.db'}")
     store = CursorStore(engine)

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 from threading import Lock
 
@@ -46,6 +47,21 @@ class HorizonAge:
                 seen.append((drawn, now))
             return now - seen[0][1] if seen else 0.0
 
+    @property
+    def oldest(self) -> tuple[int, float] | None:
+        """The oldest reading that counts, or None."""
+        with self._lock:
+            return self.seen[0] if self.seen else None
+
+    def learn(self, drawn: int, when: float) -> None:
+        """Add an older reading, of another process of this machine: what it had seen drawn."""
+        with self._lock:
+            seen = self.seen
+            if not seen or when < seen[0][1]:
+                while seen and seen[0][0] <= drawn:
+                    seen.popleft()
+                seen.appendleft((drawn, when))
+
 
 LATE = 1.0
 """Seconds for which a horizon is held back before its writers are looked up; most end sooner."""
@@ -63,14 +79,16 @@ class HorizonReport:
     Attributes:
         settled: the horizon; None while no settled position is known yet.
         drawn: the highest position known to be drawn; None if `settled` is.
-        age: for how many seconds this process has seen the oldest position that is drawn and not
-            settled; 0 if all are settled.
+        age: for how many seconds this process, or another one that it was told of, has seen the
+            oldest position that is drawn and not settled; 0 if all are settled.
         blockers: the open write transactions, the oldest first; looked up once the age is above a
             second.
         unpublished: a sentence about an event that is in no partition of the feed, so that no
             consumer sees it; None without such an event.
         longest_event: bytes of the longest event that this process has read.
         registered: how many consumers limit trimming by their progress; 0 without `progress`.
+        seen: the position whose age it is, or one after it, and since when it has been seen by the
+            monotonic clock of this machine; None if all are settled.
     """
 
     settled: int | None
@@ -80,6 +98,7 @@ class HorizonReport:
     unpublished: str | None = None
     longest_event: int = 0
     registered: int = 0
+    seen: tuple[int, float] | None = None
 
 
 class HorizonMonitor:
@@ -94,6 +113,9 @@ class HorizonMonitor:
         self._age = HorizonAge()
         self._lock = Lock()
         self._has_warned = False
+        # Counted from while this process knows no settled position: the beginning of history, or
+        # what another process knows to be settled, and the last number that one has seen drawn.
+        self._settled, self._drawn = -1, 0
 
     def read(self, connection: Connection, seconds: float | None = None) -> Horizon:
         """Return the horizon; log a warning if it is held back for too long.
@@ -118,8 +140,16 @@ class HorizonMonitor:
             self._look(connection, found)
         return found
 
-    def report(self, connection: Connection) -> HorizonReport:
-        """Read the horizon and the writers that hold it back."""
+    def report(
+        self, connection: Connection, elsewhere: Collection[HorizonReport] = ()
+    ) -> HorizonReport:
+        """Read the horizon and the writers that hold it back; see `Reader.horizon`."""
+        for one in elsewhere:
+            if one.settled is not None and one.drawn is not None:
+                self._settled = max(self._settled, one.settled)
+                self._drawn = max(self._drawn, one.drawn, self._settled + 1)
+            if one.seen is not None:
+                self._age.learn(*one.seen)
         try:
             found: Horizon | None = self._ordering.horizon(connection)
         except Unavailable:
@@ -130,12 +160,14 @@ class HorizonMonitor:
             drawn=None if found is None else found.drawn,
             age=age,
             blockers=tuple(self._blockers(connection)) if age > LATE else (),
+            seen=self._age.oldest,
         )
 
     def _look(self, connection: Connection, found: Horizon | None) -> float:
         """Add a reading; return the age."""
-        # While no settled position is known, the age counts from the beginning of history.
-        settled, drawn = (found.settled, found.drawn) if found else (-1, 0)
+        settled, drawn = self._settled, self._drawn
+        if found is not None:
+            settled, drawn = found.settled, found.drawn
         age = self._age.read(settled, drawn, time.monotonic())
         if (age > TOO_LATE) != self._has_warned:
             with self._lock:

@@ -238,9 +238,16 @@ class Reader:
         """Return the horizon without a transaction; see `Ordering.fast_horizon`."""
         return self._watch.read(connection, seconds).settled
 
-    def horizon(self, connection: Connection) -> HorizonReport:
-        """Return the horizon, its age, and the writers that hold it back."""
-        report = self._watch.report(connection)
+    def horizon(
+        self, connection: Connection, elsewhere: Collection[HorizonReport] = ()
+    ) -> HorizonReport:
+        """Return the horizon, its age, and the writers that hold it back.
+
+        Args:
+            connection: to the feed's database.
+            elsewhere: reports of other processes of this machine, which the age takes into account.
+        """
+        report = self._watch.report(connection, elsewhere)
         registered = 0 if self._registry is None else self._registry.count(connection)
         return replace(
             report,

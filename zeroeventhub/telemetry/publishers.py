@@ -1,9 +1,17 @@
 """Measure what feeds do, for OpenTelemetry and for Prometheus."""
 
+import os
+from collections.abc import Callable
+from dataclasses import replace
 from inspect import iscoroutinefunction
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import msgspec
 
 from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.publisher.horizon_monitor import HorizonReport
 from zeroeventhub.server.app import Answered, Observer
 from zeroeventhub.telemetry.metrics import (
     HORIZON_METRICS,
@@ -19,7 +27,6 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
     from zeroeventhub.publisher.bound_feed import BoundFeed
-    from zeroeventhub.publisher.horizon_monitor import HorizonReport
 
 
 class HorizonGauges:
@@ -36,6 +43,8 @@ class HorizonGauges:
                 "Metrics are collected by sync code: to show a feed's horizon, give a TableFeed "
                 "that is bound to a sync engine, as by feed.bind(create_engine(…))."
             )
+        if folder := os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
+            horizon = _SharedHorizon(horizon, Path(folder), name).read
         self._horizons[name] = Lookup(
             f"The horizon of feed {name!r}", horizon, None, {"feed": name}
         )
@@ -59,6 +68,37 @@ class HorizonGauges:
                 age = blocker.age if is_age else blocker.query_age
                 if age is not None and metric.startswith("publisher.blocker."):
                     yield age.total_seconds(), (name, "" if blocker.pid is None else blocker.pid)
+
+
+class _SharedHorizon:
+    """Look up a feed's horizon as all processes of a server have seen it that were scraped.
+
+    A scrape meets any of them, and each has seen the horizon at other times. So each writes what it
+    has seen into a file of its own, and reads those of the others, also of processes that have
+    ended: a position that has been drawn stays drawn.
+
+    Args:
+        look_up: looks the horizon up, with what other processes have seen.
+        folder: where the processes keep their files, beside those of prometheus_client.
+        name: the name of the feed's routes.
+    """
+
+    def __init__(self, look_up: Callable[..., HorizonReport], folder: Path, name: str) -> None:
+        self._look_up = look_up
+        self._folder = folder
+        self._name = f"horizon={quote(name, safe='')}="
+
+    def read(self) -> HorizonReport:
+        """Return the horizon; let the other processes know."""
+        known = [
+            msgspec.json.decode(file.read_bytes(), type=HorizonReport)
+            for file in self._folder.glob(f"{self._name}*.json")
+        ]
+        report = self._look_up(known)
+        own = self._folder / f"{self._name}{os.getpid()}"
+        own.write_bytes(msgspec.json.encode(report))
+        own.replace(own.with_name(f"{own.name}.json"))
+        return replace(report, longest_event=max(one.longest_event for one in [report, *known]))
 
 
 class _PublisherMetrics(Observer):

@@ -6,15 +6,16 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 from harness.readers import Watcher, cursor_of, get, served
-from harness.shop import fill, orders, write
+from harness.shop import fill, orders, place, write
 from harness.statements import add
 from harness.waiting import until
 from prometheus_client import CollectorRegistry
 from starlette.exceptions import HTTPException
 
 from zeroeventhub import FIRST, TableFeed
+from zeroeventhub.publisher import horizon_monitor
 from zeroeventhub.server import Principal, Quota
-from zeroeventhub.telemetry import PrometheusPublisher
+from zeroeventhub.telemetry import PrometheusPublisher, horizon_collector
 
 PLACE = {"token": "1", "partition": "0", "cursor": "_first"}
 
@@ -109,3 +110,27 @@ def test_what_consumers_miss_is_a_metric(sqlite):
     assert (shown(feed, "unpublished"), shown(feed, "longest_event_bytes")) == (0, 70_002)
     add(sqlite, orders, {"part": 1, "data": {}})
     assert shown(source.bind(sqlite), "unpublished") == 1
+
+
+def test_scrape_of_a_process_shows_what_the_others_have_seen(postgresql, tmp_path, monkeypatch):
+    """The horizon ages from the first scrape of any process, which names its writer at once."""
+    monkeypatch.setattr(horizon_monitor, "LATE", 0.05)
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    feeds = [TableFeed(orders, data="data").bind(fill(postgresql)) for _ in range(3)]
+    feeds[0].read(0, FIRST, 10)
+
+    def scrape(feed, name="orders"):
+        collected = horizon_collector(feed, name).collect()
+        return {one.name: one.value for family in collected for one in family.samples}
+
+    with postgresql.connect() as writer:
+        place(writer, 1)
+        assert scrape(feeds[0])["zeroeventhub_publisher_horizon_age_seconds"] == 0
+        time.sleep(0.1)
+        found = scrape(feeds[1])
+        assert found["zeroeventhub_publisher_horizon_age_seconds"] > 0.1
+        assert found["zeroeventhub_publisher_blocker_age_seconds"] > 0.1
+        assert found["zeroeventhub_publisher_longest_event_bytes"] == len('{"n": 0}')
+        assert scrape(feeds[2], "order*")["zeroeventhub_publisher_horizon_age_seconds"] == 0
+        writer.commit()
+    assert scrape(feeds[2])["zeroeventhub_publisher_horizon_age_seconds"] == 0

@@ -54,3 +54,19 @@ def test_overtaken_reading_takes_nothing_back():
     age.read(0, 9, 150.0)
     assert age.read(0, 8, 151.0) == 51
     assert age.read(0, 9, 152.0) == 52
+
+
+def test_what_another_process_has_seen_counts():
+    """A number ages from when any process has seen it, until it is settled or was never drawn."""
+    first, second = HorizonAge(), HorizonAge()
+    first.read(0, 5, 100.0)
+    assert second.read(0, 7, 130.0) == 0
+    second.learn(*first.oldest)
+    assert second.read(0, 7, 140.0) == 40
+    second.learn(8, 150.0)
+    assert second.read(5, 7, 160.0) == 30
+    first.learn(*second.oldest)
+    assert first.read(0, 7, 170.0) == 70
+    second.learn(9, 90.0)
+    assert second.read(5, 9, 180.0) == 90
+    assert second.read(5, 8, 190.0) == 0
