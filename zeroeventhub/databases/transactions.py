@@ -1,6 +1,6 @@
 """The caller's transaction: that of SQLAlchemy's connection or session, or of a driver's."""
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -24,15 +24,34 @@ AsyncTransaction: TypeAlias = (
     "AsyncConnection | AsyncSession | async_scoped_session[Any] | psycopg.AsyncConnection[Any]"
 )
 
+_IN_TRANSACTION = 1
+"""The bit in PyMySQL's `server_status`."""
+
+_COMMITS_EACH: Mapping[str, Callable[[Any], bool]] = {
+    "psycopg": lambda one: one.autocommit and one.info.transaction_status.name == "IDLE",
+    "pysqlite": lambda one: (
+        (one.isolation_level is None or getattr(one, "autocommit", None) is True)  # Python 3.12
+        and not one.in_transaction
+    ),
+    "pymysql": lambda one: one.get_autocommit() and not one.server_status & _IN_TRANSACTION,
+}
+"""By SQLAlchemy's name of a driver, whether its connection commits each statement by itself."""
+
 
 @contextmanager
 def connection_of(
-    transaction: SyncTransaction, engine: Engine | AsyncEngine
+    transaction: SyncTransaction, engine: Engine | AsyncEngine, *, alone: bool = False
 ) -> Iterator[Connection]:
     """Yield the connection of a transaction, which stays open afterwards.
 
+    Args:
+        transaction: the transaction.
+        engine: the store's.
+        alone: whether a driver's connection may commit each statement by itself.
+
     Raises:
-        ConfigurationError: it is no Connection, Session, or connection of the store's driver.
+        ConfigurationError: it is no Connection, Session, or connection of the store's driver, or
+            no transaction is open.
     """
     match transaction:
         case Connection():
@@ -40,7 +59,9 @@ def connection_of(
         case Session() | scoped_session():
             yield transaction.connection()
         case _:
-            _check(transaction, "Connection", engine, ("psycopg", "pysqlite", "pymysql"))
+            _check(transaction, "Connection", engine, [*_COMMITS_EACH])
+            if not alone:
+                _expect_transaction(transaction, engine)
             if isinstance(engine, Engine) and engine.dialect.server_version_info is None:
                 engine.connect().close()  # the dialect gets to know the server
             with _engine_of(lambda: _Borrowed(transaction), engine).connect() as connection:
@@ -58,7 +79,8 @@ async def async_connection_of(
         case AsyncSession() | async_scoped_session():
             yield await transaction.connection()
         case _:
-            _check(transaction, "AsyncConnection", engine, ("psycopg",))
+            _check(transaction, "AsyncConnection", engine, ["psycopg"])
+            _expect_transaction(transaction, engine)
 
             async def lend() -> _AsyncBorrowed:
                 return _AsyncBorrowed(transaction)
@@ -107,6 +129,16 @@ def _check(
             f"plain connection of its engine's driver (of {', '.join(drivers)}; this engine has "
             f"{dialect.driver}); not in one of "
             f"{type(transaction).__module__}.{type(transaction).__qualname__}."
+        )
+
+
+def _expect_transaction(connection: Any, engine: Engine | AsyncEngine) -> None:
+    """Raise ConfigurationError if effects and cursor would be committed one without the other."""
+    if _COMMITS_EACH[engine.dialect.driver](connection):
+        raise ConfigurationError(
+            "This connection commits each statement by itself, so a cursor could move without the "
+            "effects of its page: begin a transaction before, such as Django's "
+            "transaction.atomic()."
         )
 
 

@@ -46,3 +46,35 @@ def test_other_transactions_are_refused(sqlite_url, postgresql_url):
         for wrong in (None, "a connection", elsewhere, shop.engine, Session):
             with pytest.raises(ConfigurationError, match="takes part in the transaction of SQLA"):
                 shop.page().commit(wrong)
+
+
+AUTOCOMMIT = {
+    "sqlite": lambda connection: setattr(connection, "isolation_level", None),
+    "postgresql": lambda connection: setattr(connection, "autocommit", True),
+    "mariadb": lambda connection: connection.query("SET autocommit = 1"),
+}
+
+
+@pytest.mark.parametrize("database", AUTOCOMMIT)
+def test_page_is_committed_in_a_transaction_only(request, database):
+    """A connection that commits each statement by itself is refused until it has begun one."""
+    url = request.getfixturevalue(f"{database}_url")
+    with opened(url) as shop, closing(driver_connection(url)) as connection:
+        shop.feed.publish(event(1))
+        AUTOCOMMIT[database](connection)
+        page, cursor = shop.page(), connection.cursor()
+        for refused in (page.commit, page.unseen, lambda alone: page.insert_into(effects, alone)):
+            with pytest.raises(ConfigurationError, match="begin a transaction before"):
+                refused(connection)
+        cursor.execute("BEGIN")
+        page.commit(connection)
+        page.insert_into(effects, connection)
+        cursor.execute("ROLLBACK")
+        assert shop.landed() == []
+        cursor.execute("BEGIN")
+        page.commit(connection)
+        page.insert_into(effects, connection)
+        cursor.execute("COMMIT")
+        assert shop.landed() == [1]
+        store = CursorStore(shop.engine)
+        store.create_tables(connection)

@@ -127,7 +127,7 @@ class CursorStore:
         Raises:
             ConfigurationError: a table of cursors of an older version exists.
         """
-        with connection_of(transaction, self.engine) as connection:
+        with connection_of(transaction, self.engine, alone=True) as connection:
             database_of(connection).lock_creation(connection)
             for table in self.tables.all():
                 connection.execute(CreateTable(table, if_not_exists=True))
