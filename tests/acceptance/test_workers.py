@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from harness.command_line import logged
+from harness.command_line import PATIENCE, logged
 from harness.guides import DOCUMENTS
 from harness.waiting import until
 from sqlalchemy import JSON, Column, Integer, MetaData, Table, create_engine, insert, text
@@ -29,7 +29,7 @@ SERVERS = {
 }
 
 
-@pytest.fixture(params=SERVERS)
+@pytest.fixture(params=["gunicorn", pytest.param("uvicorn", marks=pytest.mark.test_all)])
 def server(request, postgresql, postgresql_url, tmp_path):
     """The example, served by four workers, with 400 events."""
     orders.metadata.create_all(postgresql)
@@ -39,7 +39,7 @@ def server(request, postgresql, postgresql_url, tmp_path):
     command = [sys.executable, "-m", *map(str, SERVERS[request.param]), "publisher:app"]
     places = {"SHOP": postgresql_url, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "metrics")}
     with logged(command, tmp_path / "log", **places) as running:
-        until(lambda: len(workers_of(running)) == 4, "four workers run", 60)
+        until(lambda: len(workers_of(running)) == 4, "four workers run", PATIENCE)
         yield running
 
 
@@ -85,7 +85,7 @@ def assert_scrapes_agree_on_the_horizon(url, engine, folder):
             assert len(scrape("blocker_age")) == 1
             return len([*folder.glob("horizon=*")]) > before
 
-        until(scraped, "another worker is scraped", 60)
+        until(scraped, "another worker is scraped", PATIENCE)
         writer.rollback()
 
 
@@ -119,7 +119,9 @@ def test_several_workers_are_one_publisher(server, postgresql, tmp_path):
         elif count == 10:
             server.process.send_signal(signal.SIGHUP)
         elif count > 10:
-            until(lambda: not set(before) & set(workers_of(server)), "workers are replaced", 60)
+            until(
+                lambda: not set(before) & set(workers_of(server)), "workers are replaced", PATIENCE
+            )
         if len(landed()) == EVENTS:
             break
     assert landed() == [*range(EVENTS)]
