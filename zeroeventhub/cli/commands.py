@@ -7,6 +7,7 @@ from typing import Any
 import click
 from sqlalchemy.exc import SQLAlchemyError
 
+from zeroeventhub.cli.configuration import schema
 from zeroeventhub.cli.conformance import conformance
 from zeroeventhub.cli.consume import discover, sync, tail
 from zeroeventhub.cli.cursors import cursors, lag
@@ -79,6 +80,6 @@ def commands(*, verbose: bool) -> None:
 
 for command in (
     *(check, compact, conformance, cursors, ddl, dead_letters, discover, erase),
-    *(horizon, lag, progress, relay, seal, serve, sync, tail, trim),
+    *(horizon, lag, progress, relay, schema, seal, serve, sync, tail, trim),
 ):
     commands.add_command(command)

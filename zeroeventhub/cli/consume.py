@@ -10,11 +10,14 @@ from datetime import datetime
 import click
 from sqlalchemy import Connection
 
+from zeroeventhub.cli.configuration import entry
 from zeroeventhub.cli.options import (
     NAMED_CURSORS,
     as_json,
+    config_option,
     feed_options,
     follow_option,
+    landing_options,
     moment,
     partition_option,
     run_options,
@@ -156,28 +159,33 @@ PATIENCE = 1.0
 """Seconds without a partition after which a consumer says why it waits."""
 
 
-@click.command()
+class SyncCommand(click.Command):
+    """A command that takes what URL is in the file, if it is the name of a consumer there."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Look the consumer up first."""
+        words = self.make_parser(ctx).parse_args([*args])[0]
+        name = words.get("url")
+        if not isinstance(name, str) or "://" in name:
+            return super().parse_args(ctx, args)
+        consumer = entry("consumers", name, words.get("config"))
+        ctx.default_map = {"consumer": name, **consumer}
+        rest = super().parse_args(ctx, args)
+        ctx.params["url"] = consumer["url"]
+        return rest
+
+
+@click.command(cls=SyncCommand)
 @feed_options
-@click.option(
-    "--into",
-    "database",
-    required=True,
-    metavar="DATABASE_URL",
-    help="The database to write the events to.",
-)
-@click.option("--table", required=True, help="The table; it is created if it does not exist.")
-@click.option(
-    "--consumer",
-    required=True,
-    help="The consumer's name, the key of its cursors: use one name per feed and table.",
-)
+@config_option
+@landing_options
 @run_options
 @type_options
 @as_json
 def sync(
     *,
     client: Client,
-    database: str,
+    into: str,
     table: str,
     consumer: str,
     follow: bool,
@@ -193,9 +201,10 @@ def sync(
 
     Run again after a stop or a kill, the same command continues where it was. Several processes
     with one consumer name share the partitions. Without --follow the command ends at the head.
-    Events of types that were not asked for are skipped for good.
+    Events of types that were not asked for are skipped for good. URL may be the name of a consumer
+    that the file of feeds describes.
     """
-    engine = open_database(database)
+    engine = open_database(into)
     landing = LandingTable(table)
     store = CursorStore(engine)
     with Meters({"landed": None}) as meters:

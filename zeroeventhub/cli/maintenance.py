@@ -12,10 +12,19 @@ import click
 from sqlalchemy import CheckConstraint, Dialect, Table
 from sqlalchemy.schema import AddConstraint, DropConstraint
 
-from zeroeventhub.cli.options import age_option, as_json, consumer_option, yes_option
+from zeroeventhub.cli.configuration import FeedCommand
+from zeroeventhub.cli.options import as_json, consumer_option, yes_option
 from zeroeventhub.cli.output import Answer, Meters, answering, confirm, duration, report
 from zeroeventhub.cli.output import table as in_columns
-from zeroeventhub.cli.table_options import open_feed, open_table, publish_options, table_options
+from zeroeventhub.cli.table_options import (
+    compact_options,
+    open_feed,
+    open_table,
+    publish_options,
+    seal_options,
+    table_options,
+    trim_options,
+)
 from zeroeventhub.databases import database_of
 from zeroeventhub.errors import ConfigurationError, Gone, Unavailable, printable
 from zeroeventhub.protocol import Lag
@@ -23,17 +32,11 @@ from zeroeventhub.publisher.bound_feed import BoundFeed
 from zeroeventhub.publisher.checks import Finding
 from zeroeventhub.publisher.progress import Progress, Registered
 from zeroeventhub.publisher.retention import MarkTable, Retention
-from zeroeventhub.publisher.sealing import SEGMENT_EVENTS
-from zeroeventhub.publisher.trimming import ROWS
 
 PATIENCE = 30.0
 """Seconds for which a command waits until the horizon is known."""
 
 _COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
-
-older_than_option = age_option(
-    "--older-than", help="Select only events older than this, such as 30d or 12h."
-)
 
 _Answer = TypeVar("_Answer")
 
@@ -50,7 +53,7 @@ def _retry_until_ready(ask: Callable[[], _Answer]) -> _Answer:
             time.sleep(0.1)
 
 
-@click.command()
+@click.command(cls=FeedCommand)
 @publish_options
 @click.option("--strict", is_flag=True, help="Fail on warnings too.")
 @as_json
@@ -73,7 +76,7 @@ def _described(finding: Finding) -> str:
     return f"{mark}  {finding.subject:10}  {finding.sentence}{statement}"
 
 
-@click.command()
+@click.command(cls=FeedCommand)
 @table_options
 @answering
 def horizon(**table: Any) -> Answer:
@@ -102,7 +105,7 @@ def horizon(**table: Any) -> Answer:
     return document, [line, *map(str, blockers), *filter(None, [found.unpublished])]
 
 
-@click.command()
+@click.command(cls=FeedCommand)
 @table_options
 @click.option("--uninstall", is_flag=True, help="Print the SQL that removes the ordering.")
 @click.option("--retention", is_flag=True, help="Also print the table that trimming needs.")
@@ -156,25 +159,14 @@ def _rule(table: Table, dialect: Dialect, partition: str, partitions: int) -> Ch
     return rule
 
 
-@click.command()
+@click.command(cls=FeedCommand)
 @publish_options
-@older_than_option
+@trim_options
 @click.option(
     "--below",
     type=click.IntRange(1),
     metavar="POSITION",
     help="Select only events below this position.",
-)
-@age_option(
-    "--silence",
-    default="7d",
-    help="Wait no longer for a registered consumer that has been silent for this time.",
-)
-@click.option(
-    "--rows",
-    type=click.IntRange(1, 100_000),
-    default=ROWS,
-    help="The largest number of events that a transaction deletes.",
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be deleted, and exit.")
 @yes_option
@@ -213,9 +205,9 @@ def trim(
     report({**vars(plan), "trimmed": trimmed}, done, as_json=as_json)
 
 
-@click.command()
+@click.command(cls=FeedCommand)
 @publish_options
-@older_than_option
+@compact_options
 @yes_option
 @answering
 def compact(*, older_than: timedelta | None, yes: bool, **table: Any) -> Answer:
@@ -236,21 +228,9 @@ def compact(*, older_than: timedelta | None, yes: bool, **table: Any) -> Answer:
     return {"deleted": events}, [f"{events:,} events are gone."]
 
 
-@click.command()
+@click.command(cls=FeedCommand)
 @publish_options
-@older_than_option
-@click.option(
-    "--segment-events",
-    type=click.IntRange(1),
-    default=SEGMENT_EVENTS,
-    help="The largest number of events in a segment.",
-)
-@click.option(
-    "--least",
-    type=click.IntRange(1),
-    default=1,
-    help="The smallest number of events to write a segment for.",
-)
+@seal_options
 @answering
 def seal(*, older_than: timedelta | None, segment_events: int, least: int, **table: Any) -> Answer:
     """Copy settled events of a table into its archive.
@@ -277,7 +257,7 @@ def seal(*, older_than: timedelta | None, segment_events: int, least: int, **tab
     return found, [line]
 
 
-@click.command()
+@click.command(cls=FeedCommand)
 @publish_options
 @click.option(
     "--event-id", "ids", multiple=True, metavar="ID", help="Erase the event of this id; repeatable."
@@ -320,7 +300,7 @@ def progress() -> None:
     """
 
 
-@progress.command("list")
+@progress.command("list", cls=FeedCommand)
 @publish_options
 @answering
 def list_(**table: Any) -> Answer:
@@ -345,7 +325,7 @@ def list_(**table: Any) -> Answer:
     return [{**vars(one), "lag": lag} for one, lag in found], in_columns(rows)
 
 
-@progress.command()
+@progress.command(cls=FeedCommand)
 @publish_options
 @consumer_option
 @click.option(

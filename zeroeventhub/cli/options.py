@@ -26,8 +26,13 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks
 _Command = Callable[..., Any]
 
 
-def _age(text: str) -> timedelta:
-    match = re.fullmatch(r"([0-9]{1,6})([smhdw])", text)
+AGE = re.compile(r"^([0-9]{1,6})([smhdw])$", re.ASCII)
+"""How an age or an interval is written."""
+
+
+def age(text: str) -> timedelta:
+    """Read an age, as the type of an option."""
+    match = AGE.fullmatch(text)
     if match is None:
         raise click.BadParameter("an age is written as 45s, 90m, 12h, 30d or 8w.")
     return timedelta(**{_UNITS[match[2]]: int(match[1])})
@@ -35,7 +40,7 @@ def _age(text: str) -> timedelta:
 
 def age_option(name: str, *, help: str, **options: Any) -> Callable[[_Command], _Command]:  # noqa: A002 - click's name
     """Return an option that takes an age such as 30d."""
-    return click.option(name, type=_age, metavar="AGE", help=help, **options)
+    return click.option(name, type=age, metavar="AGE", help=help, **options)
 
 
 _AGO = re.compile(r"([0-9]{1,6}) ?(?:([smhdw])|(second|minute|hour|day|week)s?)(?: ago)?", re.ASCII)
@@ -81,12 +86,30 @@ follow_option = click.option("--follow", is_flag=True, help="Wait at the head fo
 partition_option = click.option(
     "--partition", type=click.IntRange(0), help="The only partition to use."
 )
+
+CONFIG = "zeroeventhub.toml"
+"""The file that describes feeds and consumers."""
+
+config_option = click.option(
+    "--config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    expose_value=False,
+    help=f"The file that describes feeds; by default {CONFIG} in the working directory.",
+)
+
 port_option = click.option(
     "--port",
     default=8080,
     type=click.IntRange(0, 65535),
     help="The port to listen on; 0 takes a free one.",
 )
+server_options = option_group(
+    click.option("--metrics", metavar="PATH", help="Serve metrics for Prometheus at this path."),
+    click.option("--host", default="127.0.0.1", help="The address to listen on."),
+    port_option,
+)
+"""The options of a server."""
 
 LEASE = 10.0
 """Seconds until another process takes over the partitions of a killed one."""
@@ -118,6 +141,22 @@ run_options = option_group(
     ),
 )
 """The options of commands that run a consumer."""
+
+landing_options = option_group(
+    click.option(
+        "--into",
+        required=True,
+        metavar="DATABASE_URL",
+        help="The database to write the events to; env:NAME takes it from the environment.",
+    ),
+    click.option("--table", required=True, help="The table; it is created if it does not exist."),
+    click.option(
+        "--consumer",
+        required=True,
+        help="The consumer's name, the key of its cursors: use one name per feed and table.",
+    ),
+)
+"""The options of where events are written to."""
 
 
 class _Header(click.ParamType):  # type: ignore[type-arg] # click 8.2 has no generic type
@@ -214,26 +253,29 @@ def type_options(command: _Command) -> _Command:
 
     @click.option(
         "--event-type",
-        "only",
+        "event_types",
         multiple=True,
         metavar="NAME",
         help="Read only events of this type; repeatable.",
     )
     @click.option(
         "--skip-event-type",
-        "skipped",
+        "skip_event_types",
         multiple=True,
         metavar="NAME",
         help="Skip events of this type; repeatable.",
     )
     @wraps(command)
-    def with_types(*, only: tuple[str, ...], skipped: tuple[str, ...], **options: Any) -> Any:
-        if only and skipped:
+    def with_types(
+        *, event_types: tuple[str, ...], skip_event_types: tuple[str, ...], **options: Any
+    ) -> Any:
+        if event_types and skip_event_types:
             raise ConfigurationError(
                 "Say which types of events to read or which to skip: --event-type or "
                 "--skip-event-type, not both."
             )
-        names = frozenset(only or skipped)
-        return command(types=TypeFilter(names, skip=bool(skipped)) if names else None, **options)
+        names = frozenset(event_types or skip_event_types)
+        types = TypeFilter(names, skip=bool(skip_event_types)) if names else None
+        return command(types=types, **options)
 
     return with_types

@@ -2,21 +2,26 @@
 
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import uvicorn
+from click.core import ParameterSource
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from zeroeventhub.cli.options import port_option
-from zeroeventhub.cli.table_options import open_feed, publish_options
+from zeroeventhub.cli.configuration import described, entry, values
+from zeroeventhub.cli.options import server_options
+from zeroeventhub.cli.table_options import mount_options, open_feed, publish_options
 from zeroeventhub.errors import ConfigurationError, FeedFailure, Unavailable, require
 from zeroeventhub.protocol import FIRST
 from zeroeventhub.publisher.bound_feed import BoundFeed
-from zeroeventhub.server import Observer, feed_routes
+from zeroeventhub.server import feed_routes
+
+if TYPE_CHECKING:
+    from zeroeventhub.telemetry import PrometheusPublisher
 
 GRACE = 10
 """Seconds that open requests may take after SIGTERM."""
@@ -51,59 +56,87 @@ def run_web(
         uvicorn.Server(config).run(sockets=[listening])
 
 
-@click.command()
+class ServeCommand(click.Command):
+    """A command that serves feeds of the file, unless its options describe one."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Look the feeds up first: FEED, or all of them."""
+        words = self.make_parser(ctx).parse_args([*args])[0]
+        name, file = words.get("feed"), words.get("config")
+        if isinstance(name, str):
+            ctx.obj = {name: entry("feeds", name, file)}
+        elif words.keys().isdisjoint({"database", "table"}):
+            ctx.obj = described("feeds", file)
+        if ctx.obj is not None:
+            ctx.default_map = described("serve", file)
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=ServeCommand)
 @publish_options
-@click.option("--http-feed", is_flag=True, help="Also answer clients of HTTP Feeds.")
-@click.option("--server-sent-events", is_flag=True, help="Also stream server-sent events.")
-@click.option("--arrow", is_flag=True, help="Send pages as Arrow to clients that prefer Arrow.")
-@click.option(
-    "--compressed", is_flag=True, help="Compress pages for clients that accept zstd or gzip."
-)
-@click.option("--metrics", metavar="PATH", help="Serve metrics for Prometheus at this path.")
-@click.option("--path", default="/events", help="Serve the feed at this path.")
-@click.option("--host", default="127.0.0.1", help="The address to listen on.")
-@port_option
+@mount_options
+@server_options
+@click.pass_context
 def serve(
-    *,
-    http_feed: bool,
-    server_sent_events: bool,
-    arrow: bool,
-    compressed: bool,
-    metrics: str | None,
-    path: str,
-    host: str,
-    port: int,
-    **table: Any,
+    context: click.Context, /, *, metrics: str | None, host: str, port: int, **options: Any
 ) -> None:
-    """Publish a table as a feed.
+    """Publish tables as feeds: those of the file, or the one that FEED or the options describe.
 
     Without --data and --columns, all columns of a row are the data of its event.
     """
-    for option, given in (("--path", path), ("--metrics", metrics or "")):
-        if set(given) & set("{}"):
-            raise ConfigurationError(f"{option} may not have parameters in braces.")
-    feed = open_feed(**table)
-    _try(feed)
-    shown, observer = ([], None) if metrics is None else _metrics(metrics, feed)
-    # The feed needs no credentials, so shared caches may store its pages.
-    routes = feed_routes(
-        path,
-        feed,
-        shared_cache=True,
-        http_feed=http_feed,
-        server_sent_events=server_sent_events,
-        arrow=arrow,
-        compressed=compressed,
-        observer=observer,
-    )
-    info = feed.info()
+    feeds, routes = _mounted(_described(context, options), metrics)
 
-    def announce(url: str) -> None:
-        url = f"{url}/{path.strip('/')}".rstrip("/")
-        query = f"token={info.token}&partition={info.partitions[0].id}&cursor={FIRST}"
-        click.echo(f"Feed: {url}\nTry:  curl '{url}/events?{query}&pagesizehint=3'")
+    def announce(address: str) -> None:
+        for path, feed in feeds.items():
+            url, info = f"{address}{path}".rstrip("/"), feed.info()
+            query = f"token={info.token}&partition={info.partitions[0].id}&cursor={FIRST}"
+            click.echo(f"Feed: {url}\nTry:  curl '{url}/events?{query}&pagesizehint=3'")
 
-    run_web(Starlette(routes=[*shown, *routes]), host, port, announce)
+    run_web(Starlette(routes=routes), host, port, announce)
+
+
+def _described(context: click.Context, options: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the options of each feed by its name; options that are given are of all feeds."""
+    if context.obj is None:
+        return {"feed": options}
+    given = {
+        name: value
+        for name, value in options.items()
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+    return {
+        name: values(publish_options, mount_options, given={"path": f"/{name}", **feed}) | given
+        for name, feed in context.obj.items()
+    }
+
+
+def _mounted(
+    described: dict[str, dict[str, Any]], metrics: str | None
+) -> tuple[dict[str, BoundFeed], list[Route]]:
+    """Open feeds; return them by their paths, and the routes of all."""
+    observer, routes = (None, []) if metrics is None else _metrics(metrics)
+    feeds: dict[str, BoundFeed] = {}
+    for name, options in described.items():
+        mount = {key: options.pop(key) for key in values(mount_options, given={})}
+        path = _path("--path", mount.pop("path"))
+        if path in feeds:
+            raise ConfigurationError(f"Two feeds have the path {path}: each needs its own.")
+        try:
+            feed = feeds[path] = open_feed(**options)
+            _try(feed)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"Feed {name}: {error}") from error
+        if observer is not None:
+            observer.observe_horizon(feed, name)
+        # The feed needs no credentials, so shared caches may store its pages.
+        routes += feed_routes(path, feed, name=name, observer=observer, shared_cache=True, **mount)
+    return feeds, routes
+
+
+def _path(option: str, path: str) -> str:
+    if set(path) & set("{}"):
+        raise ConfigurationError(f"{option} may not have parameters in braces.")
+    return f"/{path.strip('/')}"
 
 
 def _try(feed: BoundFeed) -> None:
@@ -117,19 +150,17 @@ def _try(feed: BoundFeed) -> None:
         return  # The feed waits for an open writer.
 
 
-def _metrics(path: str, feed: BoundFeed) -> tuple[list[Route], Observer]:
-    """Return the route that shows metrics of a feed, and the observer that measures them."""
+def _metrics(path: str) -> "tuple[PrometheusPublisher, list[Route]]":
+    """Return what measures feeds for Prometheus, and the route that shows it."""
     require("prometheus_client", extra="prometheus", user="--metrics")
     from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest  # noqa: PLC0415 - of another extra
 
     from zeroeventhub.telemetry import PrometheusPublisher  # noqa: PLC0415 - of another extra
 
     registry = CollectorRegistry()
-    telemetry = PrometheusPublisher(registry)
-    telemetry.observe_horizon(feed)
 
-    # Not a coroutine, so that Starlette reads the horizon in a thread.
+    # Not a coroutine, so that Starlette reads the horizons in a thread.
     def show(_: Request) -> Response:
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
-    return [Route("/" + path.strip("/"), show)], telemetry
+    return PrometheusPublisher(registry), [Route(_path("--metrics", path), show)]

@@ -1,5 +1,6 @@
 """The options that name a table and describe its feed, and the feed that they make."""
 
+import os
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, NoSuchTableError
 
-from zeroeventhub.cli.options import age_option, option_group
+from zeroeventhub.cli.options import CONFIG, age_option, config_option, option_group
 from zeroeventhub.databases import database_of, driver_of
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher import TableFeed
@@ -26,6 +27,8 @@ from zeroeventhub.publisher.mapping import resolve
 from zeroeventhub.publisher.ordering import ORDERINGS
 from zeroeventhub.publisher.progress import Progress
 from zeroeventhub.publisher.retention import Retention
+from zeroeventhub.publisher.sealing import SEGMENT_EVENTS
+from zeroeventhub.publisher.trimming import ROWS
 
 
 def open_database(url: str, *, must_exist: bool = False) -> Engine:
@@ -35,7 +38,7 @@ def open_database(url: str, *, must_exist: bool = False) -> Engine:
     exist is refused, instead of created.
     """
     try:
-        parsed = make_url(url)
+        parsed = make_url(from_environment(url))
         engine = create_engine(parsed.set(drivername=driver_of(parsed.drivername)))
     except (ArgumentError, ValueError):
         raise ConfigurationError(
@@ -56,6 +59,16 @@ def open_database(url: str, *, must_exist: bool = False) -> Engine:
     return engine
 
 
+def from_environment(text: str) -> str:
+    """Return a text, or the environment variable that it names, as in env:SHOP_DATABASE."""
+    name = text.removeprefix("env:")
+    if name == text:
+        return text
+    if not (value := os.environ.get(name)):
+        raise ConfigurationError(f"The environment variable {name} is not set.")
+    return value
+
+
 def reflect(engine: Engine, name: str) -> Table:
     """Read a table's columns from its database."""
     schema, _, table = name.rpartition(".")
@@ -73,11 +86,20 @@ def _attributes(_context: click.Context, _option: Any, texts: tuple[str, ...]) -
     return {name: column for name, _, column in pairs}
 
 
+def columns(names: str | list[str]) -> list[str]:
+    """Read names of columns, as the type of an option; a file has a list of them."""
+    return [name.strip() for name in names.split(",")] if isinstance(names, str) else names
+
+
 table_options = option_group(
-    click.option("--database", required=True, metavar="URL", help="The database of the table."),
+    click.argument("feed", required=False, expose_value=False),
+    config_option,
     click.option(
-        "--table", required=True, metavar="NAME", help="The table; schema.table if needed."
+        "--database",
+        metavar="URL",
+        help="The database of the table; env:NAME takes it from an environment variable.",
     ),
+    click.option("--table", metavar="NAME", help="The table; schema.table if needed."),
     click.option(
         "--position",
         metavar="COL",
@@ -98,12 +120,14 @@ table_options = option_group(
         help="The number of partitions; by default the feed counts those in the table.",
     ),
 )
-"""The options that name a table of events and its order."""
+"""The options that name a table of events and its order, or a feed of the file that has both."""
 
 publish_options = option_group(
     table_options,
     click.option("--data", metavar="COL", help="The column of an event's data, as JSON."),
-    click.option("--columns", metavar="a,b,c", help="The columns that make an event's data."),
+    click.option(
+        "--columns", type=columns, metavar="a,b,c", help="The columns that make an event's data."
+    ),
     click.option("--type", metavar="COL", help="The column of an event's type."),
     click.option("--key", metavar="COL", help="The column of an event's key."),
     click.option("--id", metavar="COL", help="The column of an event's id."),
@@ -147,14 +171,77 @@ publish_options = option_group(
         "so only give one that you trust.",
     ),
     age_option("--keep-tombstones", help="The age at which these are deleted; by default 7d."),
+    click.option(
+        "--cursor-secret",
+        metavar="TEXT",
+        help="The secret of cursors, for feeds that some may read in part; or env:NAME.",
+    ),
 )
 """The options that name a table and describe its feed."""
 
+mount_options = option_group(
+    click.option("--path", default="/events", help="Serve the feed at this path."),
+    click.option("--http-feed", is_flag=True, help="Also answer clients of HTTP Feeds."),
+    click.option("--server-sent-events", is_flag=True, help="Also stream server-sent events."),
+    click.option("--arrow", is_flag=True, help="Send pages as Arrow to clients that prefer Arrow."),
+    click.option(
+        "--compressed", is_flag=True, help="Compress pages for clients that accept zstd or gzip."
+    ),
+)
+"""The options of how a feed is served."""
 
-def open_table(database: str, table: str, **options: Any) -> tuple[Engine, TableFeed]:
+_older_than_option = age_option(
+    "--older-than", help="Select only events older than this, such as 30d or 12h."
+)
+
+trim_options = option_group(
+    _older_than_option,
+    age_option(
+        "--silence",
+        default="7d",
+        help="Wait no longer for a registered consumer that has been silent for this time.",
+    ),
+    click.option(
+        "--rows",
+        type=click.IntRange(1, 100_000),
+        default=ROWS,
+        help="The largest number of events that a transaction deletes.",
+    ),
+)
+"""The options of how a feed is trimmed."""
+
+compact_options = _older_than_option
+"""The option of how a feed is compacted."""
+
+seal_options = option_group(
+    _older_than_option,
+    click.option(
+        "--segment-events",
+        type=click.IntRange(1),
+        default=SEGMENT_EVENTS,
+        help="The largest number of events in a segment.",
+    ),
+    click.option(
+        "--least",
+        type=click.IntRange(1),
+        default=1,
+        help="The smallest number of events to write a segment for.",
+    ),
+)
+"""The options of how a feed is sealed."""
+
+
+def open_table(database: str | None, table: str | None, **options: Any) -> tuple[Engine, TableFeed]:
     """Open a database and make the feed of one of its tables, from `table_options`."""
+    engine, events = _open(database, table)
+    return engine, TableFeed(events, **options)
+
+
+def _open(database: str | None, table: str | None) -> tuple[Engine, Table]:
+    if not database or not table:
+        raise ConfigurationError(f"Name a feed of {CONFIG}, or give --database and --table.")
     engine = open_database(database, must_exist=True)
-    return engine, TableFeed(reflect(engine, table), **options)
+    return engine, reflect(engine, table)
 
 
 def open_feed(*, must_have_mark: bool = False, **given: Any) -> BoundFeed:
@@ -168,8 +255,9 @@ def open_feed(*, must_have_mark: bool = False, **given: Any) -> BoundFeed:
     if given["partitions"] and not given["partition"]:
         raise ConfigurationError("--partitions needs --partition, the column to read it from.")
     archive, compaction = _archive(given), _compaction(given)
-    engine = open_database(given.pop("database"), must_exist=True)
-    events = reflect(engine, given.pop("table"))
+    engine, events = _open(given.pop("database"), given.pop("table"))
+    if given["cursor_secret"]:
+        given["cursor_secret"] = from_environment(given["cursor_secret"])
     data = _data(events, given.pop("data"), given.pop("columns"))
     feed = partial(TableFeed, events, data=data, compaction=compaction, **given)
     retention, progress = Retention(schema=events.schema), Progress(schema=events.schema)
@@ -213,9 +301,9 @@ def _compaction(given: dict[str, Any]) -> Compaction | None:
     return None
 
 
-def _data(events: Table, data: str | None, columns: str | None) -> Any:
+def _data(events: Table, data: str | None, columns: list[str] | None) -> Any:
     if columns:
-        return [name.strip() for name in columns.split(",")]
+        return columns
     if data is None:
         return None
     column = resolve(events, data)

@@ -180,3 +180,17 @@ def test_sync_registers_what_has_landed(sqlite, tmp_path):
             assert invoke("sync", url, *options).exit_code == 0
     (one,) = source.bind(sqlite).registered()
     assert (one.consumer, one.cursor) == ("heard", source.bind(sqlite).cursor_after(10))
+
+
+def test_consumer_of_the_file_is_run_by_its_name(feed, sqlite_url, tmp_path, monkeypatch):
+    """Sync takes a consumer's name in the place of a URL, and its options from the file."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COPY", sqlite_url)
+    (tmp_path / "zeroeventhub.toml").write_text(
+        f'[consumers.copy]\nurl = "{feed}"\ninto = "env:COPY"\ntable = "paid"\n'
+        'event_types = ["paid"]\n'
+    )
+    result = invoke("sync", "copy", "--json")
+    assert result.exit_code == 0, result.stderr
+    landed = {"landed": 10, "set_aside": 0, "table": "paid", "consumer": "copy"}
+    assert json.loads(result.stdout) == landed

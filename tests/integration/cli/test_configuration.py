@@ -1,0 +1,92 @@
+"""Feeds and consumers are described once, in a file that all commands read."""
+
+import json
+
+import pytest
+from harness.command_line import invoke
+from harness.shop import orders
+from harness.statements import count_of
+from harness.trimmed import ten_days
+
+FILE = """\
+[feeds.orders]
+database = "env:SHOP_DATABASE"
+table = "orders"
+data = "data"
+partition = "part"
+partitions = 2
+time = "placed"
+cloudevents = true
+attributes = { subject = "customer" }
+archive = "archive"
+
+[feeds.orders.trim]
+older_than = "4d"
+
+[feeds.orders.seal]
+segment_events = 3
+
+[feeds.other]
+database = "env:OTHER_DATABASE"
+table = "other"
+"""
+
+
+def done(*arguments):
+    """Run a command that must not fail; return what it prints."""
+    result = invoke(*arguments)
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+@pytest.fixture
+def described(sqlite, sqlite_url, tmp_path, monkeypatch):
+    """The engine of a shop of ten days, whose feed the file in the working directory describes."""
+    ten_days(sqlite)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SHOP_DATABASE", sqlite_url)
+    (tmp_path / "zeroeventhub.toml").write_text(FILE)
+    with sqlite.begin() as connection:  # with the table that a feed needs that is trimmed
+        connection.connection.executescript(done("ddl", "orders"))
+    return sqlite
+
+
+def test_commands_take_the_name_of_a_feed(described):
+    """Each command has the options of the file, those of its own table of it as well."""
+    assert done("horizon", "orders").startswith("horizon 10")
+    assert "error" not in done("check", "orders")
+    assert json.loads(done("seal", "orders", "--json"))["segments"] == 4
+    assert done("trim", "orders", "--dry-run").startswith("7 events would go")
+    assert done("trim", "orders", "--yes").endswith("7 events are gone.\n")
+    assert count_of(described, orders) == 3
+    assert "consumer" in invoke("progress", "list", "orders").stderr
+
+
+def test_options_go_before_the_file(described, tmp_path):
+    """An option that is given replaces the key of the file, which may be anywhere."""
+    (tmp_path / "zeroeventhub.toml").rename(tmp_path / "shop.toml")
+    at = ("--config", "shop.toml")
+    assert json.loads(done("seal", *at, "orders", "--segment-events", 5, "--json"))["segments"] == 2
+    assert invoke("check", "orders", *at, "--table", "nothing").exit_code == 2
+    assert "There is no file zeroeventhub.toml" in invoke("check", "orders").stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["check", "order"], "zeroeventhub.toml has no 'order' among its feeds: orders, other."),
+        (["check", "postgresql://u:canary@host/x"], "Name one of the feeds of zeroeventhub.toml."),
+        (["check", "other"], "The environment variable OTHER_DATABASE is not set."),
+        (["check", "orders", "--columns", "id"], "not both"),
+        (["check"], "give --database and --table"),
+        (["serve"], "Feed other: The environment variable OTHER_DATABASE is not set."),
+        (["sync", "orders"], "among its consumers: none."),
+    ],
+)
+@pytest.mark.usefixtures("described")
+def test_name_that_means_nothing_is_refused(arguments, words):
+    """A refusal is a sentence with what there is, and repeats no password."""
+    result = invoke(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert words in result.stderr
+    assert "canary" not in result.stderr

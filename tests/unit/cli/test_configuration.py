@@ -1,0 +1,91 @@
+"""The file of feeds is checked strictly, and its schema is published for editors."""
+
+from pathlib import Path
+
+import jsonschema
+import msgspec
+import pytest
+
+from zeroeventhub.cli.configuration import File, read_toml
+from zeroeventhub.errors import ConfigurationError
+
+PUBLISHED = Path(__file__).parents[3] / "spec" / "configuration.schema.json"
+
+GOOD = """\
+[serve]
+port = 8000
+
+[feeds.orders]
+database = "env:SHOP"
+table = "orders"
+columns = [
+    "id",
+    "data",
+]
+attributes = { subject = "customer" }
+readers.billing.types = ["paid"]
+trim = { older_than = "30d", every = "1h" }
+
+[consumers."copy"]
+url = "https://shop.example/orders"
+into = "env:COPY"
+table = "orders"
+"""
+
+
+def read(folder, text):
+    """Read a text as the file."""
+    file = folder / "zeroeventhub.toml"
+    file.write_text(text)
+    return read_toml(file, File)
+
+
+def test_published_schema_is_that_of_the_options():
+    """The schema for editors is what `zeroeventhub schema` prints, and accepts a good file."""
+    schema = msgspec.json.decode(PUBLISHED.read_bytes())
+    assert schema == msgspec.json.schema(File), (
+        f"run: python -m zeroeventhub schema > {PUBLISHED.relative_to(Path.cwd())}"
+    )
+    assert schema["$defs"]["Feed"]["properties"]["data"]["description"]
+    jsonschema.Draft202012Validator.check_schema(schema)
+
+
+def test_good_file_is_read(tmp_path):
+    """A file is what TOML says, and the published schema accepts it as well."""
+    document = read(tmp_path, GOOD)
+    assert document["feeds"]["orders"]["columns"] == ["id", "data"]
+    jsonschema.validate(document, msgspec.json.decode(PUBLISHED.read_bytes()))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "words"),
+    [
+        ("port = 8000", "port = 80000", "line 2, serve.port", "<= 65535"),
+        ("[serve]", "[server]", "line 1, server", "no such key, but serve"),
+        ("table = ", "tabel = ", "line 6, feeds.orders.tabel", "no such key, but table"),
+        ('table = "orders"\ncol', "col", "line 4, feeds.orders", "required field `table`"),
+        ('    "data",', "    5,", "line 7, feeds.orders.columns", "Expected `str`"),
+        ('"customer"', "5", "line 11, feeds.orders.attributes.subject", "Expected `str`"),
+        ('["paid"]', '"paid"', "line 12, feeds.orders.readers.billing.types", "`array"),
+        ("readers.billing.types", "readers.billing.typ", "line 12, feeds.", "no such key"),
+        ("30d", "a month", "line 13, feeds.orders.trim.older_than", "matching"),
+        ('"copy"', '"a copy"', "line 15, consumers.a copy", "matching"),
+        ("env:COPY", "env:COPY\n", "is not TOML", "line 17"),
+    ],
+)
+def test_mistake_is_named_with_its_line_and_its_key(tmp_path, old, new, place, words):
+    """An error names the file, the line and the key."""
+    assert old in GOOD
+    with pytest.raises(ConfigurationError) as raised:
+        read(tmp_path, GOOD.replace(old, new))
+    assert str(raised.value).startswith(f"{tmp_path / 'zeroeventhub.toml'}")
+    assert place in str(raised.value)
+    assert words in str(raised.value)
+
+
+def test_error_shows_no_value(tmp_path):
+    """A secret at the wrong place is not repeated."""
+    for text in ('table = ["canary"]', "ordering = true\ncursor_secret = ['canary']"):
+        with pytest.raises(ConfigurationError) as raised:
+            read(tmp_path, f"[feeds.orders]\n{text}")
+        assert "canary" not in str(raised.value)
