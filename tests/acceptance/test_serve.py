@@ -1,14 +1,18 @@
 """Serving a table from the command line, as a user does."""
 
 import json
+import os
 import re
 import signal
 import subprocess
+import sys
 
 import httpx
 import pytest
 from harness.command_line import PATIENCE, started
+from harness.readers import get
 from harness.shop import fill
+from harness.waiting import until
 
 
 @pytest.fixture
@@ -51,3 +55,44 @@ def test_serve_announces_a_curl_line_that_works(shop):
         }
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=PATIENCE) in {0, -signal.SIGTERM}
+
+
+MODULE = """\
+from sqlalchemy import create_engine
+from zeroeventhub import TableFeed
+
+from harness.shop import orders
+
+feeds = {{"orders": TableFeed(orders, data="data").bind(create_engine({shop!r}))}}
+"""
+
+
+def workers(process):
+    """The processes that answer requests, beside the one that keeps track of resources."""
+    children = subprocess.run(
+        ["pgrep", "--parent", str(process.pid), "--full", "spawn_main"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return {int(line) for line in children.stdout.split()}
+
+
+@pytest.mark.slow
+def test_workers_share_the_requests_of_feeds_that_python_makes(sqlite, sqlite_url, tmp_path):
+    """Workers serve a mapping of feeds; one that is killed is replaced, and SIGTERM ends all."""
+    fill(sqlite, 10)
+    (tmp_path / "shop.py").write_text(MODULE.format(shop=sqlite_url))
+    environment = {"PYTHONPATH": os.pathsep.join([*sys.path, str(tmp_path)])}
+    with started("serve", "shop:feeds", "--port", 0, "--workers", 2, **environment) as process:
+        url = re.fullmatch(r"Feed: (\S+/orders)\n", process.stdout.readline())[1]
+        until(lambda: len(workers(process)) == 2, "both workers run", PATIENCE)
+        first, second = workers(process)
+        assert len(get(url).text.splitlines()) == 11
+        os.kill(first, signal.SIGKILL)
+        assert get(url).status_code == 200
+        until(lambda: workers(process) - {first, second}, "another worker runs", PATIENCE)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=PATIENCE) in {0, -signal.SIGTERM}, process.stderr.read()
+    with pytest.raises(httpx.ConnectError):
+        get(url)

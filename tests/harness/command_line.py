@@ -104,10 +104,16 @@ def logged(command: list[object], log: Path, **environment: str) -> Iterator[Ser
 
 
 @contextmanager
-def started(*arguments: object, program: list[str] = PROGRAM) -> Iterator[subprocess.Popen[str]]:
+def started(
+    *arguments: object, program: list[str] = PROGRAM, **environment: str
+) -> Iterator[subprocess.Popen[str]]:
     """Start a command in a process of its own; it is killed in the end."""
     process = subprocess.Popen(
-        [*program, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*program, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | environment,
     )
     try:
         yield process

@@ -1,6 +1,5 @@
 """The commands, and how an error ends one: with a sentence and an exit code."""
 
-import logging
 from importlib.metadata import version
 from typing import Any
 
@@ -13,8 +12,10 @@ from zeroeventhub.cli.consume import discover, sync, tail
 from zeroeventhub.cli.cursors import cursors, lag
 from zeroeventhub.cli.dead_letters import dead_letters
 from zeroeventhub.cli.maintenance import check, compact, ddl, erase, horizon, progress, seal, trim
+from zeroeventhub.cli.output import write_log
 from zeroeventhub.cli.relay import relay
 from zeroeventhub.cli.serve import serve
+from zeroeventhub.cli.tokens import token
 from zeroeventhub.errors import (
     ConfigurationError,
     FeedError,
@@ -74,12 +75,11 @@ def commands(*, verbose: bool) -> None:
 
     Exit codes: 0 done, 1 failed, 2 the command or its options cannot work.
     """
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    logging.getLogger("zeroeventhub").setLevel(logging.INFO if verbose else logging.WARNING)
+    write_log(verbose=verbose)
 
 
 for command in (
     *(check, compact, conformance, cursors, ddl, dead_letters, discover, erase),
-    *(horizon, lag, progress, relay, schema, seal, serve, sync, tail, trim),
+    *(horizon, lag, progress, relay, schema, seal, serve, sync, tail, token, trim),
 ):
     commands.add_command(command)

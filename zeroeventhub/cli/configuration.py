@@ -46,6 +46,11 @@ def _command(*groups: _Group) -> click.Command:
     return click.command()(option_group(*groups)(lambda **_: None))
 
 
+def keys(*groups: _Group) -> list[str]:
+    """Return the names of options, which are their keys in the file."""
+    return [str(option.name) for option in _command(*groups).params if option.expose_value]
+
+
 def values(*groups: _Group, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return what options are if a table of the file gives them."""
     return _command(*groups).make_context("", [], default_map=defaults(given)).params

@@ -108,6 +108,20 @@ server_options = option_group(
     click.option("--metrics", metavar="PATH", help="Serve metrics for Prometheus at this path."),
     click.option("--host", default="127.0.0.1", help="The address to listen on."),
     port_option,
+    click.option(
+        "--token-file",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="Let in only readers with a token of this file, which has lines of `token new`.",
+    ),
+    click.option(
+        "--public", is_flag=True, help="Listen to other machines though the feeds need no token."
+    ),
+    click.option(
+        "--workers",
+        type=click.IntRange(1),
+        default=1,
+        help="The number of processes that answer requests.",
+    ),
 )
 """The options of a server."""
 

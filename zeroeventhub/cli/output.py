@@ -1,6 +1,7 @@
 """What commands print: results, questions and progress."""
 
 import json
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -21,6 +22,13 @@ from rich.progress import (
 )
 
 from zeroeventhub.cli.options import as_json as as_json_option
+
+
+def write_log(*, verbose: bool) -> None:
+    """Write the log of this package to stderr: warnings, and with `verbose` other events."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logging.getLogger("zeroeventhub").setLevel(logging.INFO if verbose else logging.WARNING)
+
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 

@@ -1,24 +1,39 @@
-"""Serve tables over HTTP."""
+"""Serve feeds over HTTP."""
 
+import json
+import os
 import socket
-from collections.abc import Callable
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from ipaddress import ip_address
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import uvicorn
 from click.core import ParameterSource
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
+from uvicorn.importer import ImportFromStringError, import_from_string
 
-from zeroeventhub.cli.configuration import described, entry, values
-from zeroeventhub.cli.options import server_options
+from zeroeventhub.cli.configuration import described, entry, keys, values
+from zeroeventhub.cli.options import CONFIG, server_options
+from zeroeventhub.cli.output import write_log
 from zeroeventhub.cli.table_options import mount_options, open_feed, publish_options
-from zeroeventhub.errors import ConfigurationError, FeedFailure, Unavailable, require
+from zeroeventhub.cli.tokens import authorization, read_tokens
+from zeroeventhub.cli.upkeep import Task, upkeep
+from zeroeventhub.errors import ConfigurationError, FeedFailure, Unauthorized, Unavailable, require
 from zeroeventhub.protocol import FIRST
 from zeroeventhub.publisher.bound_feed import BoundFeed
-from zeroeventhub.server import feed_routes
+from zeroeventhub.server import FeedAuthorization, bearer_tokens, feed_routes
 
 if TYPE_CHECKING:
     from zeroeventhub.telemetry import PrometheusPublisher
@@ -29,45 +44,64 @@ GRACE = 10
 STALLED = 30
 """Seconds after which the kernel drops a connection whose reader takes nothing."""
 
+_UVICORN: dict[str, Any] = {
+    "log_level": "warning",
+    "access_log": False,
+    "timeout_graceful_shutdown": GRACE,
+}
 
-def run_web(
-    application: Starlette, host: str, port: int, announce: Callable[[str], None] = lambda _: None
-) -> None:
-    """Serve an application until SIGTERM or SIGINT; call `announce` with its URL."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listening = socket.create_server((host, port), family=family)
-    except OSError as error:
-        raise ConfigurationError(
-            f"Cannot listen on {host} port {port}: {error.strerror}. "
-            "Choose another --host or --port."
-        ) from None
-    with listening:
-        # Connections inherit it. Without it the end of every page waits 40 ms for an ACK:
-        # asyncio only recognises sockets as TCP that were made with the protocol's number.
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
-            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED * 1000)
-        shown = f"[{host}]" if ":" in host else host
-        announce(f"http://{shown}:{listening.getsockname()[1]}")
-        config = uvicorn.Config(
-            application, log_level="warning", access_log=False, timeout_graceful_shutdown=GRACE
-        )
-        uvicorn.Server(config).run(sockets=[listening])
+_WORKER = "ZEROEVENTHUB_WORKER"
+"""The variable by which a worker learns the command line of its server."""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What the command line asks for.
+
+    Attributes:
+        arguments: the command line.
+        file: the file that describes feeds.
+        feeds: the feeds to serve of the file, by name; None for one that the options describe.
+        place: the module and the name in it of feeds that Python makes; None for the others.
+    """
+
+    arguments: list[str]
+    file: str
+    feeds: dict[str, Any] | None = None
+    place: str | None = None
+
+    @property
+    def upkeep(self) -> list[Task]:
+        """Return the upkeep of the feeds that the file asks for, those of a feed in their order."""
+        return [
+            Task(name, feed, self.file, table["every"])
+            for feed, entries in (self.feeds or {}).items()
+            for name in ("seal", "trim", "compact")
+            if "every" in (table := entries.get(name, {}))
+        ]
 
 
 class ServeCommand(click.Command):
-    """A command that serves feeds of the file, unless its options describe one."""
+    """A command that serves feeds of the file, unless it is asked for others."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Look the feeds up first: FEED, or all of them."""
+        """Look the feeds up first."""
         words = self.make_parser(ctx).parse_args([*args])[0]
         name, file = words.get("feed"), words.get("config")
-        if isinstance(name, str):
-            ctx.obj = {name: entry("feeds", name, file)}
+        asked = partial(_Asked, [*args], file or CONFIG)
+        if isinstance(name, str) and ":" in name:
+            if not words.keys().isdisjoint(keys(publish_options)):
+                raise ConfigurationError(f"{name} describes its feeds: leave out those options.")
+            ctx.obj = asked(place=name)
+        elif isinstance(name, str):
+            ctx.obj = asked(feeds={name: entry("feeds", name, file)})
         elif words.keys().isdisjoint({"database", "table"}):
-            ctx.obj = described("feeds", file)
-        if ctx.obj is not None:
+            ctx.obj = asked(feeds=described("feeds", file))
+            if not ctx.obj.feeds:
+                raise ConfigurationError(f"{file or CONFIG} describes no feeds.")
+        else:
+            ctx.obj = asked()
+        if ctx.obj.feeds is not None or file:
             ctx.default_map = described("serve", file)
         return super().parse_args(ctx, args)
 
@@ -78,26 +112,129 @@ class ServeCommand(click.Command):
 @server_options
 @click.pass_context
 def serve(
-    context: click.Context, /, *, metrics: str | None, host: str, port: int, **options: Any
+    context: click.Context,
+    /,
+    *,
+    metrics: str | None,
+    host: str,
+    port: int,
+    token_file: Path | None,
+    public: bool,
+    workers: int,
+    **_: Any,
 ) -> None:
     """Publish tables as feeds: those of the file, or the one that FEED or the options describe.
 
-    Without --data and --columns, all columns of a row are the data of its event.
+    Without --data and --columns, all columns of a row are the data of its event. FEED may also be
+    MODULE:NAME, where NAME is a mapping of feeds by name, or an application, that Python makes.
     """
-    feeds, routes = _mounted(_described(context, options), metrics)
+    if not (token_file or public or _is_loopback(host)):
+        raise ConfigurationError(
+            f"Whoever reaches {host} could read everything: give --token-file, or --public if that "
+            "is meant."
+        )
+    if metrics and workers > 1:
+        raise ConfigurationError("Each worker would show its own --metrics: have only one worker.")
+    application, feeds = _site(context)
+    with _listen(host, port) as listening, upkeep(context.obj.upkeep):
+        shown = f"[{host}]" if ":" in host else host
+        address = f"http://{shown}:{listening.getsockname()[1]}"
+        for path, feed in feeds.items() or [("", None)]:
+            _announce(f"{address}{path}".rstrip("/"), feed, has_tokens=token_file is not None)
+        if workers == 1:
+            uvicorn.Server(uvicorn.Config(application, **_UVICORN)).run(sockets=[listening])
+            return
+        is_verbose = context.find_root().params.get("verbose", False)
+        os.environ[_WORKER] = json.dumps([is_verbose, context.obj.arguments])
+        context.close()  # of connections: each worker opens its own
+        uvicorn.run(
+            f"{__name__}:worker", factory=True, workers=workers, fd=listening.fileno(), **_UVICORN
+        )
 
-    def announce(address: str) -> None:
-        for path, feed in feeds.items():
-            url, info = f"{address}{path}".rstrip("/"), feed.info()
-            query = f"token={info.token}&partition={info.partitions[0].id}&cursor={FIRST}"
-            click.echo(f"Feed: {url}\nTry:  curl '{url}/events?{query}&pagesizehint=3'")
 
-    run_web(Starlette(routes=routes), host, port, announce)
+def worker() -> ASGIApp:
+    """Make the application of a worker, by the command line of its server."""
+    is_verbose, arguments = json.loads(os.environ[_WORKER])
+    write_log(verbose=is_verbose)
+    return _site(serve.make_context("serve", arguments))[0]
 
 
-def _described(context: click.Context, options: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise ConfigurationError(
+            f"Cannot listen on {host} port {port}: {error.strerror}. "
+            "Choose another --host or --port."
+        ) from None
+    # Connections inherit it. Without it the end of every page waits 40 ms for an ACK:
+    # asyncio only recognises sockets as TCP that were made with the protocol's number.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED * 1000)
+    return listening
+
+
+def _announce(url: str, feed: Any, *, has_tokens: bool) -> None:
+    click.echo(f"Feed: {url}")
+    if isinstance(feed, BoundFeed):
+        info = feed.info()
+        query = f"token={info.token}&partition={info.partitions[0].id}&cursor={FIRST}"
+        header = " -H 'Authorization: Bearer TOKEN'" if has_tokens else ""
+        click.echo(f"Try:  curl '{url}/events?{query}&pagesizehint=3'{header}")
+
+
+def _site(context: click.Context) -> tuple[ASGIApp, dict[str, Any]]:
+    """Return the application, and its feeds by their paths."""
+    asked: _Asked = context.obj
+    metrics, token_file = context.params["metrics"], context.params["token_file"]
+    tokens = None if token_file is None else read_tokens(token_file)
+    made = None if asked.place is None else _imported(asked.place)
+    if made is not None and not isinstance(made, Mapping):
+        if metrics or any(_choices(context.params).values()):
+            raise ConfigurationError(
+                f"{asked.place} is an application, which chooses itself how it serves feeds."
+            )
+        return made if tokens is None else FeedAuthorization(made, bearer_tokens(tokens)), {}
+    observer, routes = (None, []) if metrics is None else _metrics(metrics, tokens)
+    feeds: dict[str, Any] = {}
+    for name, options in _described(context, made).items():
+        with _blaming(name if asked.feeds else None):
+            path = _path("--path", options["path"])
+            if path in feeds:
+                raise ConfigurationError(f"Another feed has the path {path} already.")
+            feed = feeds[path] = _open(options) if made is None else made[name]
+            readers = (asked.feeds or {}).get(name, {}).get("readers")
+            routes += feed_routes(
+                path,
+                feed,
+                name=name,
+                authorize=authorization(tokens, readers),
+                observer=observer,
+                # Without tokens a feed needs no credentials, so shared caches may store its pages.
+                shared_cache=tokens is None,
+                **_choices(options),
+            )
+            if observer is not None and isinstance(feed, BoundFeed):
+                observer.observe_horizon(feed, name)
+    return Starlette(routes=routes), feeds
+
+
+def _described(context: click.Context, made: Collection[str] | None) -> dict[str, dict[str, Any]]:
     """Return the options of each feed by its name; options that are given are of all feeds."""
-    if context.obj is None:
+    groups = (publish_options, mount_options)
+    options = {name: context.params[name] for name in keys(*groups)}
+    if made is not None:
+        return {name: {**options, "path": name} for name in made}
+    if context.obj.feeds is None:
         return {"feed": options}
     given = {
         name: value
@@ -105,32 +242,50 @@ def _described(context: click.Context, options: dict[str, Any]) -> dict[str, dic
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }
     return {
-        name: values(publish_options, mount_options, given={"path": f"/{name}", **feed}) | given
-        for name, feed in context.obj.items()
+        name: values(*groups, given={"path": name, **feed}) | given
+        for name, feed in context.obj.feeds.items()
     }
 
 
-def _mounted(
-    described: dict[str, dict[str, Any]], metrics: str | None
-) -> tuple[dict[str, BoundFeed], list[Route]]:
-    """Open feeds; return them by their paths, and the routes of all."""
-    observer, routes = (None, []) if metrics is None else _metrics(metrics)
-    feeds: dict[str, BoundFeed] = {}
-    for name, options in described.items():
-        mount = {key: options.pop(key) for key in values(mount_options, given={})}
-        path = _path("--path", mount.pop("path"))
-        if path in feeds:
-            raise ConfigurationError(f"Two feeds have the path {path}: each needs its own.")
-        try:
-            feed = feeds[path] = open_feed(**options)
-            _try(feed)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"Feed {name}: {error}") from error
-        if observer is not None:
-            observer.observe_horizon(feed, name)
-        # The feed needs no credentials, so shared caches may store its pages.
-        routes += feed_routes(path, feed, name=name, observer=observer, shared_cache=True, **mount)
-    return feeds, routes
+def _choices(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of how a feed is served, without its path."""
+    return {name: options[name] for name in keys(mount_options) if name != "path"}
+
+
+@contextmanager
+def _blaming(feed: str | None) -> Iterator[None]:
+    """Name the feed of the file in an error."""
+    try:
+        yield
+    except ConfigurationError as error:
+        if feed is None:
+            raise
+        raise ConfigurationError(f"Feed {feed}: {error}") from error
+
+
+def _open(options: Mapping[str, Any]) -> BoundFeed:
+    """Open a feed and read one event, so that the operator sees an error before consumers do."""
+    feed = open_feed(**{name: options[name] for name in keys(publish_options)})
+    try:
+        feed.read(0, FIRST, 1)
+    except FeedFailure as error:
+        reason = getattr(error.__cause__, "orig", None)
+        raise ConfigurationError(f"{error} {reason or ''}".strip()) from error
+    except Unavailable:
+        pass  # The feed waits for an open writer.
+    return feed
+
+
+def _imported(place: str) -> Any:
+    """Return what a module has by a name."""
+    sys.path.insert(0, "")  # a script of its own begins with the folder of the script
+    try:
+        made = import_from_string(place)
+    except ImportFromStringError as error:
+        raise ConfigurationError(str(error)) from None
+    if not isinstance(made, Mapping) and not callable(made):
+        raise ConfigurationError(f"{place} is neither a mapping of feeds nor an application.")
+    return made
 
 
 def _path(option: str, path: str) -> str:
@@ -139,28 +294,26 @@ def _path(option: str, path: str) -> str:
     return f"/{path.strip('/')}"
 
 
-def _try(feed: BoundFeed) -> None:
-    """Read one event, so that the operator sees an error before the first consumer does."""
-    try:
-        feed.read(0, FIRST, 1)
-    except FeedFailure as error:
-        reason = getattr(error.__cause__, "orig", None)
-        raise ConfigurationError(f"{error} {reason or ''}".strip()) from error
-    except Unavailable:
-        return  # The feed waits for an open writer.
-
-
-def _metrics(path: str) -> "tuple[PrometheusPublisher, list[Route]]":
-    """Return what measures feeds for Prometheus, and the route that shows it."""
+def _metrics(
+    path: str, tokens: Mapping[str, str] | None
+) -> "tuple[PrometheusPublisher, list[Route]]":
+    """Return what measures feeds for Prometheus, and the route that shows it to readers."""
     require("prometheus_client", extra="prometheus", user="--metrics")
     from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest  # noqa: PLC0415 - of another extra
 
     from zeroeventhub.telemetry import PrometheusPublisher  # noqa: PLC0415 - of another extra
 
     registry = CollectorRegistry()
+    authorize = None if tokens is None else bearer_tokens(tokens)
 
-    # Not a coroutine, so that Starlette reads the horizons in a thread.
-    def show(_: Request) -> Response:
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+    async def show(request: Request) -> Response:
+        if authorize is not None:
+            try:
+                await authorize(request)
+            except Unauthorized as error:
+                challenge = {"WWW-Authenticate": error.challenge}
+                raise HTTPException(error.status, error.message, challenge) from None
+        text = await run_in_threadpool(generate_latest, registry)  # it reads the horizons
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     return PrometheusPublisher(registry), [Route(_path("--metrics", path), show)]

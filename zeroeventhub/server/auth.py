@@ -4,11 +4,9 @@ import math
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import partial
-from hashlib import blake2b
+from hashlib import sha256
 from hmac import compare_digest
 from inspect import isawaitable, iscoroutinefunction
-from secrets import token_bytes
 from time import monotonic
 from typing import Literal, NoReturn, TypeAlias, cast
 
@@ -208,8 +206,12 @@ _SHORTEST_TOKEN = 16
 
 _TOKEN_FORM = re.compile(rf"[A-Za-z0-9._~+/-]{{{_SHORTEST_TOKEN},}}=*", re.ASCII)
 
+_HASH_FORM = re.compile(r"sha256:([0-9a-f]{64})", re.ASCII)
 
-def bearer_tokens(tokens: Mapping[str, str | Principal]) -> Authorize:
+
+def bearer_tokens(
+    tokens: Mapping[str, str | Principal],
+) -> Callable[[Request], Awaitable[Principal]]:
     """Return a hook for `authorize` that accepts bearer tokens (RFC 6750).
 
     Use random tokens, such as those of `secrets.token_urlsafe()`, and keep them out of the source.
@@ -217,29 +219,32 @@ def bearer_tokens(tokens: Mapping[str, str | Principal]) -> Authorize:
     only digests of the tokens.
 
     Args:
-        tokens: by token, the name of a reader that may see everything, or a Principal.
+        tokens: by token, the name of a reader that may see everything, or a Principal. A token may
+            be given as its SHA-256, as in "sha256:9f86…", so that it is stored nowhere.
 
     Raises:
         ConfigurationError: a token is too short, or has characters that are not allowed.
     """
-    digest = partial(blake2b, key=token_bytes(32))
     known: list[tuple[bytes, Principal]] = []
     for token, reader in tokens.items():
+        principal = reader if isinstance(reader, Principal) else Principal(name=reader)
+        if isinstance(cast("object", token), str) and (hashed := _HASH_FORM.fullmatch(token)):
+            known.append((bytes.fromhex(hashed[1]), principal))
+            continue
         if not isinstance(cast("object", token), str) or not _TOKEN_FORM.fullmatch(token):
             # The token is not repeated: it may be a real one followed by a blank.
             raise ConfigurationError(
                 f"A bearer token has at least {_SHORTEST_TOKEN} letters, digits and characters of "
                 "._~+/-, and may end with =: use secrets.token_urlsafe()."
             )
-        principal = reader if isinstance(reader, Principal) else Principal(name=reader)
-        known.append((digest(token.encode()).digest(), principal))
+        known.append((sha256(token.encode()).digest(), principal))
 
     async def authorize(request: Request) -> Principal:
         shown = request.headers.getlist("authorization")
         scheme, _, token = shown[0].partition(" ") if len(shown) == 1 else ("", "", "")
         if scheme.lower() != "bearer":
             raise Unauthorized("Show one bearer token, in one header Authorization.")
-        found, shown_digest = None, digest(token.strip(" ").encode()).digest()
+        found, shown_digest = None, sha256(token.strip(" ").encode()).digest()
         for known_digest, principal in known:  # no early exit: its time would show which matched
             if compare_digest(known_digest, shown_digest):
                 found = principal

@@ -1,0 +1,85 @@
+"""Upkeep beside the server: what the file asks for is done from time to time."""
+
+import signal
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+from harness.command_line import PATIENCE, invoke, started
+from harness.shop import orders, write
+from harness.statements import count_of
+from harness.trimmed import numbers, ten_days
+from harness.waiting import until
+
+from zeroeventhub import TableFeed
+from zeroeventhub.archive import Archive
+from zeroeventhub.cli.serve import serve
+from zeroeventhub.cli.upkeep import Task, upkeep
+from zeroeventhub.publisher.retention import Retention
+
+FILE = """\
+[serve]
+port = 0
+
+[feeds.orders]
+database = "env:SHOP"
+table = "orders"
+data = "data"
+time = "placed"
+archive = "archive"
+seal = { every = "1s" }
+trim = { every = "1s", older_than = "4d" }
+"""
+
+
+@pytest.fixture
+def shop(sqlite, sqlite_url, tmp_path, monkeypatch):
+    """The engine of ten orders, one a day, whose upkeep the file of the working directory wants."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SHOP", sqlite_url)
+    (tmp_path / "zeroeventhub.toml").write_text(FILE)
+    ten_days(sqlite)
+    with closing(sqlite3.connect(tmp_path / "test.db")) as connection:
+        connection.executescript(invoke("ddl", "orders").stdout)
+    return sqlite
+
+
+def feed(engine, archive):
+    """Return the feed of the file."""
+    source = TableFeed(orders, data="data", time="placed", retention=Retention(), archive=archive)
+    return source.bind(engine)
+
+
+def end(process):
+    """Tell a server to end; return what it has said."""
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode in {0, -signal.SIGTERM}
+    return errors
+
+
+@pytest.mark.slow
+def test_upkeep_is_done_at_once_and_what_fails_is_logged(shop, tmp_path, caplog):
+    """What the file asks for is done in its order, and what fails is a line of the log."""
+    tasks = serve.make_context("serve", []).obj.upkeep
+    assert [(task.command, task.seconds) for task in tasks] == [("seal", 1), ("trim", 1)]
+    missing = Task("compact", "nothing", "zeroeventhub.toml", "1h")
+    with upkeep([missing, *(replace(task, every="1h") for task in tasks)]):
+        until(lambda: count_of(shop, orders) == 3, "old events are gone", PATIENCE)
+    assert len(numbers(feed(shop, Archive(tmp_path / "archive")))) == 10
+    assert "compact nothing failed: Error: zeroeventhub.toml has no 'nothing'" in caplog.text
+
+
+@pytest.mark.test_all
+def test_servers_need_no_lock(shop, tmp_path):
+    """Two servers do the upkeep of one feed: every event is sealed once, and old ones are gone."""
+    archive = Archive(tmp_path / "archive")
+    with started("serve") as one, started("-v", "serve") as other:
+        until(lambda: count_of(shop, orders) == 3, "old events are gone", PATIENCE)
+        write(shop, 5, first=11)
+        until(lambda: archive.look().sealed >= 15, "new events are sealed", PATIENCE)
+        end(one)
+        assert "trim orders: " in end(other)
+    assert numbers(feed(shop, archive)) == [*range(10, 0, -1), *range(11, 16)]
+    assert sum(segment.events for segment in archive.look().segments) == 15

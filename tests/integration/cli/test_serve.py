@@ -1,0 +1,155 @@
+"""What `zeroeventhub serve` serves, and what it refuses before it listens."""
+
+import json
+from hashlib import sha256
+
+import httpx
+import pytest
+from harness.command_line import invoke
+from harness.readers import get
+from harness.shop import fill, write
+from harness.statements import execute
+from harness.web import serving
+
+from zeroeventhub.cli.serve import worker
+
+FEED = "database = 'env:SHOP'\ntable = 'orders'\n"
+MODULE = """\
+from starlette.applications import Starlette
+
+from zeroeventhub import FeedInfo, Page, feed_routes
+
+
+class Numbers:
+    def info(self):
+        return FeedInfo.of(1)
+
+    def read(self, partition, cursor, limit):
+        return Page([], "0")
+
+
+feeds = {"numbers": Numbers()}
+app = Starlette(routes=feed_routes("/mine", Numbers()))
+number = 5
+"""
+BILLING, AUDIT, OLD = ("b" * 43, "a" * 43, "o" * 43)
+
+
+def hashed(token):
+    """The hash of a token."""
+    return f"sha256:{sha256(token.encode()).hexdigest()}"
+
+
+def bearer(token):
+    """The headers of who has a token."""
+    return {} if token is None else {"Authorization": f"Bearer {token}"}
+
+
+@pytest.fixture
+def here(sqlite, sqlite_url, tmp_path, monkeypatch):
+    """A working directory with a module, and the variable of a shop's database."""
+    fill(sqlite, 2)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SHOP", sqlite_url)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "numbers_of_mine.py").write_text(MODULE)
+    (tmp_path / "tokens.toml").write_text(
+        f"billing = ['{hashed(BILLING)}']\naudit = ['{hashed(AUDIT)}']\n"
+    )
+    return tmp_path
+
+
+@pytest.fixture
+def served(here, monkeypatch):
+    """A function that serves what a command line asks for, as one of its workers does."""
+
+    def served(*arguments):
+        monkeypatch.setenv("ZEROEVENTHUB_WORKER", json.dumps([False, arguments]))
+        return serving(worker())
+
+    return served
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "words"),
+    [
+        (f"[feeds.a]\n{FEED}path = '/x'\n[feeds.b]\n{FEED}path = 'x/'\n", [], "Feed b: Another"),
+        (f"[feeds.a]\n{FEED}path = '/{{x}}'\n", [], "Feed a: --path may not have parameters"),
+        (f"[feeds.a]\n{FEED}key = 'nothing'\n", ["a"], "Feed a: Table 'orders' has no column"),
+        (f"[feeds.a]\n{FEED}readers = {{}}\n", [], "Feed a: Only its readers may read it"),
+        (f"[serve]\nworkers = 2\nmetrics = '/m'\n[feeds.a]\n{FEED}", [], "only one worker"),
+        (f"[serve]\nhost = '0.0.0.0'\n[feeds.a]\n{FEED}", [], "--public"),
+        ("", [], "zeroeventhub.toml describes no feeds."),
+        ("", ["numbers_of_mine:nothing"], "not found in module"),
+        ("", ["nothing_of_mine:feeds"], "Could not import module"),
+        ("", ["numbers_of_mine:number"], "is neither a mapping of feeds nor an application"),
+        ("", ["numbers_of_mine:feeds", "--table", "x"], "leave out those options"),
+        ("", ["numbers_of_mine:app", "--arrow"], "chooses itself"),
+        ("", ["numbers_of_mine:feeds", "--server-sent-events"], "needs a feed that has head()"),
+    ],
+)
+def test_server_that_cannot_serve_is_refused(here, text, arguments, words):
+    """A refusal is a sentence before anything listens; it names the feed of the file."""
+    (here / "zeroeventhub.toml").write_text(text)
+    result = invoke("serve", *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert words in result.stderr
+
+
+def test_readers_see_what_the_file_lets_them_see(here, sqlite, served):
+    """Each token reads its part, no page is for shared caches, and metrics need a token too."""
+    write(sqlite, 98, first=2)
+    execute(sqlite, "UPDATE orders SET kind = 'paid' WHERE id % 10 = 0")
+    feed = f"{FEED}data = 'data'\ntype = 'kind'\n"
+    (here / "zeroeventhub.toml").write_text(
+        f"[serve]\ntoken_file = 'tokens.toml'\nmetrics = '/metrics'\n"
+        f"[feeds.orders]\n{feed}readers = {{ billing = {{ types = ['paid'] }} }}\n"
+        f"[feeds.all]\n{feed}path = 'shop/all'\n"
+    )
+    expected = {
+        ("/orders", BILLING): (200, 10),
+        ("/orders", AUDIT): (403, None),
+        ("/orders", OLD): (401, None),
+        ("/shop/all", AUDIT): (200, 100),
+        ("/shop/all", None): (401, None),
+    }
+    with served() as url:
+        for (path, token), (status, events) in expected.items():
+            answer = get(url + path, pagesizehint=1000, headers=bearer(token))
+            assert answer.status_code == status
+            assert events is None or len(answer.text.splitlines()) == events + 1
+            assert "public" not in answer.headers.get("cache-control", "")
+        assert httpx.get(f"{url}/metrics").headers["www-authenticate"] == "Bearer"
+        counted = 'events_total{feed="all",route="events"} 100.0'
+        assert counted in httpx.get(f"{url}/metrics", headers=bearer(AUDIT)).text
+
+
+@pytest.mark.parametrize(("place", "path"), [("feeds", "/numbers"), ("app", "/mine")])
+def test_feeds_that_python_makes_are_served(served, place, path):
+    """A mapping of feeds and an application are served, and behind tokens if there are any."""
+    with served(f"numbers_of_mine:{place}") as url:
+        assert get(url + path).status_code == 200
+    with served(f"numbers_of_mine:{place}", "--token-file", "tokens.toml") as url:
+        assert get(url + path).status_code == 401
+        assert get(url + path, headers=bearer(AUDIT)).status_code == 200
+
+
+def test_options_are_of_all_feeds_of_the_file(here, served):
+    """An option that is given beside the file holds for each feed."""
+    feeds = "".join(f"[feeds.{name}]\n{FEED}" for name in ("one", "two"))
+    (here / "zeroeventhub.toml").write_text(feeds)
+    with served("--columns", "id") as url:
+        for name in ("one", "two"):
+            assert get(f"{url}/{name}").text.startswith('{"data":{"id":1}}\n')
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "shop.example"])
+def test_other_machines_need_a_token(here, sqlite_url, host):
+    """A server listens to other machines only with tokens, or where it is told that it may."""
+    table = ("serve", "--database", sqlite_url, "--table", "orders", "--host", host)
+    refused = invoke(*table)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "give --token-file, or --public" in refused.stderr
+    if host == "192.0.2.1":
+        for allowed in (["--public"], ["--token-file", here / "tokens.toml"]):
+            assert "Cannot listen on 192.0.2.1" in invoke(*table, *allowed).stderr

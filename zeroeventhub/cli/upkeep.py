@@ -1,0 +1,95 @@
+"""The upkeep of feeds beside their server: commands that are run from time to time."""
+
+import logging
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from zeroeventhub.cli.options import age
+
+_log = logging.getLogger(__name__)
+
+_TICK = 0.5
+"""Seconds between two looks at whether the server has ended."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A command of upkeep.
+
+    Attributes:
+        command: seal, trim or compact.
+        feed: the name of the feed.
+        file: the file that describes it.
+        every: the interval, such as 1h.
+    """
+
+    command: str
+    feed: str
+    file: str
+    every: str
+
+    @property
+    def seconds(self) -> float:
+        """Return the interval in seconds."""
+        return age(self.every).total_seconds()
+
+    def run(self, stopping: threading.Event) -> None:
+        """Run the command to its end, or until the server ends: it may stop at any step."""
+        words = [self.command, self.feed, "--config", self.file]
+        if self.command != "seal":
+            words.append("--yes")
+        with subprocess.Popen(  # noqa: S603 - our own commands
+            [sys.executable, "-m", "zeroeventhub", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            while True:
+                try:
+                    output, errors = process.communicate(timeout=_TICK)
+                    break
+                except subprocess.TimeoutExpired:
+                    if stopping.is_set():
+                        process.terminate()
+        if process.returncode == 0:
+            _log.info("%s %s: %s", self.command, self.feed, output.strip())
+        elif not stopping.is_set():
+            _log.warning("%s %s failed: %s", self.command, self.feed, errors.strip())
+
+
+@contextmanager
+def upkeep(tasks: Sequence[Task]) -> Iterator[None]:
+    """Run each task now and at its interval, one after the other, while the server serves.
+
+    In processes of their own, so that they do not slow down answers. Several servers of the same
+    feeds need no lock: these commands share their work in the database and the archive.
+    """
+    if not tasks:
+        yield
+        return
+    stopping = threading.Event()
+
+    def run() -> None:
+        due = dict.fromkeys(tasks, time.monotonic())
+        while not stopping.wait(max(0.0, min(due.values()) - time.monotonic())):
+            task = min(due, key=lambda each: due[each])
+            task.run(stopping)
+            due[task] = time.monotonic() + task.seconds
+
+    # uvicorn raises the signal again that ended it, which would kill this process on the spot.
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    thread = threading.Thread(target=run, name="upkeep")
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join()
+        signal.signal(signal.SIGTERM, before)
