@@ -11,6 +11,7 @@ from zeroeventhub.cli.conformance import conformance
 from zeroeventhub.cli.consume import discover, sync, tail
 from zeroeventhub.cli.cursors import cursors, lag
 from zeroeventhub.cli.dead_letters import dead_letters
+from zeroeventhub.cli.init import init
 from zeroeventhub.cli.maintenance import check, compact, ddl, erase, horizon, progress, seal, trim
 from zeroeventhub.cli.output import write_log
 from zeroeventhub.cli.relay import relay
@@ -80,6 +81,6 @@ def commands(*, verbose: bool) -> None:
 
 for command in (
     *(check, compact, conformance, cursors, ddl, dead_letters, discover, erase),
-    *(horizon, lag, progress, relay, schema, seal, serve, sync, tail, token, trim),
+    *(horizon, init, lag, progress, relay, schema, seal, serve, sync, tail, token, trim),
 ):
     commands.add_command(command)

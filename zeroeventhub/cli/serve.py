@@ -211,13 +211,14 @@ def _site(context: click.Context) -> tuple[ASGIApp, dict[str, Any]]:
             path = _path("--path", options["path"])
             if path in feeds:
                 raise ConfigurationError(f"Another feed has the path {path} already.")
-            feed = feeds[path] = _open(options) if made is None else made[name]
-            readers = (asked.feeds or {}).get(name, {}).get("readers")
+            table = (asked.feeds or {}).get(name, {})
+            feed = _open(options, is_trimmed="trim" in table) if made is None else made[name]
+            feeds[path] = feed
             routes += feed_routes(
                 path,
                 feed,
                 name=name,
-                authorize=authorization(tokens, readers),
+                authorize=authorization(tokens, table.get("readers")),
                 observer=observer,
                 # Without tokens a feed needs no credentials, so shared caches may store its pages.
                 shared_cache=tokens is None,
@@ -263,9 +264,11 @@ def _blaming(feed: str | None) -> Iterator[None]:
         raise ConfigurationError(f"Feed {feed}: {error}") from error
 
 
-def _open(options: Mapping[str, Any]) -> BoundFeed:
+def _open(options: Mapping[str, Any], *, is_trimmed: bool) -> BoundFeed:
     """Open a feed and read one event, so that the operator sees an error before consumers do."""
-    feed = open_feed(**{name: options[name] for name in keys(publish_options)})
+    given = {name: options[name] for name in keys(publish_options)}
+    # A feed without the mark would not know what its upkeep trims.
+    feed = open_feed(must_have_mark=is_trimmed, **given)
     try:
         feed.read(0, FIRST, 1)
     except FeedFailure as error:

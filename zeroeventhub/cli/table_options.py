@@ -91,14 +91,7 @@ def columns(names: str | list[str]) -> list[str]:
     return [name.strip() for name in names.split(",")] if isinstance(names, str) else names
 
 
-table_options = option_group(
-    click.argument("feed", required=False, expose_value=False),
-    config_option,
-    click.option(
-        "--database",
-        metavar="URL",
-        help="The database of the table; env:NAME takes it from an environment variable.",
-    ),
+row_options = option_group(
     click.option("--table", metavar="NAME", help="The table; schema.table if needed."),
     click.option(
         "--position",
@@ -120,10 +113,21 @@ table_options = option_group(
         help="The number of partitions; by default the feed counts those in the table.",
     ),
 )
-"""The options that name a table of events and its order, or a feed of the file that has both."""
+"""The options that name a table of events and its order."""
 
-publish_options = option_group(
-    table_options,
+table_options = option_group(
+    click.argument("feed", required=False, expose_value=False),
+    config_option,
+    click.option(
+        "--database",
+        metavar="URL",
+        help="The database of the table; env:NAME takes it from an environment variable.",
+    ),
+    row_options,
+)
+"""The options that name a table in its database, or a feed of the file."""
+
+event_options = option_group(
     click.option("--data", metavar="COL", help="The column of an event's data, as JSON."),
     click.option(
         "--columns", type=columns, metavar="a,b,c", help="The columns that make an event's data."
@@ -177,6 +181,9 @@ publish_options = option_group(
         help="The secret of cursors, for feeds that some may read in part; or env:NAME.",
     ),
 )
+"""The options of what makes an event of a row, and where old events are."""
+
+publish_options = option_group(table_options, event_options)
 """The options that name a table and describe its feed."""
 
 mount_options = option_group(

@@ -83,6 +83,14 @@ def test_mistake_is_named_with_its_line_and_its_key(tmp_path, old, new, place, w
     assert words in str(raised.value)
 
 
+def test_first_of_several_mistakes_is_named(tmp_path):
+    """The feed that is named is the one with the mistake, though more mistakes follow it."""
+    feed = 'database = "x"\ntable = "y"\n'
+    text = f"[feeds.good]\n{feed}[feeds.bad]\n{feed}data = 5\n[consumers.worse]\nurl = 5\n"
+    with pytest.raises(ConfigurationError, match=r"line 7, feeds\.bad\.data: Expected `str`"):
+        read(tmp_path, text)
+
+
 def test_error_shows_no_value(tmp_path):
     """A secret at the wrong place is not repeated."""
     for text in ('table = ["canary"]', "ordering = true\ncursor_secret = ['canary']"):
