@@ -70,7 +70,7 @@ feeds = {{"orders": TableFeed(orders, data="data").bind(create_engine({shop!r}))
 def workers(process):
     """The processes that answer requests, beside the one that keeps track of resources."""
     children = subprocess.run(
-        ["pgrep", "--parent", str(process.pid), "--full", "spawn_main"],
+        ["pgrep", "-P", str(process.pid), "-f", "spawn_main"],
         capture_output=True,
         text=True,
         check=False,
@@ -80,15 +80,21 @@ def workers(process):
 
 @pytest.mark.slow
 def test_workers_share_the_requests_of_feeds_that_python_makes(sqlite, sqlite_url, tmp_path):
-    """Workers serve a mapping of feeds; one that is killed is replaced, and SIGTERM ends all."""
+    """Workers serve a mapping of feeds, with metrics of all; one that is killed is replaced."""
     fill(sqlite, 10)
     (tmp_path / "shop.py").write_text(MODULE.format(shop=sqlite_url))
     environment = {"PYTHONPATH": os.pathsep.join([*sys.path, str(tmp_path)])}
-    with started("serve", "shop:feeds", "--port", 0, "--workers", 2, **environment) as process:
+    options = ("--port", 0, "--workers", 2, "--metrics", "/metrics")
+    with started("serve", "shop:feeds", *options, **environment) as process:
         url = re.fullmatch(r"Feed: (\S+/orders)\n", process.stdout.readline())[1]
         until(lambda: len(workers(process)) == 2, "both workers run", PATIENCE)
         first, second = workers(process)
-        assert len(get(url).text.splitlines()) == 11
+        for _ in range(8):
+            assert len(get(url).text.splitlines()) == 11
+        for _ in range(4):  # any worker shows the metrics of all
+            shown = httpx.get(httpx.URL(url).join("/metrics")).text
+            assert 'events_total{feed="orders",route="events"} 80.0' in shown
+            assert 'horizon_age_seconds{feed="orders"} 0.0' in shown
         os.kill(first, signal.SIGKILL)
         assert get(url).status_code == 200
         until(lambda: workers(process) - {first, second}, "another worker runs", PATIENCE)

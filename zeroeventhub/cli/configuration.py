@@ -217,7 +217,7 @@ def described(section: str, file: str | None) -> dict[str, Any]:
     path = Path(file or CONFIG)
     if not path.exists():
         raise ConfigurationError(
-            f"There is no file {path}, which describes feeds: give --database and --table."
+            f"There is no file {path}: `zeroeventhub init` begins one, or give the options."
         )
     found: dict[str, Any] = read_toml(path, File).get(section, {})
     return found

@@ -4,13 +4,14 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import click
 import uvicorn
@@ -33,10 +34,7 @@ from zeroeventhub.cli.upkeep import Task, upkeep
 from zeroeventhub.errors import ConfigurationError, FeedFailure, Unauthorized, Unavailable, require
 from zeroeventhub.protocol import FIRST
 from zeroeventhub.publisher.bound_feed import BoundFeed
-from zeroeventhub.server import FeedAuthorization, bearer_tokens, feed_routes
-
-if TYPE_CHECKING:
-    from zeroeventhub.telemetry import PrometheusPublisher
+from zeroeventhub.server import FeedAuthorization, Observer, bearer_tokens, feed_routes
 
 GRACE = 10
 """Seconds that open requests may take after SIGTERM."""
@@ -52,6 +50,9 @@ _UVICORN: dict[str, Any] = {
 
 _WORKER = "ZEROEVENTHUB_WORKER"
 """The variable by which a worker learns the command line of its server."""
+
+_MEASURED = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable of the folder in which prometheus_client adds up the workers."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,6 @@ def serve(
     context: click.Context,
     /,
     *,
-    metrics: str | None,
     host: str,
     port: int,
     token_file: Path | None,
@@ -133,8 +133,6 @@ def serve(
             f"Whoever reaches {host} could read everything: give --token-file, or --public if that "
             "is meant."
         )
-    if metrics and workers > 1:
-        raise ConfigurationError("Each worker would show its own --metrics: have only one worker.")
     application, feeds = _site(context)
     with _listen(host, port) as listening, upkeep(context.obj.upkeep):
         shown = f"[{host}]" if ":" in host else host
@@ -147,9 +145,15 @@ def serve(
         is_verbose = context.find_root().params.get("verbose", False)
         os.environ[_WORKER] = json.dumps([is_verbose, context.obj.arguments])
         context.close()  # of connections: each worker opens its own
-        uvicorn.run(
-            f"{__name__}:worker", factory=True, workers=workers, fd=listening.fileno(), **_UVICORN
-        )
+        with TemporaryDirectory() as folder:
+            os.environ[_MEASURED] = folder
+            uvicorn.run(
+                f"{__name__}:worker",
+                factory=True,
+                workers=workers,
+                fd=listening.fileno(),
+                **_UVICORN,
+            )
 
 
 def worker() -> ASGIApp:
@@ -204,7 +208,7 @@ def _site(context: click.Context) -> tuple[ASGIApp, dict[str, Any]]:
                 f"{asked.place} is an application, which chooses itself how it serves feeds."
             )
         return made if tokens is None else FeedAuthorization(made, bearer_tokens(tokens)), {}
-    observer, routes = (None, []) if metrics is None else _metrics(metrics, tokens)
+    observer, observe_horizon, routes = _metrics(metrics, tokens) if metrics else (None, None, [])
     feeds: dict[str, Any] = {}
     for name, options in _described(context, made).items():
         with _blaming(name if asked.feeds else None):
@@ -224,8 +228,8 @@ def _site(context: click.Context) -> tuple[ASGIApp, dict[str, Any]]:
                 shared_cache=tokens is None,
                 **_choices(options),
             )
-            if observer is not None and isinstance(feed, BoundFeed):
-                observer.observe_horizon(feed, name)
+            if observe_horizon is not None and isinstance(feed, BoundFeed):
+                observe_horizon(feed, name)
     return Starlette(routes=routes), feeds
 
 
@@ -299,14 +303,25 @@ def _path(option: str, path: str) -> str:
 
 def _metrics(
     path: str, tokens: Mapping[str, str] | None
-) -> "tuple[PrometheusPublisher, list[Route]]":
-    """Return what measures feeds for Prometheus, and the route that shows it to readers."""
+) -> tuple[Observer, Callable[[BoundFeed, str], None], list[Route]]:
+    """Return what measures feeds and their horizons, and the route that shows it to readers."""
     require("prometheus_client", extra="prometheus", user="--metrics")
     from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest  # noqa: PLC0415 - of another extra
+    from prometheus_client.multiprocess import MultiProcessCollector  # noqa: PLC0415 - of another extra
 
     from zeroeventhub.telemetry import PrometheusPublisher  # noqa: PLC0415 - of another extra
+    from zeroeventhub.telemetry.metrics import HORIZON_METRICS  # noqa: PLC0415 - of another extra
+    from zeroeventhub.telemetry.prometheus import Gauges  # noqa: PLC0415 - of another extra
+    from zeroeventhub.telemetry.publishers import HorizonGauges  # noqa: PLC0415 - of another extra
 
     registry = CollectorRegistry()
+    observer = PrometheusPublisher(registry)
+    observe_horizon: Callable[[BoundFeed, str], None] = observer.observe_horizon
+    if _MEASURED in os.environ:
+        registry, horizons = CollectorRegistry(), HorizonGauges()
+        MultiProcessCollector(registry)  # type: ignore[no-untyped-call] # it has no types
+        registry.register(Gauges(HORIZON_METRICS, horizons.collect))
+        observe_horizon = horizons.add
     authorize = None if tokens is None else bearer_tokens(tokens)
 
     async def show(request: Request) -> Response:
@@ -319,4 +334,4 @@ def _metrics(
         text = await run_in_threadpool(generate_latest, registry)  # it reads the horizons
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
-    return PrometheusPublisher(registry), [Route(_path("--metrics", path), show)]
+    return observer, observe_horizon, [Route(_path("--metrics", path), show)]

@@ -227,17 +227,19 @@ def bearer_tokens(
     """
     known: list[tuple[bytes, Principal]] = []
     for token, reader in tokens.items():
-        principal = reader if isinstance(reader, Principal) else Principal(name=reader)
-        if isinstance(cast("object", token), str) and (hashed := _HASH_FORM.fullmatch(token)):
-            known.append((bytes.fromhex(hashed[1]), principal))
-            continue
-        if not isinstance(cast("object", token), str) or not _TOKEN_FORM.fullmatch(token):
+        text = token if isinstance(cast("object", token), str) else ""
+        if hashed := _HASH_FORM.fullmatch(text):
+            digest = bytes.fromhex(hashed[1])
+        elif _TOKEN_FORM.fullmatch(text):
+            digest = sha256(token.encode()).digest()
+        else:
             # The token is not repeated: it may be a real one followed by a blank.
             raise ConfigurationError(
                 f"A bearer token has at least {_SHORTEST_TOKEN} letters, digits and characters of "
                 "._~+/-, and may end with =: use secrets.token_urlsafe()."
             )
-        known.append((sha256(token.encode()).digest(), principal))
+        principal = reader if isinstance(reader, Principal) else Principal(name=reader)
+        known.append((digest, principal))
 
     async def authorize(request: Request) -> Principal:
         shown = request.headers.getlist("authorization")

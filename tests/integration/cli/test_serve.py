@@ -79,7 +79,6 @@ def served(here, monkeypatch):
         (f"[feeds.a]\n{FEED}key = 'nothing'\n", ["a"], "Feed a: Table 'orders' has no column"),
         (f"[feeds.a]\n{FEED}readers = {{}}\n", [], "Feed a: Only its readers may read it"),
         (f"[feeds.a]\n{FEED}trim = {{}}\n", [], "Feed a: Table 'zeroeventhub_retention' has no"),
-        (f"[serve]\nworkers = 2\nmetrics = '/m'\n[feeds.a]\n{FEED}", [], "only one worker"),
         ("", [], "zeroeventhub.toml describes no feeds."),
         ("", ["numbers_of_mine:nothing"], "not found in module"),
         ("", ["nothing_of_mine:feeds"], "Could not import module"),
