@@ -48,7 +48,9 @@ WORDS = {
 }
 """Words that a reader of any page meets, with their forms; a link of every word would tire."""
 
-OTHER_MEANINGS = {("security.md", "token"), ("spark.md", "token"), ("telemetry.md", "token")}
+OTHER_MEANINGS = {
+    (page, "token") for page in ("configuration.md", "security.md", "spark.md", "telemetry.md")
+}
 """Pages on which a word means something else: there, a token identifies a reader."""
 
 NOT_PROSE = re.compile(
