@@ -10,7 +10,7 @@ EVERYTHING = -m "" --hypothesis-profile=random
 # Python keeps what it compiles, whatever the caller's environment says: a process starts in half the time.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo spark quick test test-all check coverage mutants soak bench wheel clean
+.PHONY: demo spark quick test test-all check docs coverage mutants soak bench wheel clean
 
 demo: .venv/demo
 	.venv/bin/python examples/flights/demo.py
@@ -31,7 +31,7 @@ test: check
 	.venv/bin/python $(PYTEST) $(TESTS)
 
 # Every ordering, database, driver and version of SQLAlchemy and Python, long torture, all of Spark.
-test-all: check .venv-sqlalchemy-2.0/test
+test-all: check docs .venv-sqlalchemy-2.0/test
 	.venv/bin/python $(PYTEST) $(EVERYTHING)
 	.venv-sqlalchemy-2.0/bin/python $(PYTEST) tests/integration --ignore=tests/integration/spark
 	$(PYTHON) tests/interpreters.py
@@ -41,6 +41,12 @@ check: .venv/test
 	.venv/bin/ruff check
 	.venv/bin/mypy
 	.venv/bin/lint-imports
+
+# The documentation as a site, which begins at build/site/index.html; a link or reference that leads
+# nowhere fails.
+docs: .venv/test
+	.venv/bin/sphinx-build --fail-on-warning --nitpicky --quiet --conf-dir docs \
+		--doctree-dir build/doctrees . build/site
 
 # Which lines and branches tests reach; the pages are in .coverage-html.
 coverage: .venv/test
@@ -64,7 +70,7 @@ wheel: .venv/test
 	.venv/bin/python -m build --outdir dist
 
 clean:
-	rm -rf .venv .venv-sqlalchemy-2.0 .venv-python3.* .venv-peer .venv-bench .venv-bench-peer
+	rm -rf build .venv .venv-sqlalchemy-2.0 .venv-python3.* .venv-peer .venv-bench .venv-bench-peer
 
 .venv/demo: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -80,7 +86,7 @@ clean:
 .venv/test: pyproject.toml
 	$(PYTHON) -m venv .venv
 	.venv/bin/python $(PIP) install 'pip>=25.1'
-	.venv/bin/python $(PIP) install --editable '.[demo]' --group test --group spark --group check
+	.venv/bin/python $(PIP) install --editable '.[demo]' --group test --group spark --group check --group docs
 	touch $@
 
 .venv-sqlalchemy-2.0/test: pyproject.toml

@@ -48,7 +48,7 @@ class WebhookTarget(Target):
 
     Args:
         url: where to send: an https URL, or an http one on this machine.
-        secrets: what to sign with, each as whsec_ and Base64 of 24 to 64 bytes. During a rotation
+        secrets: what to sign with, each as `whsec_` and Base64 of 24 to 64 bytes. During a rotation
             there are two, and a signature by each.
         key: returns the key of an event; events of one key are sent one after the other.
         identity: returns the id of an event; by default a CloudEvent's id.

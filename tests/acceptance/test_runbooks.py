@@ -1,0 +1,194 @@
+"""The runbooks mend what they are for, by their commands as they stand."""
+
+import re
+import shlex
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from harness.command_line import invoke
+from harness.guides import DOCUMENTS
+from harness.readers import mounted
+from harness.shop import fill, metadata, orders, place
+from harness.statements import add, execute, scalars
+from harness.waiting import until
+from sqlalchemy import create_engine, text
+
+from zeroeventhub import Client, Consumer, CursorStore, Event, Failures, Retention, TableFeed
+from zeroeventhub.errors import Diverged, Trimmed
+
+TEXT = (DOCUMENTS / "runbooks.md").read_text()
+
+
+def block(mark):
+    """Return a block of the runbooks."""
+    return re.search(rf"<!-- {mark} -->\n```\w+\n(.*?)```", TEXT, re.DOTALL)[1]
+
+
+def copy(source, target):
+    """Copy a database as a backup does, or restore it, beside programs that have it open."""
+    with closing(sqlite3.connect(source)) as one, closing(sqlite3.connect(target)) as other:
+        one.backup(other)
+
+
+def carry_out(mark, url, *, database=None):
+    """Run the commands of a block at a feed; return what each prints."""
+    said = []
+    for line in block(mark).splitlines():
+        program, *words = shlex.split(line.removeprefix("$ "))
+        assert program == "zeroeventhub"
+        places = {"http://127.0.0.1:8000/orders": url, "postgresql://…": database}
+        done = invoke(*(places.get(word, word) for word in words))
+        assert done.exit_code == 0, done.stderr
+        said.append(done.stdout)
+    return said
+
+
+class Shop:
+    """The shop of the runbooks, and its consumer `billing`."""
+
+    def __init__(self, url):
+        """Begin with three orders of this moment, and no invoice."""
+        self.url = url
+        self.orders = create_engine("sqlite:///shop.db")
+        self.billing = create_engine("sqlite:///billing.db")
+        self.store = CursorStore(self.billing)
+        with self.billing.begin() as connection:
+            self.store.create_tables(connection)
+            connection.execute(text("CREATE TABLE invoices (n INTEGER)"))
+
+    def place(self, *numbers):
+        """Place orders of these numbers."""
+        now = datetime.now(UTC)
+        add(self.orders, orders, [{"placed": now, "data": {"n": number}} for number in numbers])
+
+    def bill(self, apply=None, **options):
+        """Let billing apply what it can read."""
+
+        def invoice(connection, event: Event):
+            connection.execute(text("INSERT INTO invoices VALUES (:n)"), event.data)
+
+        client = Client(self.url)
+        Consumer(client, self.store, "billing", follow=False, **options).run(apply or invoice)
+
+    @property
+    def invoices(self):
+        """The numbers of the orders that were billed."""
+        return scalars(self.billing, "SELECT n FROM invoices ORDER BY n")
+
+
+@pytest.fixture
+def shop(tmp_path, monkeypatch):
+    """The shop in an empty folder, with three orders that were billed."""
+    monkeypatch.chdir(tmp_path)
+    engine = create_engine("sqlite:///shop.db")
+    metadata.create_all(engine)
+    feed = TableFeed(orders, data="data", time="placed", retention=Retention())
+    with engine.begin() as connection:
+        feed.install(connection)
+    with mounted(feed, engine) as url:
+        shop = Shop(url)
+        shop.place(0, 1, 2)
+        shop.bill()
+        yield shop
+        for each in (engine, shop.orders, shop.billing):
+            each.dispose()
+
+
+def test_lag_is_shown(shop):
+    """Lag says how many orders wait, and the cursors that nobody holds the partition."""
+    shop.place(3, 4)
+    lag, held = carry_out("lag", shop.url)
+    assert lag.splitlines()[1].split()[:2] == ["0", "2"]
+    assert held.startswith("partition 0: 2-3-")
+    assert "read by" not in held
+    shop.bill()
+    assert carry_out("lag", shop.url)[0].splitlines()[1].split()[:2] == ["0", "0"]
+
+
+@pytest.mark.parametrize("database", ["postgresql", "mariadb"])
+def test_forgotten_writer_is_ended(database, request):
+    """The command names the writer, the statement ends it, and the horizon goes on."""
+    engine = request.getfixturevalue(database)
+    fill(engine, 2)
+    address = engine.url.render_as_string(hide_password=False)
+    forgotten = engine.connect()
+    place(forgotten, 1)
+    (said,) = carry_out("horizon", None, database=address)
+    (pid,) = set(re.findall(r"pid (\d+)", said))
+    execute(engine, block(f"end {database}").replace("4711", pid))
+    forgotten.invalidate()
+    forgotten.close()
+
+    def passed():
+        (said,) = carry_out("horizon", None, database=address)
+        return re.fullmatch(r"horizon 3, last number drawn 3\n", said)
+
+    until(passed, "the horizon goes on")
+
+
+def test_trimmed_consumer_goes_on(shop):
+    """A consumer below the retained orders goes on at the first of them."""
+    shop.place(3, 4)
+    with shop.orders.begin() as connection:
+        connection.execute(orders.update().values(placed=datetime.now(UTC) - timedelta(days=9)))
+    shop.place(5)
+    feed = TableFeed(orders, data="data", time="placed", retention=Retention())
+    bound = feed.bind(shop.orders)
+    bound.trim(bound.plan_trim(older_than=timedelta(days=1)))
+    with pytest.raises(Trimmed):
+        shop.bill()
+    assert carry_out("where", shop.url)[0].startswith("partition 0: 2-3-")
+    carry_out("trimmed", shop.url)
+    shop.bill()
+    assert shop.invoices == [0, 1, 2, 5]
+
+
+@pytest.mark.parametrize("way", ["diverged", "rebuild"])
+def test_publisher_is_restored(shop, way):
+    """After a backup was restored, a consumer of lost orders refuses to go on, and is mended."""
+    copy("shop.db", "backup.db")
+    shop.place(3, 4)
+    shop.bill()
+    copy("backup.db", "shop.db")
+    (said,) = carry_out("restored", shop.url)
+    assert "error" not in said
+    shop.place(5, 6, 7)
+    with pytest.raises(Diverged):
+        shop.bill()
+    if way == "diverged":
+        execute(shop.billing, "DELETE FROM invoices")  # the effects of these two hours
+    carry_out(way, shop.url)
+    shop.bill()
+    assert shop.invoices == [0, 1, 2, 5, 6, 7]
+
+
+def test_consumer_is_restored(shop):
+    """A consumer whose database was restored bills again what was lost with its cursor."""
+    copy("billing.db", "backup.db")
+    shop.place(3, 4)
+    shop.bill()
+    copy("backup.db", "billing.db")
+    assert shop.invoices == [0, 1, 2]
+    shop.bill()
+    assert shop.invoices == [0, 1, 2, 3, 4]
+    *_, lag = carry_out("after", shop.url)
+    assert lag.splitlines()[1].split()[:2] == ["0", "0"]
+
+
+def test_dead_letters_are_applied_or_discarded(shop):
+    """Orders that a broken handler set aside are shown, and applied once it is mended."""
+
+    def broken(connection, event: Event):
+        raise ValueError("the tax of this order is not known")
+
+    shop.place(3, 4)
+    shop.bill(broken, failures=Failures(then="set-aside", tries=1))
+    listed, shown = carry_out("letters", shop.url)
+    assert len([line for line in listed.splitlines() if "ValueError" in line]) == 2
+    assert "the tax of this order is not known" in shown
+    carry_out("discard", shop.url)
+    carry_out("retry", shop.url)
+    shop.bill(failures=Failures(then="set-aside"))
+    assert shop.invoices == [0, 1, 2, 4]
