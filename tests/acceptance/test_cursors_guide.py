@@ -26,7 +26,7 @@ def section(title):
 
 
 def pieces(title):
-    """Return the commands and the SQL of a section, in order."""
+    """Return the commands and the SQL ("compare", "switch") of a section, in order."""
     found = re.finditer(
         r"^    ((?:python|zeroeventhub) .+)$|^```sql\n([^`]*)^```", section(title), re.MULTILINE
     )

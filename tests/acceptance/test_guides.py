@@ -2,6 +2,7 @@
 
 import functools
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import httpx
 import pyarrow.parquet
@@ -15,9 +16,11 @@ from harness.stores import new_store
 from harness.trimmed import numbers
 from harness.web import serving
 from sqlalchemy.ext.asyncio import create_async_engine
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
 
 import zeroeventhub
-from zeroeventhub import FIRST, Client, ExpectedVersion, NewEvent, TableFeed
+from zeroeventhub import FIRST, Client, ExpectedVersion, NewEvent, TableFeed, feed_routes
 from zeroeventhub.errors import Conflict
 from zeroeventhub.wire.arrow import EVENTS
 
@@ -184,7 +187,7 @@ def test_history_over_http(keys):
         query = {"key": "order-17", "after-version": 3}
         shown = http.get(f"{url}/key-history", params=query).text
     assert [event.data for event in found] == [event.data for event in events]
-    assert shown in (DOCUMENTS / "keys.md").read_text()
+    assert shown in (DOCUMENTS / "keys.md").read_text().partition("<!-- curl -->")[2]
 
 
 # Retention and archives.
@@ -209,3 +212,69 @@ def test_old_orders_are_trimmed(sqlite, document, marks):
         assert connection.scalar(sa.select(sa.func.count(orders.c.id))) == 1
     if document == "archive.md":
         assert numbers(names["bound"]) == [1, 1]
+
+
+# Orderings.
+
+
+def test_ordering_is_installed_by_a_migration(postgresql):
+    """The functions of the guide install what an ordering needs, and remove it."""
+    triggers = "SELECT count(*) FROM pg_trigger WHERE tgrelid = 'orders'::regclass"
+    with fill(postgresql, 0).begin() as connection:
+        operations = SimpleNamespace(get_bind=lambda: connection)
+        with guide("ordering.md", op=operations, orders=orders, TableFeed=TableFeed) as piece:
+            names = piece("migration")
+        before = connection.scalar(sa.text(triggers))
+        names["upgrade"]()
+        assert connection.scalar(sa.text(triggers)) > before
+        names["downgrade"]()
+        assert connection.scalar(sa.text(triggers)) == before
+
+
+def test_state_and_event_are_written_together(sqlite):
+    """The transaction of the guide changes a customer and says so in a table of events."""
+    tables = sa.MetaData()
+    number = sa.Column("id", sa.Integer, primary_key=True)
+    customers = sa.Table("customers", tables, number, sa.Column("city", sa.Text))
+    sa.Table("customer_events", tables, sa.Column("data", sa.JSON))
+    tables.create_all(sqlite)
+    add(sqlite, customers, [{"id": 7, "city": "Bergen"}])
+    with guide(
+        "ordering.md", engine=sqlite, insert=sa.insert, update=sa.update, **tables.tables
+    ) as piece:
+        piece("both")
+    assert scalars(sqlite, "SELECT city FROM customers") == ["Oslo"]
+    assert scalars(sqlite, "SELECT data ->> 'city' FROM customer_events") == ["Oslo"]
+
+
+# Single lines.
+
+
+@pytest.mark.parametrize(
+    ("document", "mark"),
+    [
+        ("arrow.md", "routes"),
+        ("compression.md", "client"),
+        ("compression.md", "routes"),
+        ("retention.md", "register"),
+        ("security.md", "deny"),
+        ("security.md", "parts"),
+        ("security.md", "pool"),
+        ("security.md", "quotas"),
+        ("security.md", "tokens"),
+        ("telemetry.md", "observer"),
+    ],
+)
+def test_line_of_a_guide_runs(document, mark, sqlite):
+    """A line that shows an option is accepted."""
+    source, url = TableFeed(orders, data="data", type="kind"), "http://127.0.0.1:8000/orders"
+    with httpx.Client() as http:
+        given = {name: getattr(zeroeventhub, name) for name in zeroeventhub.__all__}
+        given |= {made.__name__: made for made in (Middleware, Starlette, sa.create_engine)}
+        given |= {"feed": source, "hook": zeroeventhub.everybody, "token": "0123456789abcdef"}
+        given |= {"url": sqlite.url if mark == "pool" else url, "client": Client(url, http)}
+        given |= {"http": http}
+        given |= {"engine": sqlite, "store": new_store(sqlite)}
+        given |= {"routes": feed_routes("/orders", source, sqlite)}
+        with guide(document, **given) as piece:
+            assert piece(mark)

@@ -1,21 +1,18 @@
 """The runbooks mend what they are for, by their commands as they stand."""
 
 import re
-import shlex
 import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from harness.command_line import invoke
+from harness import operated
 from harness.guides import DOCUMENTS
-from harness.readers import mounted
-from harness.shop import fill, metadata, orders, place
-from harness.statements import add, execute, scalars
+from harness.shop import fill, orders, place
+from harness.statements import execute
 from harness.waiting import until
-from sqlalchemy import create_engine, text
 
-from zeroeventhub import Client, Consumer, CursorStore, Event, Failures, Retention, TableFeed
+from zeroeventhub import Event, Failures, Retention, TableFeed
 from zeroeventhub.errors import Diverged, Trimmed
 
 TEXT = (DOCUMENTS / "runbooks.md").read_text()
@@ -34,66 +31,16 @@ def copy(source, target):
 
 def carry_out(mark, url, *, database=None):
     """Run the commands of a block at a feed; return what each prints."""
-    said = []
-    for line in block(mark).splitlines():
-        program, *words = shlex.split(line.removeprefix("$ "))
-        assert program == "zeroeventhub"
-        places = {"http://127.0.0.1:8000/orders": url, "postgresql://…": database}
-        done = invoke(*(places.get(word, word) for word in words))
-        assert done.exit_code == 0, done.stderr
-        said.append(done.stdout)
-    return said
-
-
-class Shop:
-    """The shop of the runbooks, and its consumer `billing`."""
-
-    def __init__(self, url):
-        """Begin with three orders of this moment, and no invoice."""
-        self.url = url
-        self.orders = create_engine("sqlite:///shop.db")
-        self.billing = create_engine("sqlite:///billing.db")
-        self.store = CursorStore(self.billing)
-        with self.billing.begin() as connection:
-            self.store.create_tables(connection)
-            connection.execute(text("CREATE TABLE invoices (n INTEGER)"))
-
-    def place(self, *numbers):
-        """Place orders of these numbers."""
-        now = datetime.now(UTC)
-        add(self.orders, orders, [{"placed": now, "data": {"n": number}} for number in numbers])
-
-    def bill(self, apply=None, **options):
-        """Let billing apply what it can read."""
-
-        def invoice(connection, event: Event):
-            connection.execute(text("INSERT INTO invoices VALUES (:n)"), event.data)
-
-        client = Client(self.url)
-        Consumer(client, self.store, "billing", follow=False, **options).run(apply or invoice)
-
-    @property
-    def invoices(self):
-        """The numbers of the orders that were billed."""
-        return scalars(self.billing, "SELECT n FROM invoices ORDER BY n")
+    places = {operated.ADDRESS: url, "postgresql://…": database}
+    return [operated.carry_out(line, places) for line in block(mark).splitlines()]
 
 
 @pytest.fixture
 def shop(tmp_path, monkeypatch):
-    """The shop in an empty folder, with three orders that were billed."""
+    """The shop of the runbooks in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    engine = create_engine("sqlite:///shop.db")
-    metadata.create_all(engine)
-    feed = TableFeed(orders, data="data", time="placed", retention=Retention())
-    with engine.begin() as connection:
-        feed.install(connection)
-    with mounted(feed, engine) as url:
-        shop = Shop(url)
-        shop.place(0, 1, 2)
-        shop.bill()
+    with operated.shop_in_files() as shop:
         yield shop
-        for each in (engine, shop.orders, shop.billing):
-            each.dispose()
 
 
 def test_lag_is_shown(shop):

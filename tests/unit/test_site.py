@@ -2,9 +2,16 @@
 
 import inspect
 import re
+import shlex
+import tomllib
 from pathlib import Path
 
+import click
+import pytest
+from markdown_it import MarkdownIt
+
 from zeroeventhub import errors
+from zeroeventhub.cli.commands import commands
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -13,6 +20,7 @@ PAGES = [
     *sorted(ROOT.glob("spec/*.md")),
     *sorted(ROOT.glob("examples/**/README.md")),
 ]
+TESTS = [file.read_text() for file in ROOT.glob("tests/**/test_*.py")]
 
 
 def test_every_error_says_what_to_do():
@@ -44,3 +52,61 @@ def test_every_module_that_documents_import_from_is_in_the_reference():
     reference = (ROOT / "docs" / "api.md").read_text()
     assert used
     assert used - set(re.findall(r"automodule:: (\S+)", reference)) == set()
+
+
+def blocks(page):
+    """Yield the blocks of code of a page: the line, the comment before it, what it is, the code."""
+    tokens = MarkdownIt("commonmark").enable("table").parse(page.read_text())
+    for before, token in zip([tokens[0], *tokens], tokens, strict=False):
+        if token.type == "code_block" or (token.type == "fence" and token.info[:1] != "{"):
+            comment = re.fullmatch(r"<!-- (.*) -->", before.content.strip(), re.DOTALL)
+            yield token.map[0] + 1, comment and comment[1], token.info, token.content
+
+
+def is_run(page, mark, code):
+    """Tell whether an example has the lines of a block, or a test names its page and its mark."""
+    if mark.startswith("examples/"):
+        shown, example = (
+            {line.partition("  #")[0].strip() for line in text.splitlines()}
+            for text in (code, (ROOT / mark).read_text())
+        )
+        return shown - {""} <= example
+    word = re.escape(mark.partition(" ")[0])
+    named = re.compile(
+        rf"""["'](?:<!-- )?(?:{re.escape(mark)}|{word} {{\w[\w.]*}})(?: -->.*)?["']"""
+    )
+    return any(page.name in text and named.search(text) for text in TESTS)
+
+
+def is_command(line):
+    """Tell whether a line is a command of ours, with options that it takes."""
+    program, *words = shlex.split(line)
+    if program == "zeroeventhub":
+        command = commands
+        while isinstance(command, click.Group):
+            command = command.commands[words.pop(0)]
+        return command.make_context(command.name, words) is not None
+    if program == "make":
+        return f"\n{words[0]}:" in (ROOT / "Makefile").read_text()
+    if program == "python":
+        return any(ROOT.glob(f"examples/**/{Path(words[0]).name}"))
+    if (program, words[:1]) == ("pip", ["install"]):
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        return set(words[1].strip(".[]").split(",")) <= project["optional-dependencies"].keys()
+    return False
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_block_of_code_is_run_or_says_why_not(page):
+    """A block has a mark by which a test runs it, or consists of commands as they are, or says why
+    it is not run.
+    """
+    left = []
+    for line, mark, info, code in blocks(page):
+        if mark is not None and (mark.startswith("not run: ") or is_run(page, mark, code)):
+            continue
+        commands_of = code.replace("\\\n", "").splitlines()
+        if mark is None and info in ("", "sh") and all(map(is_command, commands_of)):
+            continue
+        left.append(f"{page.name}:{line} {mark} {code.splitlines()[0]}")
+    assert left == []
