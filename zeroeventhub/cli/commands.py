@@ -6,7 +6,7 @@ from typing import Any
 import click
 from sqlalchemy.exc import SQLAlchemyError
 
-from zeroeventhub.cli.configuration import schema
+from zeroeventhub.cli.configuration import config_schema
 from zeroeventhub.cli.conformance import conformance
 from zeroeventhub.cli.consume import discover, sync, tail
 from zeroeventhub.cli.cursors import cursors, lag
@@ -81,6 +81,6 @@ def commands(*, verbose: bool) -> None:
 
 for command in (
     *(check, compact, conformance, cursors, ddl, dead_letters, discover, erase),
-    *(horizon, init, lag, progress, relay, schema, seal, serve, sync, tail, token, trim),
+    *(config_schema, horizon, init, lag, progress, relay, seal, serve, sync, tail, token, trim),
 ):
     commands.add_command(command)
