@@ -16,7 +16,16 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from zeroeventhub.errors import Unavailable
-from zeroeventhub.protocol import CountedCursor, FeedInfo, KeyPage, Lag, Page, Segments, TypeFilter
+from zeroeventhub.protocol import (
+    CountedCursor,
+    FeedInfo,
+    KeyPage,
+    Lag,
+    Page,
+    Schemas,
+    Segments,
+    TypeFilter,
+)
 from zeroeventhub.settings import Capacity
 
 
@@ -250,6 +259,12 @@ class ExtendedFeed(Feed, Protocol):
             principal: the name of the consumer's principal; empty for anonymous readers.
         """
 
+    def schemas(self) -> Schemas:
+        """Describe the data of events by JSON Schema (SCHEMAS).
+
+        The server shows a reader the schemas of the types that it may see.
+        """
+
     def cursor_of(self, event_id: str, partition: int, *, types: TypeFilter | None = None) -> str:
         """Return the cursor after the event with an id, for the rendition as an HTTP feed.
 
@@ -339,6 +354,9 @@ class AsyncExtendedFeed(AsyncFeed, Protocol):
 
     async def forget_progress(self, consumer: str, *, principal: str) -> int:
         """Delete what a consumer has registered; see `ExtendedFeed.forget_progress`."""
+
+    async def schemas(self) -> Schemas:
+        """Describe the data of events; see `ExtendedFeed.schemas`."""
 
     async def cursor_of(
         self, event_id: str, partition: int, *, types: TypeFilter | None = None

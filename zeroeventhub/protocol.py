@@ -40,6 +40,7 @@ FORGET_PROGRESS = "forget-progress"
 KEY_HISTORY = "key-history"
 LAG = "lag"
 PROGRESS = "progress"
+SCHEMAS = "schemas"
 SEGMENTS = "segments"
 SPLITS = "splits"
 STOP = "stop"
@@ -273,6 +274,40 @@ class KeyPage:
     events: Sequence[Event]
     versions: Sequence[int]
     more: bool = False
+
+
+EVERY_TYPE = "*"
+"""The name of the schema of a feed's events where it describes them all by one (SPEC 9.15)."""
+
+CLOUDEVENTS = "cloudevents"
+"""The envelope of events that are CloudEvents (SPEC 9.15)."""
+
+
+class Schemas(msgspec.Struct, frozen=True, omit_defaults=True, rename={"types": "schemas"}):
+    """Describe the data of a feed's events by JSON Schema (extension "schemas").
+
+    Example:
+        published = client.schemas()
+        print(published.types["order.placed"]["properties"])
+
+    Attributes:
+        types: a schema by the name of each type; EVERY_TYPE names the one of all events.
+        envelope: CLOUDEVENTS if the schemas describe the member `data` of CloudEvents; None if they
+            describe whole events.
+    """
+
+    types: dict[str, dict[str, Any]]
+    envelope: str | None = None
+
+    def seen_by(self, types: "TypeFilter | None") -> "Schemas":
+        """Return the schemas of the types that a filter lets through; None for all.
+
+        The schema of all events is left out by any filter, as it tells of types that are hidden.
+        """
+        if types is None:
+            return self
+        names = [one for one in self.types if one != EVERY_TYPE and types.lets_through(one)]
+        return Schemas({name: self.types[name] for name in names}, self.envelope)
 
 
 @dataclass(frozen=True)
@@ -585,6 +620,7 @@ EXTENSIONS: Mapping[str, Extension] = {
             context=frozenset({"principal"}),
             verb="DELETE",
         ),
+        Extension(name=SCHEMAS, section="9.15", path="schemas", method="schemas", answer=Schemas),
     )
 }
 """The extensions of the protocol, by the names that discovery lists."""

@@ -23,6 +23,7 @@ from zeroeventhub.protocol import (
     KEY_HISTORY,
     LAG,
     PROGRESS,
+    SCHEMAS,
     SEGMENTS,
     SPLITS,
     CountedCursor,
@@ -30,6 +31,7 @@ from zeroeventhub.protocol import (
     KeyPage,
     Lag,
     Page,
+    Schemas,
     Segments,
     TypeFilter,
 )
@@ -257,6 +259,16 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
             raise ConfigurationError("Versions start at 1; after_version is 0 or more.")
         return decode_key_page(self._read_body(await self._send(request)), after_version)
 
+    async def schemas(self) -> Schemas:
+        """Request the JSON Schemas of the types of events that the reader may see.
+
+        Raises:
+            ConfigurationError: the feed does not have the extension "schemas".
+            ZeroEventHubError: as `fetch`.
+        """
+        found: Schemas = await self._answer(SCHEMAS)
+        return found
+
     async def register_progress(self, consumer: str, partition: int, cursor: str) -> None:
         """Report a consumer's committed cursor to the publisher, so that trimming waits for it.
 
@@ -354,6 +366,7 @@ class Client(RequestBuilder[httpx.Client | ConnectionPool]):
     cursor_of_count = as_blocking(AsyncClient.cursor_of_count)
     segments = as_blocking(AsyncClient.segments)
     read_key = as_blocking(AsyncClient.read_key)
+    schemas = as_blocking(AsyncClient.schemas)
     register_progress = as_blocking(AsyncClient.register_progress)
     forget_progress = as_blocking(AsyncClient.forget_progress)
 

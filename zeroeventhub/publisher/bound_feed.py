@@ -20,7 +20,7 @@ from zeroeventhub.databases.error_codes import feed_error
 from zeroeventhub.databases.read_only import Autocommit, read_only
 from zeroeventhub.errors import ConfigurationError, FeedFailure, Gone
 from zeroeventhub.feed import ArchiveMiss, hold_part
-from zeroeventhub.protocol import EXTENSIONS, FeedInfo, Segments
+from zeroeventhub.protocol import EXTENSIONS, FeedInfo, Schemas, Segments
 from zeroeventhub.publisher import compaction, trimming
 from zeroeventhub.publisher.bound_feed_steps import Query, Step, Steps, Work
 from zeroeventhub.publisher.checks import Finding
@@ -104,6 +104,7 @@ class _Feed:
         compactor: deletes events that a later one of their key replaces; None to keep them all.
         registry: stores the progress of consumers; None for a feed without `progress`.
         sealer: seals the table into an archive; None for a feed without one.
+        described: the schemas of its events; None for a feed that publishes none.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class _Feed:
         compactor: Compactor | None = None,
         registry: Registry | None = None,
         sealer: Sealer | None = None,
+        described: Schemas | None = None,
     ) -> None:
         self._engine = engine
         self._seconds = seconds
@@ -126,6 +128,7 @@ class _Feed:
         self._compactor = compactor
         self._registry = registry
         self._sealer = sealer
+        self._described = described
         self.fetches = True
         """Whether to fetch missing parts of the archive; if not, ArchiveMiss is raised for them."""
 
@@ -197,6 +200,12 @@ class _Feed:
 
         findings: list[Finding] = yield Query(look)
         return findings
+
+    @Method
+    def schemas(self) -> Steps[Schemas]:
+        """Describe the data of events; see `ExtendedFeed.schemas`."""
+        yield from ()
+        return _expect(self._described, _NO_SCHEMAS)
 
     @Method
     def segments(self, partition: int, cursor: str, *, stop: str | None = None) -> Steps[Segments]:
@@ -509,6 +518,7 @@ _NO_COMPACTION = (
     "TableFeed(…, key=…, compaction=Compaction(), retention=Retention())."
 )
 _NO_ARCHIVE = "This feed has no archive to be sealed into: TableFeed(…, archive=Archive(…))."
+_NO_SCHEMAS = "This feed does not describe its events: TableFeed(…, schemas={…})."
 _NO_PROGRESS = (
     "This feed has no place to keep how far consumers have come: TableFeed(…, progress=Progress())."
 )

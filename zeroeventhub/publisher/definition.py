@@ -28,15 +28,19 @@ from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.partitions import Layout
 from zeroeventhub.protocol import (
     ARROW,
+    CLOUDEVENTS,
     COMPACTED,
     CURSOR_OF_TIME,
     EVENT_TYPES,
+    EVERY_TYPE,
     EXTENSIONS,
     FORGET_PROGRESS,
     KEY_HISTORY,
     PROGRESS,
+    SCHEMAS,
     SEGMENTS,
     FeedInfo,
+    Schemas,
 )
 from zeroeventhub.publisher.archive_reader import ArchiveReader
 from zeroeventhub.publisher.bound_feed import AsyncBoundFeed, BoundFeed
@@ -58,6 +62,7 @@ from zeroeventhub.publisher.sealing import Sealer
 from zeroeventhub.publisher.splits import SplitQuery
 from zeroeventhub.publisher.trimming import Trimmer
 from zeroeventhub.settings import Capacity
+from zeroeventhub.wire.json_schema import schema_of
 
 if TYPE_CHECKING:
     from zeroeventhub.archive.archive import Archive
@@ -100,6 +105,23 @@ def envelope_of(
         return None
     source = cloudevents if isinstance(cloudevents, str) else f"/{quote(table.name)}"
     return CloudEvents(source=source, type=str(table.name))
+
+
+def described(given: Any, envelope: CloudEvents | None, *, typed: bool) -> Schemas:
+    """Return the schemas of a feed's events.
+
+    Args:
+        given: a model by the name of each type, or one model of all events.
+        envelope: the envelope of events; None without one.
+        typed: whether events have types of their own.
+
+    Raises:
+        ConfigurationError: a model has no JSON Schema.
+    """
+    if not isinstance(given, Mapping):
+        given = {envelope.type if envelope and not typed else EVERY_TYPE: given}
+    types = {name: schema_of(model) for name, model in given.items()}
+    return Schemas(types, CLOUDEVENTS if envelope else None)
 
 
 def key_of(
@@ -177,6 +199,7 @@ class Definition:
     progress: Progress | None
     archive: "Archive | None"
     compaction: Compaction | None
+    described: Schemas | None
 
     def __post_init__(self) -> None:
         """Refuse options that exclude each other."""
@@ -384,6 +407,7 @@ def build(
         compactor=compactor,
         registry=registry,
         sealer=sealer,
+        described=defined.described,
     )
 
 
@@ -455,6 +479,7 @@ def _extensions(defined: Definition, source: Source, types: TypeCondition | None
         PROGRESS: defined.progress is not None,
         FORGET_PROGRESS: defined.progress is not None,
         COMPACTED: defined.compaction is not None,
+        SCHEMAS: defined.described is not None,
         CURSOR_OF_TIME: has_time or (time is None and source.given_at is not None),
         SEGMENTS: defined.archive is not None and defined.archive.is_shared,
         ARROW: False,  # the server converts pages to Arrow, and announces it

@@ -15,6 +15,7 @@ from zeroeventhub.publisher.cursor import Signer
 from zeroeventhub.publisher.definition import (
     Definition,
     build,
+    described,
     envelope_of,
     key_of,
     partition_of,
@@ -84,6 +85,9 @@ class TableFeed:
             them.
         compaction: keep only the last event of each key whenever the bound feed's `compact` is
             called; see docs/retention.md.
+        schemas: a pydantic model, msgspec.Struct, dataclass or TypedDict of the data of each type
+            of events, by the type's name, or one model of all events; published as JSON Schema. The
+            feed does not compare rows with it; see docs/schemas.md.
         archive: where history is sealed to, and read from after a trim, so that every reader can
             start at the beginning; see docs/archive.md.
 
@@ -117,6 +121,7 @@ class TableFeed:
         progress: Progress | None = None,
         archive: "Archive | None" = None,
         compaction: Compaction | None = None,
+        schemas: Any = None,
     ) -> None:
         found = table_of(table)
         named = {"id": id, "type": type, "key": key, "time": time}
@@ -154,6 +159,9 @@ class TableFeed:
             progress=progress,
             archive=archive,
             compaction=compaction,
+            described=(
+                None if schemas is None else described(schemas, envelope, typed=type is not None)
+            ),
         )
 
     @overload

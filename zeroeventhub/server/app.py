@@ -29,7 +29,8 @@ class Answered:
     Attributes:
         feed: the name of the feed's routes.
         route: which of them: "discovery", "events", "cursor", "splits", "lag", "cursor-of-count",
-            "segments", "key-history", "http-feed" or "server-sent-events".
+            "segments", "key-history", "schemas", "schema", "asyncapi", "http-feed" or
+            "server-sent-events".
         principal: the reader's name; empty for a feed without names, and for a refused request.
         status: the response's status.
         events: how many events it has.

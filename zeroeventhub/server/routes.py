@@ -30,6 +30,7 @@ from zeroeventhub.server.request import (
     read_v1_request,
 )
 from zeroeventhub.server.responses import FRESH, Renderer
+from zeroeventhub.server.schemas import answer_asyncapi, answer_schema, answer_schemas
 from zeroeventhub.server.sending import Sender
 from zeroeventhub.server.server_sent_events import server_sent_events as answer_server_sent_events
 from zeroeventhub.settings import Capacity
@@ -184,9 +185,10 @@ def feed_routes(
 
     `path` serves discovery (FeedAPI v2) and pages of ZeroEventHub v1; `path`/events serves pages of
     FeedAPI v2; `path`/cursor, `path`/splits, `path`/lag, `path`/cursor-of-count, `path`/segments
-    and `path`/key-history serve the extensions that discovery lists; a PUT of `path`/progress
-    registers how far a consumer has come, and a DELETE withdraws that. Pass the routes to an
-    application as its `routes`, or append them to its own.
+    and `path`/key-history serve the extensions that discovery lists, and so do `path`/schemas,
+    `path`/schema and `path`/asyncapi; a PUT of `path`/progress registers how far a consumer has
+    come, and a DELETE withdraws that. Pass the routes to an application as its `routes`, or append
+    them to its own.
 
     Args:
         path: where the feed is mounted, such as "/departures".
@@ -245,6 +247,7 @@ def feed_routes(
         if extension.path:
             verbs.setdefault(extension.path, {})[extension.verb] = extension
     answers |= {route: partial(extension_of, extensions) for route, extensions in verbs.items()}
+    answers |= {"schemas": answer_schemas, "schema": answer_schema, "asyncapi": answer_asyncapi}
     if http_feed:
         _need(runner, "cursor_of", "An HTTP feed")
         answers["http-feed"] = answer_http_feed
