@@ -19,6 +19,7 @@ from zeroeventhub.protocol import (
     TypeFilter,
 )
 from zeroeventhub.settings import Capacity, Limits
+from zeroeventhub.wire.cloud_event import CloudEvent
 
 if TYPE_CHECKING:
     from zeroeventhub.consumer.config import Failures
@@ -59,6 +60,7 @@ __all__ = [
     "AsyncPendingPage",
     "Capacity",
     "Client",
+    "CloudEvent",
     "Compaction",
     "ConnectionPool",
     "Consumer",

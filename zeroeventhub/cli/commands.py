@@ -6,7 +6,6 @@ from typing import Any
 import click
 from sqlalchemy.exc import SQLAlchemyError
 
-from zeroeventhub.cli.configuration import config_schema
 from zeroeventhub.cli.conformance import conformance
 from zeroeventhub.cli.consume import discover, sync, tail
 from zeroeventhub.cli.cursors import cursors, lag
@@ -15,6 +14,7 @@ from zeroeventhub.cli.init import init
 from zeroeventhub.cli.maintenance import check, compact, ddl, erase, horizon, progress, seal, trim
 from zeroeventhub.cli.output import write_log
 from zeroeventhub.cli.relay import relay
+from zeroeventhub.cli.schemas import codegen, schema
 from zeroeventhub.cli.serve import serve
 from zeroeventhub.cli.tokens import token
 from zeroeventhub.errors import (
@@ -80,7 +80,7 @@ def commands(*, verbose: bool) -> None:
 
 
 for command in (
-    *(check, compact, conformance, cursors, ddl, dead_letters, discover, erase),
-    *(config_schema, horizon, init, lag, progress, relay, seal, serve, sync, tail, token, trim),
+    *(check, codegen, compact, conformance, cursors, ddl, dead_letters, discover, erase),
+    *(horizon, init, lag, progress, relay, schema, seal, serve, sync, tail, token, trim),
 ):
     commands.add_command(command)

@@ -250,8 +250,8 @@ class FeedCommand(click.Command):
         return super().parse_args(ctx, args)
 
 
-@click.command("config-schema")
-def config_schema() -> None:
+@click.command()
+def configuration() -> None:
     """Print the JSON Schema of the file that describes feeds, for editors."""
     document = msgspec.json.encode(msgspec.json.schema(File))
     click.echo(msgspec.json.format(document))

@@ -118,7 +118,7 @@ class PageTransactions:
         engine: Any = config.store.engine
         self._engine = engine
         watch_commits(engine if isinstance(engine, Engine) else engine.sync_engine)
-        self._handler = Handler.of(apply, config.store.engine, sessions)
+        self._handler = Handler.of(apply, config.store.engine, sessions, config.models)
         self.hint = DecodeHint(self._handler.data_type)
         self.inbox = bool(config.inbox)
         alone = database_of(config.store.engine).single_writer

@@ -1,7 +1,7 @@
 """The options of a consumer, and what it does with events that cannot be applied."""
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
@@ -82,6 +82,7 @@ class Config:
     lanes: int = 1
     lease: float = 30.0
     failures: Failures = Failures()
+    models: Mapping[str, Any] = field(default_factory=dict)
     key: Callable[[Event], str | None] = event_key
     identity: Callable[[Event], str | None] = event_identity
     inbox: bool | None = None

@@ -164,6 +164,9 @@ class Consumer(_Consumer[Client]):
         lanes: how many events of a page are applied at a time, those of one key in order.
         lease: seconds after which another process takes over the partitions of one that died.
         failures: what to do with a page whose handler raises.
+        models: how `run` reads the data of CloudEvents, by their type: a model, or a function that
+            returns one, which gets what its annotation says, such as the model of an older version.
+            See docs/schemas.md.
         key: returns the key of an event; events of one key stay in order. By default a
             CloudEvent's partitionkey or subject.
         identity: returns the id by which the inbox recognizes an event; by default a CloudEvent's

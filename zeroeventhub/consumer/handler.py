@@ -2,13 +2,13 @@
 
 import inspect
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, is_dataclass
 from enum import Enum, auto
 from functools import partial
 from importlib import import_module
-from types import SimpleNamespace, UnionType
+from types import MappingProxyType, SimpleNamespace, UnionType
 from typing import (
     Any,
     TypeAlias,
@@ -32,6 +32,8 @@ from zeroeventhub.databases import database_of
 from zeroeventhub.databases.error_codes import has_rolled_back, is_transient
 from zeroeventhub.errors import ConfigurationError, Fenced, ProtocolError, StoreUnavailable
 from zeroeventhub.protocol import Event
+from zeroeventhub.wire.cloud_event import CloudEvent
+from zeroeventhub.wire.json_schema import is_pydantic
 from zeroeventhub.wire.ndjson import PageEvents
 
 _ANYTHING = (inspect.Parameter.empty, Any, object)
@@ -80,8 +82,15 @@ class Handler:
         apply: Callable[..., Any],
         engine: Engine | AsyncEngine,
         sessions: _Sessions | None = None,
+        models: Mapping[str, Any] = MappingProxyType({}),
     ) -> "Handler":
         """Read the annotations of a function of a transaction and of a page, an event or a list.
+
+        Args:
+            apply: the function.
+            engine: the engine of the consumer's store.
+            sessions: makes its sessions.
+            models: how to read the data of CloudEvents, by their type.
 
         Raises:
             ConfigurationError: it cannot be called, or takes an argument of an unsupported type.
@@ -97,7 +106,7 @@ class Handler:
             sessions = session
             if isinstance(engine, AsyncEngine) and not issubclass(session, AsyncSession):
                 sessions = partial(AsyncSession, sync_session_class=session)
-        decode, data_type, together = _argument(argument, is_async=is_async)
+        decode, data_type, together = _argument(argument, models, is_async=is_async)
         return cls(apply, is_async, kind, sessions, decode, data_type, together)
 
     def _decoded(self, decode: Decode, events: Any) -> Iterable[Any]:
@@ -230,9 +239,15 @@ def _transaction(
     )
 
 
-def _argument(wanted: Any, *, is_async: bool) -> tuple[Decode | None, Any, bool]:
+def _argument(
+    wanted: Any, models: Mapping[str, Any], *, is_async: bool
+) -> tuple[Decode | None, Any, bool]:
     """Choose the decoder of events (None for pages), its type, and whether it takes a list."""
     page = AsyncPendingPage if is_async else PendingPage
+    if models:
+        together = (get_origin(wanted) or wanted) in _LISTS
+        (model,) = (get_args(wanted) or (Any,)) if together else (wanted,)
+        return _typed_decoder(model, models), None, together
     if wanted in _ANYTHING or any(_is(choice, page) for choice in _choices(wanted)):
         return None, None, False
     together = (get_origin(wanted) or wanted) in _LISTS
@@ -261,24 +276,110 @@ def _decoder(model: Any) -> tuple[Decode | None, Any]:
     kinds = [get_origin(choice) or choice for choice in _choices(model)]
     if not all(_is_model(kind) for kind in kinds):
         return None, None
-    of_pydantic = any(_is_pydantic(kind) for kind in kinds)
-    try:
-        if of_pydantic:
-            decode = import_module("pydantic").TypeAdapter(model).validate_json
-        else:
-            decode = msgspec.json.Decoder(model).decode
-    except (TypeError, NameError) as error:
-        raise ConfigurationError(f"Events cannot be decoded as {model}: {error}") from error
+    if get_origin(model) is CloudEvent and any(map(is_pydantic, _choices(*get_args(model)))):
+        return _typed_decoder(model, {}), None
+    decode = _decode_of(model)
 
     def decode_event(event: Event) -> Any:
         try:
             return decode(event.raw)
         except (ValueError, RecursionError) as error:
-            raise ProtocolError(
-                f"An event does not fit {_name(model)}: {_reason(error)}"
-            ) from error
+            raise _unfit(model, error) from error
 
-    return decode_event, None if of_pydantic else model
+    return decode_event, None if any(map(is_pydantic, kinds)) else model
+
+
+def _decode_of(model: Any) -> Callable[[bytes], Any]:
+    """Return the function that decodes JSON as a model.
+
+    Raises:
+        ConfigurationError: the model cannot be decoded.
+    """
+    choices = _choices(model)
+    try:
+        if any(is_pydantic(get_origin(choice) or choice) for choice in choices):
+            validate: Callable[[bytes], Any] = (
+                import_module("pydantic").TypeAdapter(model).validate_json
+            )
+            return validate
+        return msgspec.json.Decoder(model).decode
+    except (TypeError, NameError) as error:
+        hint = " `models` says which type of events is which." if len(choices) > 1 else ""
+        raise ConfigurationError(f"Events cannot be decoded as {model}: {error}.{hint}") from error
+
+
+def _unfit(model: Any, error: Exception) -> ProtocolError:
+    return ProtocolError(f"An event does not fit {_name(model)}: {_reason(error)}")
+
+
+def _typed_decoder(wanted: Any, models: Mapping[str, Any]) -> Decode:
+    """Return the function that decodes a CloudEvent whose data has a model.
+
+    Args:
+        wanted: what `apply` takes: a model or a union of some, or a CloudEvent of these.
+        models: a model, or a function that makes one, by the type of events; empty to decode the
+            data of all as `wanted` says.
+
+    Raises:
+        ConfigurationError: a model cannot be decoded, or is none that `apply` takes.
+    """
+    whole = (get_origin(wanted) or wanted) is CloudEvent
+    data = (get_args(wanted) or (Any,))[0] if whole else wanted
+    taken = (data, *_choices(data))
+    readers = {kind: _Reader.of(model) for kind, model in models.items()}
+    for kind, reader in readers.items():
+        if reader.make is None and reader.model not in taken and data not in _ANYTHING:
+            raise ConfigurationError(
+                f"`models` says {_name(reader.model)} for events of the type {kind!r}, and apply "
+                f"takes {_name(wanted)}."
+            )
+    of_all = None if models else _Reader.of(data)
+    decode_envelope = _decode_of(CloudEvent[msgspec.Raw])
+
+    def decode_event(event: Event) -> Any:
+        try:
+            found = decode_envelope(event.raw)
+        except (ValueError, RecursionError) as error:
+            raise _unfit(CloudEvent, error) from error
+        reader = readers.get(found.type, of_all)
+        if reader is None:
+            raise ProtocolError(f"`models` has nothing for events of the type {found.type!r}.")
+        found.data = reader.read(bytes(found.data))
+        return found if whole else found.data
+
+    return decode_event
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Read the data of one type of events.
+
+    Attributes:
+        model: what the data is decoded as.
+        decode: decodes it.
+        make: makes what `apply` gets of that; None if it gets the model itself.
+    """
+
+    model: Any
+    decode: Callable[[bytes], Any]
+    make: Callable[[Any], Any] | None = None
+
+    @classmethod
+    def of(cls, given: Any) -> "_Reader":
+        """Return the reader for a model, or for a function of one."""
+        if not callable(given) or isinstance(given, type) or get_origin(given) is not None:
+            return cls(given, _decode_of(given))
+        parameter = next(iter(inspect.signature(given).parameters), "")
+        model = get_type_hints(_function(given)).get(parameter, Any)
+        return cls(model, _decode_of(model), given)
+
+    def read(self, text: bytes) -> Any:
+        """Decode the data, and make of it what `apply` gets."""
+        try:
+            found = self.decode(text)
+        except (ValueError, RecursionError) as error:
+            raise _unfit(self.model, error) from error
+        return found if self.make is None else self.make(found)
 
 
 def _is_model(kind: Any) -> bool:
@@ -287,13 +388,8 @@ def _is_model(kind: Any) -> bool:
         or is_dataclass(kind)
         or is_typeddict(kind)
         or issubclass(kind, msgspec.Struct)
-        or _is_pydantic(kind)
+        or is_pydantic(kind)
     )
-
-
-def _is_pydantic(kind: Any) -> bool:
-    """Return whether a class is a pydantic model or dataclass."""
-    return hasattr(kind, "__pydantic_validator__")
 
 
 def _reason(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""What a feed publishes of its events' form: their schemas, one of them, and an AsyncAPI document."""
+"""What a feed publishes of the form of its events: schemas, and an AsyncAPI document."""
 
 from typing import Any
 

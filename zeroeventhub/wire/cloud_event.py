@@ -7,10 +7,46 @@ The events of a feed are JSON of any form. An event with a member `specversion` 
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from zeroeventhub.errors import ProtocolError
 from zeroeventhub.protocol import Event
+
+_Data = TypeVar("_Data")
+
+
+class CloudEvent(msgspec.Struct, Generic[_Data], kw_only=True):
+    """Hold a CloudEvent with data of a model, as the annotation of `apply` asks for it.
+
+    Example:
+        def apply(session: Session, event: CloudEvent[Placed]) -> None:
+            session.add(Invoice(id=event.id, customer=event.data.customer))
+
+    Attributes:
+        data: the event's data, as the model.
+        specversion: the version of CloudEvents.
+        id: the event's id, unique within its source.
+        source: where the event comes from.
+        type: the event's type.
+        time: when it happened; None if the event does not say.
+        subject: what it is about.
+        partitionkey: the key within which events stay in order.
+        dataschema: the address of the schema of its data.
+        traceparent: the trace that it belongs to.
+    """
+
+    specversion: str
+    id: str
+    source: str
+    type: str
+    data: _Data
+    time: datetime | None = None
+    subject: str | None = None
+    partitionkey: str | None = None
+    dataschema: str | None = None
+    traceparent: str | None = None
 
 
 def attributes(event: Event) -> Mapping[str, Any]:

@@ -41,10 +41,10 @@ def read(folder, text):
 
 
 def test_published_schema_is_that_of_the_options():
-    """The schema for editors is what `zeroeventhub config-schema` prints."""
+    """The schema for editors is what `zeroeventhub schema configuration` prints, and accepts a good file."""
     schema = msgspec.json.decode(PUBLISHED.read_bytes())
     assert schema == msgspec.json.schema(File), (
-        f"run: python -m zeroeventhub config-schema > {PUBLISHED.relative_to(Path.cwd())}"
+        f"run: python -m zeroeventhub schema configuration > {PUBLISHED.relative_to(Path.cwd())}"
     )
     assert schema["$defs"]["Feed"]["properties"]["data"]["description"]
     jsonschema.Draft202012Validator.check_schema(schema)

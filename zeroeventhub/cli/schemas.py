@@ -1,0 +1,186 @@
+"""The schemas of a feed: show them, compare them with earlier ones, and write models of them."""
+
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from zeroeventhub.cli.configuration import configuration
+from zeroeventhub.cli.options import TIMEOUT, as_json, feed_options, http_options
+from zeroeventhub.cli.output import report
+from zeroeventhub.client import Client
+from zeroeventhub.client.connection_pool import open_http
+from zeroeventhub.errors import ConfigurationError, printable, require
+from zeroeventhub.protocol import EXTENSIONS, SCHEMAS, Schemas
+from zeroeventhub.wire.documents import decode_answer, encode_answer
+from zeroeventhub.wire.json_schema import DIALECT
+from zeroeventhub.wire.schema_changes import Change, changes
+
+_STYLES = {
+    "dataclass": "dataclasses.dataclass",
+    "msgspec": "msgspec.Struct",
+    "pydantic": "pydantic_v2.BaseModel",
+    "typeddict": "typing.TypedDict",
+}
+"""The names of these styles in datamodel-code-generator."""
+
+
+@click.group()
+def schema() -> None:
+    """Show or compare the schemas of a feed's events; print that of the file of feeds."""
+
+
+schema.add_command(configuration)
+
+
+@schema.command()
+@feed_options
+def show(*, client: Client) -> None:
+    """Print the schemas that the feed at URL publishes, as JSON to keep in a file."""
+    click.echo(encode_answer(EXTENSIONS[SCHEMAS], client.schemas()), nl=False)
+
+
+@schema.command()
+@click.argument("old")
+@click.argument("url")
+@http_options
+@as_json
+def diff(
+    *, old: str, url: str, headers: list[tuple[str, str]], partitions: int | None, as_json: bool
+) -> None:
+    """Say what changes for readers from the schemas of OLD to those of URL.
+
+    Each is a feed's URL, or a file that `schema show` has written; headers are sent to both.
+    Exit codes: 0 no change breaks a reader, 1 a change does.
+    """
+    before, after = (_schemas(place, headers, partitions) for place in (old, url))
+    found = changes(before, after)
+    report([one._asdict() for one in found], map(_line, found), as_json=as_json)
+    if any(one.breaks for one in found):
+        sys.exit(1)
+
+
+def _schemas(place: str, headers: list[tuple[str, str]], partitions: int | None) -> Schemas:
+    if place.startswith(("http://", "https://")):
+        with open_http(headers, timeout=TIMEOUT) as http:
+            return Client(place, http, partitions=partitions).schemas()
+    try:
+        body = Path(place).read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"{place} cannot be read: {error.strerror}.") from None
+    found: Schemas = decode_answer(EXTENSIONS[SCHEMAS], body)
+    return found
+
+
+def _line(change: Change) -> str:
+    where = " ".join(filter(None, (change.type, change.place)))
+    return printable(f"{'breaks' if change.breaks else 'fits'}  {where}: {change.change}")
+
+
+@click.command()
+@feed_options
+@click.option("--style", type=click.Choice([*_STYLES]), default="dataclass", help="What to write.")
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write to this file; by default to standard output.",
+)
+def codegen(*, client: Client, style: str, output: Path | None) -> None:
+    """Write the models of the events of the feed at URL, in Python, for a consumer.
+
+    The module ends with MODELS, the models by the type of events, for `Consumer(models=MODELS)`.
+    """
+    code = _code(client.schemas(), style)
+    if output is None:
+        click.echo(code, nl=False)
+        return
+    try:
+        output.write_text(code, "utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{output} cannot be written: {error.strerror}.") from None
+
+
+def _code(found: Schemas, style: str) -> str:
+    require("datamodel_code_generator", extra="codegen", user="zeroeventhub codegen")
+    generator: Any = import_module("datamodel_code_generator")
+    formats: Any = import_module("datamodel_code_generator.format")
+
+    definitions, models = _definitions(found)
+    if not definitions:
+        raise ConfigurationError("The feed shows no schemas to this reader.")
+    config = generator.GenerateConfig(
+        input_file_type=generator.InputFileType.JsonSchema,
+        output_model_type=generator.DataModelType(_STYLES[style]),
+        target_python_version=formats.PythonVersion.PY_311,
+        custom_file_header='"""Models of the events of a feed, written by zeroeventhub codegen."""',
+        disable_timestamp=True,
+        enum_field_as_literal=generator.LiteralType.All,
+        formatters=[formats.Formatter.BUILTIN],
+        keyword_only=True,
+        skip_root_model=True,
+        use_standard_collections=True,
+        use_union_operator=True,
+    )
+    try:
+        document = {"$schema": DIALECT, "$defs": definitions}
+        code = str(generator.generate(document, config=config)).rstrip()
+    except (
+        generator.Error,
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+        RecursionError,
+    ) as error:
+        raise ConfigurationError(f"A schema cannot be written as Python: {error}") from error
+    lines = (f"    {name!r}: {model},\n" for name, model in models.items())
+    return f"{code}\n\n\nMODELS = {{\n{''.join(lines)}}}\n"
+
+
+def _definitions(found: Schemas) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the definitions of all types in one document, and the name of each type's own."""
+    definitions: dict[str, Any] = {}
+    models: dict[str, str] = {}
+    for kind, schema in found.types.items():
+        own = {name: value for name, value in schema.items() if name not in {"$schema", "$defs"}}
+        parts: dict[str, Any] = {**schema.get("$defs", {})}
+        reference = own.get("$ref", "") if len(own) == 1 else ""
+        if (name := str(reference).removeprefix("#/$defs/")) not in parts:
+            name = str(own.get("title", "")) or kind
+            parts[name] = own
+        # Types may use one name for different things.
+        taken = any(definitions.get(one, part) != part for one, part in parts.items())
+        prefix = _camel_case(kind) if taken else ""
+        names = {one: prefix + _camel_case(one) for one in parts}
+        models[kind] = names[name]
+        definitions |= {names[one]: _renamed(part, names) for one, part in parts.items()}
+    return definitions, models
+
+
+def _camel_case(name: str) -> str:
+    words = "".join(word[0].upper() + word[1:] for word in re.findall("[A-Za-z0-9]+", name))
+    return words if words and not words[0].isdigit() else f"Event{words}"
+
+
+def _renamed(schema: Any, names: dict[str, str]) -> Any:
+    """Return a schema whose references have the definitions' new names, without titles."""
+    if isinstance(schema, list):
+        return [_renamed(one, names) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    renamed = {
+        name: _renamed(value, names)
+        for name, value in schema.items()
+        if name != "title" or not isinstance(value, str)
+    }
+    reference = schema.get("$ref")
+    if isinstance(reference, str):
+        name = reference.removeprefix("#/$defs/")
+        if name not in names:
+            # The generator would read files and addresses of the publisher's choice.
+            raise ConfigurationError(f"A schema refers to {printable(reference)}, outside of it.")
+        renamed["$ref"] = f"#/$defs/{names[name]}"
+    return renamed
