@@ -1,6 +1,7 @@
 """The columns of the source, and how events become rows of them."""
 
 import datetime as dt
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -40,6 +41,8 @@ from zeroeventhub.protocol import Page, TypeFilter
 from zeroeventhub.spark.options import Options
 from zeroeventhub.wire.arrow import ArrowPage, string_array
 from zeroeventhub.wire.cloud_event import moment
+
+_log = logging.getLogger("zeroeventhub.spark")
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -328,7 +331,7 @@ def _with_texts(value: Any, kind: DataType, *, optional: bool = True) -> Any:
 
 
 _TEXT = StringType()
-_OF_FEED: dict[str, DataType] = {
+OF_FEED: dict[str, DataType] = {
     "partition": IntegerType(),
     "cursor": _TEXT,
     "key": _TEXT,
@@ -343,7 +346,7 @@ def default_schema(*, with_headers: bool) -> StructType:
     schema = StructType()
     for name in ("partition", "cursor", "id", "type", "time", "key", "headers", "data"):
         if name != "headers" or with_headers:
-            kind = _OF_FEED.get(name) or _OF_EVENT[name]
+            kind = OF_FEED.get(name) or _OF_EVENT[name]
             schema.add(name, kind, nullable=name not in {"partition", "cursor", "data"})
     return schema
 
@@ -367,7 +370,7 @@ class Columns:
                 f"The column {corrupt} for events that do not fit has to be a STRING."
             )
         fields = [one for one in schema if one.name != corrupt]
-        known = [one for one in fields if _OF_FEED.get(one.name) == one.dataType]
+        known = [one for one in fields if OF_FEED.get(one.name) == one.dataType]
         rest = [one for one in fields if one not in known]
         if corrupt is None and all(_OF_EVENT.get(one.name) == one.dataType for one in rest):
             known, rest = fields, []
@@ -379,6 +382,8 @@ class Columns:
         self.known = frozenset(one.name for one in known)
         self.with_headers = "headers" in self.known
         self._json = JsonColumns(rest, corrupt) if rest or corrupt else None
+        self._members = [one.name for one in rest]
+        self._has_looked = False
         # Last, because the error above for a type that JSON lacks is clearer than Spark's.
         self._schema = arrow_schema(schema)
 
@@ -412,7 +417,23 @@ class Columns:
         found |= {name: attributes.column(name) for name in self.known & ATTRIBUTES}
         if self._json is not None:
             found |= self._json.columns(data, self._schema)
+            if len(data) and not self._has_looked:
+                self._has_looked = True
+                self._warn_of_envelopes(data, [found[name] for name in self._members])
         return pa.record_batch([found[name] for name in self._schema.names], schema=self._schema)
+
+    def _warn_of_envelopes(self, data: pa.StringArray, columns: list[pa.Array]) -> None:
+        """Warn if columns are null because they are named as members of the envelopes' data."""
+        if not columns or any(one.null_count < len(data) for one in columns):
+            return
+        (first,) = texts_of(data.slice(0, 1))
+        if _envelope(first).specversion is not msgspec.UNSET:
+            _log.warning(
+                "All of the columns %s are null, as the events are CloudEvents, which hold such "
+                "members in their data: read a column data STRUCT<…>, or set the option "
+                "inferSchema.",
+                ", ".join(self._members),
+            )
 
 
 def _events(page: AnyPage) -> Iterator[tuple[pa.StringArray, list[dict[str, str]]]]:

@@ -190,6 +190,7 @@ class Options:
         among: the partitions that a query's filters allow, existing or not; None for all.
         since: the query's filters allow no events before this moment; None for no limit.
         column_name_of_corrupt_record: the name of the column for events that do not fit the schema.
+        infer_schema: whether a read without a schema has the columns that the feed's schemas say.
         credentials: reads the secrets that requests are sent with.
     """
 
@@ -211,6 +212,7 @@ class Options:
     among: frozenset[int] | None = None
     since: datetime | None = None
     column_name_of_corrupt_record: str = "_corrupt_record"
+    infer_schema: bool = False
     credentials: Credentials = field(default_factory=Credentials)
 
 
@@ -296,6 +298,7 @@ _FORMS: dict[str, tuple[Callable[[str], Any], str]] = {
     "v1Partitions": _NUMBER,
     "filterPushdown": _FLAG,
     "columnNameOfCorruptRecord": (str, ""),
+    "inferSchema": _FLAG,
     **dict.fromkeys(_PLACES, (str, "")),
 }
 """How each option is read, and the form of its value."""

@@ -20,10 +20,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.functions import udf
 from pyspark.sql.types import StructType
 
+from zeroeventhub.client import Client
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import TypeFilter
 from zeroeventhub.spark.columns import Columns, default_schema
 from zeroeventhub.spark.connection import Connection, log, log_to_stderr
+from zeroeventhub.spark.inference import inferred_schema
 from zeroeventhub.spark.offsets import Offsets
 from zeroeventhub.spark.options import LATEST, Options, read_options
 from zeroeventhub.spark.plan import SCANNED, Plan
@@ -234,8 +236,16 @@ class FeedSource(DataSource):
         return "zeroeventhub"
 
     def schema(self) -> StructType:
-        """Return the columns of a read without a schema."""
-        return default_schema(with_headers=read_options(self.options).include_headers)
+        """Return the columns of a read without a schema.
+
+        Raises:
+            ConfigurationError: they are to be inferred, and the feed does not describe its events.
+        """
+        options = read_options(self.options)
+        if not options.infer_schema:
+            return default_schema(with_headers=options.include_headers)
+        with closing(Connection(options)) as connection:
+            return inferred_schema(connection.request(Client.schemas), options.types)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch.

@@ -153,6 +153,41 @@ def test_schema_makes_columns_of_members(shop, publish):
     assert [tuple(row) for row in places] == [("partition",)] * 203
 
 
+NUMBERED = {"placed": {"type": "object", "properties": {"n": {"type": "integer"}}}}
+
+
+@pytest.mark.parametrize("envelope", [False, True])
+def test_columns_are_inferred_from_the_feed_s_schemas(shop, publish, envelope):
+    """With inferSchema, a read has the columns that the feed describes, in or out of envelopes."""
+    with publish(shop, schemas=NUMBERED, cloudevents=envelope, type="kind") as url:
+        rows = read(url, inferSchema=True)
+        assert "data" in read(url)[0]
+    assert {row["type"] for row in rows if envelope} <= {"placed"}
+    found = [row["data"]["n"] if envelope else row["n"] for row in rows]
+    assert sorted(found) == [*range(200)]
+
+
+def test_feed_without_schemas_gives_no_columns(shop, publish):
+    """A feed that does not describe its events is refused, and not read in another way."""
+    with publish(shop) as url, pytest.raises(ConfigurationError, match="extension schemas"):
+        source(url, inferSchema="true").schema()
+
+
+@pytest.mark.parametrize("envelope", [False, True])
+def test_schema_that_passes_envelopes_by_is_warned_of_once(shop, publish, caplog, envelope):
+    """A flat schema over CloudEvents, whose columns are all null, is warned of once a task."""
+    flat = StructType().add("n", "long").add("customer", "string")
+    with publish(shop, cloudevents=envelope) as url:
+        rows = read(url, flat, pageSize=20)
+        read(url, StructType().add("data", StructType().add("n", "long")))
+        read(url, StructType().add("m", "long").add("partition", "integer"), partitions="0")
+    warned = [one.getMessage() for one in caplog.records if "All of the columns" in one.message]
+    assert all((row["n"] is None) is envelope for row in rows)
+    tasks = 2 + 1
+    assert len(warned) == (tasks if envelope else 0)
+    assert not warned or "columns n, customer are null" in warned[0]
+
+
 @pytest.mark.parametrize(
     ("schema", "sentence"),
     [
