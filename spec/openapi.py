@@ -103,6 +103,14 @@ TEXTS = {
         "key-history-answer",
         "{events: [{version: 4, data: {order: 17, paid: 12.5}}], more: true}",
     ),
+    "schemas": Text(
+        "What the data of events is",
+        "Read the schemas of the types of events that the reader may see",
+        "The schemas, by the type of events.",
+        "schemas-answer",
+        "{schemas: {order.placed: {type: object, properties: {order: {type: integer}}}}, "
+        "envelope: cloudevents}",
+    ),
     "progress": Text(
         "How far a consumer has committed",
         "Register how far a consumer has committed, so that trimming waits for it",
@@ -156,6 +164,8 @@ def parameters_of(extension: Extension, indent: str) -> str:
     """Return the parameters of an extension, indented."""
     names = ["token"] if PARTITION in extension.parameters else []
     names += map(component, extension.parameters)
+    if not names:
+        return ""
     lines = ["parameters:", *(f'  - $ref: "#/components/parameters/{name}"' for name in names)]
     return "".join(f"{indent}{line}\n" for line in lines)
 

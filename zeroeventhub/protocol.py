@@ -277,10 +277,10 @@ class KeyPage:
 
 
 EVERY_TYPE = "*"
-"""The name of the schema of a feed's events where it describes them all by one (SPEC 9.15)."""
+"""The name of the schema of a feed's events where it describes them all by one (SPEC 9.16)."""
 
 CLOUDEVENTS = "cloudevents"
-"""The envelope of events that are CloudEvents (SPEC 9.15)."""
+"""The envelope of events that are CloudEvents (SPEC 9.16)."""
 
 
 class Schemas(msgspec.Struct, frozen=True, omit_defaults=True, rename={"types": "schemas"}):
@@ -620,7 +620,7 @@ EXTENSIONS: Mapping[str, Extension] = {
             context=frozenset({"principal"}),
             verb="DELETE",
         ),
-        Extension(name=SCHEMAS, section="9.15", path="schemas", method="schemas", answer=Schemas),
+        Extension(name=SCHEMAS, section="9.16", path="schemas", method="schemas", answer=Schemas),
     )
 }
 """The extensions of the protocol, by the names that discovery lists."""

@@ -20,6 +20,7 @@ from zeroeventhub.protocol import (
     CountedCursor,
     KeyPage,
     Lag,
+    Schemas,
     SegmentPart,
     Segments,
 )
@@ -129,6 +130,10 @@ class MemoryFeed:
             for end in ends
         ]
         return Segments(tuple(parts), f"c{max([first, *ends])}")
+
+    def schemas(self):
+        order = {"type": "object", "properties": {"n": {"type": "integer"}}}
+        return Schemas(dict.fromkeys(TYPES, order), "cloudevents")
 
     def read_key(self, key, after_version, limit, *, partitions=None):
         events = [row for rows in self.rows for row in rows if row.data["partitionkey"] == key]
@@ -420,6 +425,12 @@ MUTANTS = {
     ),
     "goes in circles": ("reading", always("read", cursor="c0")),
     "publishes twice": ("events-once", found("read", doubled)),
+    "gives a schema of another type": ("schemas", swapped(b'"n"', b'"m"', "/feed/schema")),
+    "knows a schema of any type": ("schemas-unknown", status(404, 200, b"{}", "/feed/schema")),
+    "names one type alone": (
+        "schemas-asyncapi",
+        swapped(b"order.paid", b"order.placed", "/feed/asyncapi"),
+    ),
     "says text/plain": ("page-media-type", header("content-type", "text/plain")),
     "compresses unasked": ("page-encoding", header("content-encoding", "gzip")),
     "fails at a bad size": ("pagesizehint-malformed", status(400, 500, b"{}")),

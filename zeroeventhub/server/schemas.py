@@ -19,7 +19,7 @@ ASYNCAPI_TYPE = "application/vnd.aai.asyncapi+json;version=3.0.0"
 
 
 async def answer_schemas(app: FeedApp, request: FeedRequest) -> Response:
-    """Answer with the schemas of the types that the principal may see (SPEC 9.15)."""
+    """Answer with the schemas of the types that the principal may see (SPEC 9.16)."""
     body = encode_answer(EXTENSIONS[SCHEMAS], await _visible(app, request))
     return Response(body, media_type="application/json", headers=FRESH)
 

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from importlib.util import find_spec
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 
@@ -25,6 +26,7 @@ from zeroeventhub.protocol import (
     LAST,
     PARTITION,
     REQUIRED,
+    SCHEMAS,
     SEGMENTS,
     SPLITS,
     CountedCursor,
@@ -33,6 +35,7 @@ from zeroeventhub.protocol import (
     Lag,
     Page,
     Parameter,
+    Schemas,
     Segments,
 )
 from zeroeventhub.wire import ARROW_TYPE, NDJSON_TYPE
@@ -45,6 +48,7 @@ _check_arrow = check_of(ARROW)
 _check_count = check_of(CURSOR_OF_COUNT)
 _check_key = check_of(KEY_HISTORY)
 _check_segments = check_of(SEGMENTS)
+_check_schemas = check_of(SCHEMAS)
 
 
 # Malformed requests.
@@ -505,3 +509,48 @@ def segments_end(subject: Subject, partition: int, _known: Walk) -> None:
 
 
 _malformed(SEGMENTS, "A request for files from a malformed cursor, or from _last, is 400.")
+
+
+# Schemas.
+
+
+@_check_schemas("The schema of a type alone is the one in the answer of all.")
+def schemas(subject: Subject) -> None:
+    found: Schemas = subject.get(SCHEMAS, None)
+    for name, schema in found.types.items():
+        answer = expect(subject.probe.ask("/schema", [("type", name)]), f"The schema of {name!r}")
+        if answer.media_type != "application/schema+json":
+            fail(f"The schema of {name!r} came as {answer.media_type}.", answer)
+        if _document(answer) != schema:
+            fail(f"The schema of {name!r} alone is another one.", answer)
+
+
+@_check_schemas("A type without a schema is 404, and a request without a type 400.")
+def schemas_unknown(subject: Subject) -> None:
+    unknown = subject.probe.ask("/schema", [("type", "conformance.unknown")])
+    expect(unknown, "A type without a schema", _NOT_FOUND)
+    expect(subject.probe.ask("/schema"), "A request for a schema without a type", BAD_REQUEST)
+
+
+@_check_schemas("The AsyncAPI document names the types that have schemas.")
+def schemas_asyncapi(subject: Subject) -> None:
+    found: Schemas = subject.get(SCHEMAS, None)
+    answer = expect(subject.probe.ask("/asyncapi"), "A request for the AsyncAPI document")
+    try:
+        channels = _document(answer)["channels"].values()
+        names = {one["name"] for channel in channels for one in channel["messages"].values()}
+    except (AttributeError, KeyError, TypeError):
+        fail("It has no channels with messages that have names.", answer)
+    if names != found.types.keys():
+        fail("It names other types.", answer)
+
+
+def _document(answer: Answer) -> Any:
+    """Decode a document of JSON."""
+    try:
+        return msgspec.json.decode(answer.body)
+    except msgspec.DecodeError:
+        fail("The answer is not JSON.", answer)
+
+
+_NOT_FOUND = 404
