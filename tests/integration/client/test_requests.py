@@ -174,6 +174,11 @@ ASKED = [
         (KEY, protocol.KeyPage([protocol.Event(b"1")], [3])),
     ),
     (
+        (protocol.SCHEMAS, "schemas", (), {}),
+        ("/schemas", {}),
+        (b'{"schemas":{"a":{"type":"object"}}}', protocol.Schemas({"a": {"type": "object"}})),
+    ),
+    (
         (protocol.PROGRESS, "register_progress", ("c1", 0, "c"), {}),
         ("/progress", {**HERE, "cursor": ["c"], "consumer": ["c1"]}),
         (b"", None),

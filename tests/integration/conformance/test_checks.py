@@ -44,7 +44,8 @@ def check_table(engine, left_out=()):
     columns |= {"headers": {"customer": "customer"}, "cloudevents": True}
     columns = {name: column for name, column in columns.items() if name not in left_out}
     partitions = 2 if "partition" in columns else None
-    feed = TableFeed(orders, partitions=partitions, **columns)
+    schemas = {"order.paid": {"type": "object"}, "ordet/sålt": {"type": "object"}}
+    feed = TableFeed(orders, partitions=partitions, schemas=schemas, **columns)
     with mounted(feed, engine, arrow=True) as url:
         return check(url)
 

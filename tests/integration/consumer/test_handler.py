@@ -25,6 +25,7 @@ from sqlalchemy.orm import DeclarativeBase, Session, sessionmaker
 from zeroeventhub import (
     AsyncConsumer,
     AsyncPendingPage,
+    CloudEvent,
     Consumer,
     CursorStore,
     Event,
@@ -457,3 +458,106 @@ def test_violated_constraint_is_the_handler_s_error(every_shop):
         shop.run(apply, failures=ASIDE)
     assert shop.landed() == [1, 3] * 2
     assert shop.letters() == [(2, "failed", 1)] * 2
+
+
+# Models by the type of events.
+
+
+Sent = make_dataclass("Sent", FIELDS[:1])
+OlderOrder = make_dataclass("OlderOrder", [("who", str)])
+
+
+def placed(kind="order.placed", **data):
+    """A CloudEvent of a type."""
+    return {"specversion": "1.0", "id": "7", "source": "/shop", "type": kind, "data": data}
+
+
+def of_older(older: OlderOrder):
+    """Make an order of an older one."""
+    return Order(older.who, 0)
+
+
+MODELS = {
+    "order.placed": Order,
+    "order.sent": Sent,
+    "order.placed.v1": of_older,
+    "order.placed.v0": lambda data: Order(data, 1),
+}
+
+
+def modelled(shop, argument, models, *data, **options):
+    """Run a consumer with models over these events; return what a function was called with."""
+    calls = []
+    shop.feed.publish(*map(Event.of, data))
+    apply = typed(Connection, argument, act=lambda _, argument: calls.append(argument))
+    shop.run(apply, models=models, **options)
+    return calls
+
+
+def test_model_is_chosen_by_the_type_of_an_event(shop):
+    """A union of dataclasses is told apart by the type, and older versions become newer ones."""
+    events = [
+        placed(customer="ada", amount=12),
+        placed("order.sent", customer="bob"),
+        placed("order.placed.v1", who="eve"),
+        {**placed("order.placed.v0"), "data": "old"},
+    ]
+    calls = modelled(shop, Order | Sent, MODELS, *events)
+    assert calls == [Order("ada", 12), Sent("bob"), Order("eve", 0), Order("old", 1)]
+
+
+def test_pydantic_models_are_chosen_too_and_lists_are_given(sync_shop):
+    """Data is validated by pydantic where a model is of it, and a list has a whole page's."""
+    models = {"order.placed": OrderModel, "order.sent": OrderDataclass}
+    events = [placed(customer="a", amount=1), placed("order.sent", customer="b", amount=2)]
+    (found,) = modelled(sync_shop, list[OrderModel | OrderDataclass], models, *events)
+    assert found == [OrderModel(customer="a", amount=1), OrderDataclass("b", 2)]
+
+
+@pytest.mark.parametrize("model", [Order, OrderModel])
+@pytest.mark.parametrize("models", [{}, {"order.placed": None}])
+def test_envelope_is_given_with_data_of_a_model(sync_shop, model, models):
+    """A CloudEvent[Model] has the envelope's attributes, and the data as the model."""
+    event = {**placed(customer="a", amount=1), "time": "2026-01-01T00:00:00Z", "other": 1}
+    models = dict.fromkeys(models, model)
+    (found,) = modelled(sync_shop, CloudEvent[model], models, event)
+    assert isinstance(found, CloudEvent)
+    assert (found.id, found.type, found.time.year) == ("7", "order.placed", 2026)
+    assert found.data == model(customer="a", amount=1)
+
+
+@pytest.mark.parametrize(
+    ("event", "sentence"),
+    [
+        (placed("order.lost"), "nothing for events of the type 'order.lost'"),
+        (placed(customer="secret"), "does not fit Order"),
+        ({"customer": "secret"}, "does not fit CloudEvent"),
+    ],
+)
+def test_event_without_a_model_fails(sync_shop, event, sentence):
+    """An event of a type without a model, or whose data does not fit it, is a failure."""
+    with halting(ProtocolError, rf"^(?!.*secret).*{sentence}"):
+        modelled(sync_shop, Order | Sent, MODELS, event, failures=Failures(tries=1))
+
+
+def test_error_of_a_function_of_models_is_its_own(sync_shop):
+    """What a function raises that makes a model is the error of the handler."""
+
+    def broken(data: dict):
+        return Order(data["gone"], 1)
+
+    with halting(KeyError, "gone"):
+        options = {"failures": Failures(tries=1)}
+        modelled(sync_shop, Order, {"order.placed": broken}, placed(), **options)
+
+
+@pytest.mark.parametrize("argument", [Sent, PendingPage, CloudEvent[Sent], list[Event]])
+def test_model_that_apply_does_not_take_is_refused(sync_shop, argument):
+    """A model for a type of events is one that the annotation names."""
+    with pytest.raises(ConfigurationError, match=r"`models` says Order for events of the type"):
+        modelled(sync_shop, argument, {"order.placed": Order})
+
+
+def test_union_of_dataclasses_needs_models(refused):
+    """A union that cannot be told apart is refused in a sentence that says what to give."""
+    refused(typed(Connection, Order | Sent), "`models` says which type of events is which")

@@ -80,6 +80,7 @@ def publisher(tmp_path_factory):
         headers={"customer": "customer"},
         cloudevents=True,
         progress=Progress(),
+        schemas={"order.placed": {"type": "object"}},
     )
     with engine.begin() as connection:
         source.install(connection)
@@ -160,6 +161,7 @@ def filled(query, cursors):
         "stop": cursors,
         "pagesizehint": ["1", "4"],
         "lastEventId": ["1", "29"],
+        "type": ["order.placed"],
     }
     replaced = {}
     for number, (name, value) in enumerate(query.items()):

@@ -32,6 +32,7 @@ NEEDED = {
     "key-history": {"key": "k"},
     "progress": {**THERE, "consumer": "billing"},
     "progress (DELETE)": {"consumer": "billing"},
+    "schema": {"type": "placed"},
     "http-feed": RENDITION,
     "server-sent-events": RENDITION,
 }

@@ -35,7 +35,7 @@ layouts = st.lists(partitions, max_size=5, unique_by=lambda partition: partition
 infos = st.builds(FeedInfo, layouts, text, st.booleans(), st.frozensets(text, max_size=3))
 
 
-ANSWERS = ("cursor-of-time", "splits", "lag", "cursor-of-count", "segments")
+ANSWERS = ("cursor-of-time", "splits", "lag", "cursor-of-count", "segments", "schemas")
 DECODERS = {
     "discovery": decode_info,
     "key-history": lambda body: decode_key_page(body, 3),  # after its third version
@@ -76,6 +76,7 @@ GOOD = {
     "cursor-of-count": b'{"cursor":"a","events":0',
     "key-history": b'{"events":[]',
     "segments": b'{"segments":[],"cursor":"a"',
+    "schemas": b'{"schemas":{"a":{}},"envelope":null',
 }
 
 
@@ -116,6 +117,12 @@ NO_IDS = [
 ]
 
 REFUSED = {
+    "schemas": [
+        b"{}",
+        b'{"schemas":[]}',
+        b'{"schemas":{"a":true}}',
+        b'{"schemas":{},"envelope":1}',
+    ],
     "discovery": [
         b'{"token":"a","partitions":[{"id":1,%b}]}' % (place % number)
         for place in (b'"startsAfterPartition":%b', b'"cursorFromPartitions":[%b]')

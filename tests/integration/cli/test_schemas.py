@@ -1,0 +1,122 @@
+"""Schemas on the command line: shown, compared, and written as models."""
+
+import json
+from dataclasses import is_dataclass
+from importlib import import_module
+from typing import Literal, is_typeddict
+
+import msgspec
+import pydantic
+import pytest
+from harness.command_line import invoke
+from harness.readers import mounted
+from harness.shop import fill, orders
+
+from zeroeventhub import TableFeed
+
+
+class Address(msgspec.Struct):
+    """Where an order goes."""
+
+    street: str
+
+
+class Placed(msgspec.Struct):
+    """An order that was placed."""
+
+    n: int
+    title: str
+    to: Address
+    by: Literal["web", "shop"] = "web"
+
+
+ABROAD = {
+    "$ref": "#/$defs/Sent",
+    "$defs": {
+        "Sent": {"type": "object", "properties": {"to": {"$ref": "#/$defs/Address"}}},
+        "Address": {"type": "object", "properties": {"country": {"type": "string"}}},
+    },
+}
+
+
+@pytest.fixture
+def publish(sqlite):
+    """A function that serves a feed with these schemas."""
+    fill(sqlite)
+    return lambda schemas: mounted(
+        TableFeed(orders, data="data", type="kind", cloudevents=True, schemas=schemas), sqlite
+    )
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_change_that_breaks_readers_fails(publish, tmp_path, as_json):
+    """A feed is compared with a file or another feed: a line a finding, and 1 if one breaks."""
+    kept = tmp_path / "kept.json"
+    options = ["--json"] * as_json
+    with publish({"placed": Placed, "sent": ABROAD}) as url:
+        kept.write_text(invoke("schema", "show", url).stdout)
+        same = invoke("schema", "diff", kept, url, *options)
+        assert (same.exit_code, same.stdout) == (0, "[]\n" if as_json else "")
+    with publish({"placed": Placed, "sent": ABROAD, "paid": {"type": "object"}}) as url:
+        more = invoke("schema", "diff", kept, url, *options)
+        less = invoke("schema", "diff", url, kept, *options)
+    assert (more.exit_code, less.exit_code) == (0, 1)
+    if as_json:
+        (change,) = json.loads(less.stdout)
+        expected = {"type": "paid", "place": "", "change": "the type was removed", "breaks": True}
+        assert change == expected
+    else:
+        assert more.stdout == "fits  paid: the type is new\n"
+        assert less.stdout == "breaks  paid: the type was removed\n"
+
+
+@pytest.mark.parametrize(
+    ("style", "is_such"),
+    [
+        ("dataclass", is_dataclass),
+        ("msgspec", lambda model: issubclass(model, msgspec.Struct)),
+        ("pydantic", lambda model: issubclass(model, pydantic.BaseModel)),
+        ("typeddict", is_typeddict),
+    ],
+)
+def test_models_are_written_for_a_consumer(publish, tmp_path, monkeypatch, style, is_such):
+    """The models of a feed are a module, whose MODELS decode events; equal names stay apart."""
+    file = tmp_path / f"models_of_{style}.py"
+    with publish({"order.placed": Placed, "order.sent": ABROAD}) as url:
+        assert invoke("codegen", url, "--style", style, "--output", file).exit_code == 0
+        assert invoke("codegen", url, "--style", style).stdout == file.read_text()
+    monkeypatch.syspath_prepend(tmp_path)
+    models = import_module(file.stem).MODELS
+    assert [*models] == ["order.placed", "order.sent"]
+    assert all(map(is_such, models.values()))
+    placed = {"n": 1, "title": "t", "to": {"street": "s"}, "by": "shop"}
+    of = pydantic.TypeAdapter if style == "pydantic" else None
+    for model, data in zip(models.values(), [placed, {"to": {"country": "c"}}], strict=True):
+        if of is not None:
+            assert of(model).dump_python(of(model).validate_python(data)) == data
+        else:
+            assert msgspec.to_builtins(msgspec.convert(data, model)) == data
+
+
+@pytest.mark.parametrize("elsewhere", ["/etc/hostname", "https://elsewhere.example/", "#/x"])
+def test_models_are_made_of_the_feed_s_own_schemas_alone(publish, elsewhere):
+    """A schema cannot make the generator read a file or an address."""
+    with publish({"a": {"type": "object", "properties": {"b": {"$ref": elsewhere}}}}) as url:
+        result = invoke("codegen", url)
+    assert result.exit_code == 2
+    assert f"refers to {elsewhere}" in result.stderr
+
+
+def test_what_cannot_be_read_or_written_is_said(publish, tmp_path):
+    """A file that is not there, or none of schemas, and a place that is none, are refused."""
+    (tmp_path / "other.json").write_text('{"schemas": 1}')
+    with publish({}) as url:
+        for old, said in (("gone.json", "cannot be read"), ("other.json", "expected form")):
+            result = invoke("schema", "diff", tmp_path / old, url)
+            assert result.exit_code == 2
+            assert said in result.stderr
+        assert "no schemas" in invoke("codegen", url).stderr
+    with publish({"a": Placed}) as url:
+        result = invoke("codegen", url, "--output", tmp_path / "no" / "models.py")
+    assert result.exit_code == 2
+    assert "cannot be written" in result.stderr

@@ -1,0 +1,97 @@
+"""Changes of schemas, and which of them break readers."""
+
+import pytest
+
+from zeroeventhub.errors import ProtocolError
+from zeroeventhub.protocol import Schemas
+from zeroeventhub.wire.schema_changes import changes
+
+
+def of(*required, **properties):
+    """A schema of an object."""
+    return {"type": "object", "properties": properties, "required": [*required]}
+
+
+def compared(old, new):
+    """The changes of a type's schema, as lines."""
+    found = changes(Schemas({"a": old}), Schemas({"a": new}))
+    assert {one.type for one in found} <= {"a"}
+    return [(one.place, one.change, one.breaks) for one in found]
+
+
+TEXT, NUMBER, WHOLE = {"type": "string"}, {"type": "number"}, {"type": "integer"}
+TREE = {"$ref": "#/$defs/T", "$defs": {"T": of(n=WHOLE, t={"$ref": "#/$defs/T"})}}
+OTHER = {"$ref": "#/$defs/T", "$defs": {"T": of(n=TEXT, t={"$ref": "#/$defs/T"})}}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "change"),
+    [
+        (of(n=TEXT), of(), ("n", "was removed", True)),
+        (of("n", n=TEXT), of(n=TEXT), ("n", "was always there, may be absent", True)),
+        (of(n=TEXT), of("n", n=TEXT), ("n", "may have been absent, is always there", False)),
+        (of(), of("n", n=TEXT), ("n", "is new", False)),
+        (of(n=WHOLE), of(n=NUMBER), ("n", "was integer, is number", True)),
+        (of(n=NUMBER), of(n=WHOLE), ("n", "was number, is integer", True)),
+        (
+            of(n=TEXT),
+            of(n={"anyOf": [TEXT, {"type": "null"}]}),
+            ("n", "was string, is null or string", True),
+        ),
+        (
+            of(n={"enum": ["a", "b"]}),
+            of(n={"enum": ["c", "a"]}),
+            ("n", 'its values were "a", "b", are "a", "c"', True),
+        ),
+        (of(n={"const": "a"}), of(n=TEXT), ("n", 'its values were "a", are any', True)),
+        (of(n=of(m=TEXT)), of(n=of()), ("n.m", "was removed", True)),
+        (of(n={"items": of(m=TEXT)}), of(n={"items": of()}), ("n[].m", "was removed", True)),
+        (
+            {"type": "object", "additionalProperties": TEXT},
+            {"type": "object", "additionalProperties": WHOLE},
+            ("*", "was string, is integer", True),
+        ),
+        (
+            {**of(), "additionalProperties": False},
+            of(n=TEXT),
+            ("n", "is new where no others were allowed", True),
+        ),
+        (TREE, OTHER, ("n", "was integer, is string", True)),
+    ],
+)
+def test_change_is_named_with_its_place(old, new, change):
+    """Each change of a property is one finding, which says whether it breaks a reader."""
+    assert compared(old, new) == [change]
+
+
+def test_same_in_other_words_is_no_change():
+    """Schemas that say the same differ in nothing, whatever their order, names and descriptions."""
+    old = {"$ref": "#/$defs/A", "$defs": {"A": of("n", n={"type": ["string", "null"]})}}
+    new = {**of("n", n={"anyOf": [{"type": "null"}, TEXT]}), "title": "B", "description": "…"}
+    assert compared(old, new) == compared(TREE, TREE) == []
+    assert compared(of(n={"enum": ["a", None]}), of(n={"enum": [None, "a"]})) == []
+
+
+def test_types_and_envelope_are_compared():
+    """A removed type and another envelope break readers; a new type does not."""
+    found = changes(Schemas({"a": {}, "b": {}}), Schemas({"b": {}, "c": {}}, "cloudevents"))
+    assert [(one.type, one.change, one.breaks) for one in found] == [
+        ("", "the envelope was none, is cloudevents", True),
+        ("a", "the type was removed", True),
+        ("c", "the type is new", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        of(n={"type": 7}),
+        {"properties": [1]},
+        {"anyOf": 7},
+        {"$ref": "#/$defs/A", "$defs": {"A": {"anyOf": [{"$ref": "#/$defs/A"}]}}},
+    ],
+)
+def test_schema_that_is_none_is_refused(schema):
+    """What is not JSON Schema is refused, and not taken for a change."""
+    with pytest.raises(ProtocolError, match="A schema of 'a'"):
+        compared(schema, schema)
