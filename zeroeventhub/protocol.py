@@ -279,7 +279,7 @@ class KeyPage:
 EVERY_TYPE = "*"
 """The name of the schema of a feed's events where it describes them all by one (SPEC 9.16)."""
 
-CLOUDEVENTS = "cloudevents"
+CLOUDEVENTS: Final = "cloudevents"
 """The envelope of events that are CloudEvents (SPEC 9.16)."""
 
 
@@ -297,7 +297,7 @@ class Schemas(msgspec.Struct, frozen=True, omit_defaults=True, rename={"types": 
     """
 
     types: dict[str, dict[str, Any]]
-    envelope: str | None = None
+    envelope: Literal["cloudevents"] | None = None
 
     def seen_by(self, types: "TypeFilter | None") -> "Schemas":
         """Return the schemas of the types that a filter lets through; None for all.

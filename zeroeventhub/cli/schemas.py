@@ -1,7 +1,9 @@
 """The schemas of a feed: show them, compare them with earlier ones, and write models of them."""
 
+import ast
 import re
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,9 @@ _STYLES = {
 }
 """The names of these styles in datamodel-code-generator."""
 
+_AS_NAMED = {"dataclass", "typeddict"}
+"""Styles whose members cannot have another name in Python than in JSON."""
+
 
 @click.group()
 def schema() -> None:
@@ -45,18 +50,18 @@ def show(*, client: Client) -> None:
 
 @schema.command()
 @click.argument("old")
-@click.argument("url")
+@click.argument("new")
 @http_options
 @as_json
 def diff(
-    *, old: str, url: str, headers: list[tuple[str, str]], partitions: int | None, as_json: bool
+    *, old: str, new: str, headers: list[tuple[str, str]], partitions: int | None, as_json: bool
 ) -> None:
-    """Say what changes for readers from the schemas of OLD to those of URL.
+    """Say what changes for readers from the schemas of OLD to those of NEW.
 
     Each is a feed's URL, or a file that `schema show` has written; headers are sent to both.
     Exit codes: 0 no change breaks a reader, 1 a change does.
     """
-    before, after = (_schemas(place, headers, partitions) for place in (old, url))
+    before, after = (_schemas(place, headers, partitions) for place in (old, new))
     found = changes(before, after)
     report([one._asdict() for one in found], map(_line, found), as_json=as_json)
     if any(one.breaks for one in found):
@@ -76,8 +81,8 @@ def _schemas(place: str, headers: list[tuple[str, str]], partitions: int | None)
 
 
 def _line(change: Change) -> str:
-    where = " ".join(filter(None, (change.type, change.place)))
-    return printable(f"{'breaks' if change.breaks else 'fits'}  {where}: {change.change}")
+    where = " ".join(filter(None, (change.type, change.place))) or "all events"
+    return printable(f"{'breaks' if change.breaks else 'fits  '}  {where}: {change.change}")
 
 
 @click.command()
@@ -91,7 +96,8 @@ def _line(change: Change) -> str:
 def codegen(*, client: Client, style: str, output: Path | None) -> None:
     """Write the models of the events of the feed at URL, in Python, for a consumer.
 
-    The module ends with MODELS, the models by the type of events, for `Consumer(models=MODELS)`.
+    The module ends with MODELS, the models by the type of events: for `Consumer(models=MODELS)` if
+    the events are CloudEvents.
     """
     code = _code(client.schemas(), style)
     if output is None:
@@ -120,7 +126,11 @@ def _code(found: Schemas, style: str) -> str:
         enum_field_as_literal=generator.LiteralType.All,
         formatters=[formats.Formatter.BUILTIN],
         keyword_only=True,
+        output_date_class=formats.DateClassType.Date,
+        output_datetime_class=formats.DatetimeClassType.Datetime,
         skip_root_model=True,
+        use_schema_description=True,
+        use_single_line_docstring=True,
         use_standard_collections=True,
         use_union_operator=True,
     )
@@ -136,8 +146,25 @@ def _code(found: Schemas, style: str) -> str:
         RecursionError,
     ) as error:
         raise ConfigurationError(f"A schema cannot be written as Python: {error}") from error
+    if style in _AS_NAMED:
+        fields = (one.target for one in ast.walk(ast.parse(code)) if isinstance(one, ast.AnnAssign))
+        renamed = {ast.unparse(one) for one in fields}.difference(_members(definitions))
+        if renamed:
+            raise ConfigurationError(
+                f"A {style} has the names of its event, and {', '.join(sorted(renamed))} would be "
+                "none of them: choose --style msgspec or pydantic."
+            )
     lines = (f"    {name!r}: {model},\n" for name, model in models.items())
     return f"{code}\n\n\nMODELS = {{\n{''.join(lines)}}}\n"
+
+
+def _members(schema: Any) -> Iterator[str]:
+    """Yield the names of the members of all objects in a schema."""
+    if isinstance(schema, dict):
+        yield from schema.get("properties", ())
+    for below in schema.values() if isinstance(schema, dict) else schema:
+        if isinstance(below, dict | list):
+            yield from _members(below)
 
 
 def _definitions(found: Schemas) -> tuple[dict[str, Any], dict[str, str]]:

@@ -31,7 +31,7 @@ from zeroeventhub.consumer.page import AsyncPendingPage, PendingPage
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.error_codes import has_rolled_back, is_transient
 from zeroeventhub.errors import ConfigurationError, Fenced, ProtocolError, StoreUnavailable
-from zeroeventhub.protocol import Event
+from zeroeventhub.protocol import EVERY_TYPE, Event
 from zeroeventhub.wire.cloud_event import CloudEvent
 from zeroeventhub.wire.json_schema import is_pydantic
 from zeroeventhub.wire.ndjson import PageEvents
@@ -43,6 +43,7 @@ _Result = TypeVar("_Result")
 _Sessions: TypeAlias = Callable[[], Any]
 
 Decode: TypeAlias = Callable[[Event], Any]
+_Read: TypeAlias = Callable[[bytes], Any]
 
 
 class Kind(Enum):
@@ -278,18 +279,11 @@ def _decoder(model: Any) -> tuple[Decode | None, Any]:
         return None, None
     if get_origin(model) is CloudEvent and any(map(is_pydantic, _choices(*get_args(model)))):
         return _typed_decoder(model, {}), None
-    decode = _decode_of(model)
-
-    def decode_event(event: Event) -> Any:
-        try:
-            return decode(event.raw)
-        except (ValueError, RecursionError) as error:
-            raise _unfit(model, error) from error
-
-    return decode_event, None if any(map(is_pydantic, kinds)) else model
+    read = _reader_of(model)
+    return lambda event: read(event.raw), None if any(map(is_pydantic, kinds)) else model
 
 
-def _decode_of(model: Any) -> Callable[[bytes], Any]:
+def _reader_of(model: Any) -> _Read:
     """Return the function that decodes JSON as a model.
 
     Raises:
@@ -298,18 +292,22 @@ def _decode_of(model: Any) -> Callable[[bytes], Any]:
     choices = _choices(model)
     try:
         if any(is_pydantic(get_origin(choice) or choice) for choice in choices):
-            validate: Callable[[bytes], Any] = (
-                import_module("pydantic").TypeAdapter(model).validate_json
-            )
-            return validate
-        return msgspec.json.Decoder(model).decode
+            decode: _Read = import_module("pydantic").TypeAdapter(model).validate_json
+        else:
+            decode = msgspec.json.Decoder(model).decode
     except (TypeError, NameError) as error:
         hint = " `models` says which type of events is which." if len(choices) > 1 else ""
         raise ConfigurationError(f"Events cannot be decoded as {model}: {error}.{hint}") from error
 
+    def read(text: bytes) -> Any:
+        try:
+            return decode(text)
+        except (ValueError, RecursionError) as error:
+            raise ProtocolError(
+                f"An event does not fit {_name(model)}: {_reason(error)}"
+            ) from error
 
-def _unfit(model: Any, error: Exception) -> ProtocolError:
-    return ProtocolError(f"An event does not fit {_name(model)}: {_reason(error)}")
+    return read
 
 
 def _typed_decoder(wanted: Any, models: Mapping[str, Any]) -> Decode:
@@ -325,61 +323,36 @@ def _typed_decoder(wanted: Any, models: Mapping[str, Any]) -> Decode:
     """
     whole = (get_origin(wanted) or wanted) is CloudEvent
     data = (get_args(wanted) or (Any,))[0] if whole else wanted
-    taken = (data, *_choices(data))
-    readers = {kind: _Reader.of(model) for kind, model in models.items()}
-    for kind, reader in readers.items():
-        if reader.make is None and reader.model not in taken and data not in _ANYTHING:
+    taken = (data, *_choices(data), *_ANYTHING)
+    readers: dict[str, _Read] = {}
+    for kind, model in (models or {EVERY_TYPE: data}).items():
+        readers[kind], made = _reader_for(model)
+        if data not in _ANYTHING and any(one not in taken for one in (made, *_choices(made))):
             raise ConfigurationError(
-                f"`models` says {_name(reader.model)} for events of the type {kind!r}, and apply "
-                f"takes {_name(wanted)}."
+                f"`models` says {_name(made)} for events of the type {kind!r}, and apply takes "
+                f"{_name(wanted)}."
             )
-    of_all = None if models else _Reader.of(data)
-    decode_envelope = _decode_of(CloudEvent[msgspec.Raw])
+    read_envelope = _reader_of(CloudEvent[msgspec.Raw])
 
     def decode_event(event: Event) -> Any:
-        try:
-            found = decode_envelope(event.raw)
-        except (ValueError, RecursionError) as error:
-            raise _unfit(CloudEvent, error) from error
-        reader = readers.get(found.type, of_all)
-        if reader is None:
+        found = read_envelope(event.raw)
+        read = readers.get(found.type) or readers.get(EVERY_TYPE)
+        if read is None:
             raise ProtocolError(f"`models` has nothing for events of the type {found.type!r}.")
-        found.data = reader.read(bytes(found.data))
+        found.data = read(bytes(found.data))
         return found if whole else found.data
 
     return decode_event
 
 
-@dataclass(frozen=True)
-class _Reader:
-    """Read the data of one type of events.
-
-    Attributes:
-        model: what the data is decoded as.
-        decode: decodes it.
-        make: makes what `apply` gets of that; None if it gets the model itself.
-    """
-
-    model: Any
-    decode: Callable[[bytes], Any]
-    make: Callable[[Any], Any] | None = None
-
-    @classmethod
-    def of(cls, given: Any) -> "_Reader":
-        """Return the reader for a model, or for a function of one."""
-        if not callable(given) or isinstance(given, type) or get_origin(given) is not None:
-            return cls(given, _decode_of(given))
-        parameter = next(iter(inspect.signature(given).parameters), "")
-        model = get_type_hints(_function(given)).get(parameter, Any)
-        return cls(model, _decode_of(model), given)
-
-    def read(self, text: bytes) -> Any:
-        """Decode the data, and make of it what `apply` gets."""
-        try:
-            found = self.decode(text)
-        except (ValueError, RecursionError) as error:
-            raise _unfit(self.model, error) from error
-        return found if self.make is None else self.make(found)
+def _reader_for(given: Any) -> tuple[_Read, Any]:
+    """Return what reads an event's data by a model, or by a function of one, and what it makes."""
+    if not callable(given) or isinstance(given, type) or get_origin(given) is not None:
+        return _reader_of(given), given
+    hints = get_type_hints(_function(given))
+    parameter = next(iter(inspect.signature(given).parameters), "")
+    read = _reader_of(hints.get(parameter, Any))
+    return lambda text: given(read(text)), hints.get("return", Any)
 
 
 def _is_model(kind: Any) -> bool:

@@ -104,7 +104,7 @@ class _Feed:
         compactor: deletes events that a later one of their key replaces; None to keep them all.
         registry: stores the progress of consumers; None for a feed without `progress`.
         sealer: seals the table into an archive; None for a feed without one.
-        described: the schemas of its events; None for a feed that publishes none.
+        schemas: the schemas of its events; None for a feed that publishes none.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class _Feed:
         compactor: Compactor | None = None,
         registry: Registry | None = None,
         sealer: Sealer | None = None,
-        described: Schemas | None = None,
+        schemas: Schemas | None = None,
     ) -> None:
         self._engine = engine
         self._seconds = seconds
@@ -128,7 +128,7 @@ class _Feed:
         self._compactor = compactor
         self._registry = registry
         self._sealer = sealer
-        self._described = described
+        self._schemas = schemas
         self.fetches = True
         """Whether to fetch missing parts of the archive; if not, ArchiveMiss is raised for them."""
 
@@ -205,7 +205,7 @@ class _Feed:
     def schemas(self) -> Steps[Schemas]:
         """Describe the data of events; see `ExtendedFeed.schemas`."""
         yield from ()
-        return _expect(self._described, _NO_SCHEMAS)
+        return _expect(self._schemas, _NO_SCHEMAS)
 
     @Method
     def segments(self, partition: int, cursor: str, *, stop: str | None = None) -> Steps[Segments]:

@@ -107,7 +107,7 @@ def envelope_of(
     return CloudEvents(source=source, type=str(table.name))
 
 
-def described(given: Any, envelope: CloudEvents | None, *, typed: bool) -> Schemas:
+def schemas_of(given: Any, envelope: CloudEvents | None, *, typed: bool) -> Schemas:
     """Return the schemas of a feed's events.
 
     Args:
@@ -199,7 +199,7 @@ class Definition:
     progress: Progress | None
     archive: "Archive | None"
     compaction: Compaction | None
-    described: Schemas | None
+    schemas: Schemas | None
 
     def __post_init__(self) -> None:
         """Refuse options that exclude each other."""
@@ -407,7 +407,7 @@ def build(
         compactor=compactor,
         registry=registry,
         sealer=sealer,
-        described=defined.described,
+        schemas=defined.schemas,
     )
 
 
@@ -479,7 +479,7 @@ def _extensions(defined: Definition, source: Source, types: TypeCondition | None
         PROGRESS: defined.progress is not None,
         FORGET_PROGRESS: defined.progress is not None,
         COMPACTED: defined.compaction is not None,
-        SCHEMAS: defined.described is not None,
+        SCHEMAS: defined.schemas is not None,
         CURSOR_OF_TIME: has_time or (time is None and source.given_at is not None),
         SEGMENTS: defined.archive is not None and defined.archive.is_shared,
         ARROW: False,  # the server converts pages to Arrow, and announces it

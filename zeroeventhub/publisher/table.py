@@ -15,10 +15,10 @@ from zeroeventhub.publisher.cursor import Signer
 from zeroeventhub.publisher.definition import (
     Definition,
     build,
-    described,
     envelope_of,
     key_of,
     partition_of,
+    schemas_of,
     table_of,
 )
 from zeroeventhub.publisher.mapping import Data, Expression, Mapper, resolve
@@ -159,8 +159,8 @@ class TableFeed:
             progress=progress,
             archive=archive,
             compaction=compaction,
-            described=(
-                None if schemas is None else described(schemas, envelope, typed=type is not None)
+            schemas=(
+                None if schemas is None else schemas_of(schemas, envelope, typed=type is not None)
             ),
         )
 

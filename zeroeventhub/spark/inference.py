@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import CLOUDEVENTS, EVERY_TYPE, Schemas, TypeFilter
 from zeroeventhub.spark.columns import OF_FEED, default_schema
-from zeroeventhub.wire.json_schema import alternatives
+from zeroeventhub.wire.json_schema import alternatives, contents_of
 
 _SCALARS: dict[str, DataType] = {
     "boolean": BooleanType(),
@@ -75,10 +75,9 @@ def _type_of(schema: Any, root: Any, within: tuple[int, ...]) -> DataType:
     ((kind, one),) = choices.items()
     if kind in _SCALARS:
         return _SCALARS[kind]
-    place = id(one.get("properties") or one.get("items") or one.get("additionalProperties"))
-    if place in within:  # a schema that refers to itself
+    if contents_of(one) in within:
         return StringType()
-    deeper = (*within, place)
+    deeper = (*within, contents_of(one))
     if kind == "array" and "items" in one:
         return ArrayType(_type_of(one["items"], root, deeper))
     if one.get("properties") and kind == "object":

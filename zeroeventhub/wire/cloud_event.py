@@ -21,11 +21,12 @@ class CloudEvent(msgspec.Struct, Generic[_Data], kw_only=True):
     """Hold a CloudEvent with data of a model, as the annotation of `apply` asks for it.
 
     Example:
-        def apply(session: Session, event: CloudEvent[Placed]) -> None:
-            session.add(Invoice(id=event.id, customer=event.data.customer))
+        def bill(connection, event: CloudEvent[dict[str, int]]) -> None:
+            print(event.type, event.id, event.data["order"])
+        Consumer(client, store, "billing").run(bill)
 
     Attributes:
-        data: the event's data, as the model.
+        data: the event's data, as the model that the annotation names.
         specversion: the version of CloudEvents.
         id: the event's id, unique within its source.
         source: where the event comes from.

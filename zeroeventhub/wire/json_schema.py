@@ -100,9 +100,16 @@ def alternatives(schema: Any, root: Any) -> dict[str, dict[str, Any]]:
     for number, (kind, one) in enumerate(choices, 1):
         name = f"object {one.get('title', number)}" if kind == "object" and objects > 1 else kind
         known = found.setdefault(name, one)
-        if known is not one and "enum" in known and "enum" in one:
-            found[name] = {**known, "enum": [*known["enum"], *one["enum"]]}
+        if known is not one and "enum" in known:
+            values = [*known["enum"], *one["enum"]] if "enum" in one else None
+            found[name] = {**known, "enum": values}
     return found
+
+
+def contents_of(schema: dict[str, Any]) -> int:
+    """Return a number for what is in a value: a schema that contains itself has it again within."""
+    parts = ("properties", "items", "additionalProperties")
+    return id(next(filter(None, map(schema.get, parts)), None))
 
 
 def _choices(schema: dict[str, Any], root: Any) -> Iterator[tuple[str, dict[str, Any]]]:

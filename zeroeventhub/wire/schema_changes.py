@@ -1,12 +1,13 @@
 """Compare the schemas of two versions of a feed: what of a change breaks its readers."""
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import msgspec
 
 from zeroeventhub.errors import ProtocolError
 from zeroeventhub.protocol import Schemas
-from zeroeventhub.wire.json_schema import alternatives
+from zeroeventhub.wire.json_schema import ANYTHING, alternatives, contents_of
 
 
 class Change(NamedTuple):
@@ -69,19 +70,21 @@ class _Comparison:
         before, after = alternatives(old, self._old), alternatives(new, self._new)
         if before.keys() != after.keys():
             was, now = (" or ".join(sorted(kinds)) for kinds in (before, after))
-            self._note(place, f"was {was}, is {now}", breaks=True)
+            is_wider = not all(_is_among(kind, before) for kind in after)
+            self._note(place, f"was {was}, is {now}", breaks=is_wider)
         for kind in before.keys() & after.keys():
             self._same_kind(place, before[kind], after[kind])
 
     def _same_kind(self, place: str, old: dict[str, Any], new: dict[str, Any]) -> None:
         was, now = (_listed(one.get("enum")) for one in (old, new))
         if was != now:
-            self._note(place, f"its values were {was}, are {now}", breaks=True)
-        # A schema may refer to itself.
-        pair = tuple(id(one.get("properties") or one.get("items")) for one in (old, new))
+            says = f"its values were {', '.join(was or ['any'])}, are {', '.join(now or ['any'])}"
+            is_wider = was is not None and (now is None or not {*now} <= {*was})
+            self._note(place, says, breaks=is_wider)
+        pair = contents_of(old), contents_of(new)
         if pair in self._seen:
             return
-        self._seen.add(pair)  # type: ignore[arg-type] # two of them
+        self._seen.add(pair)
         if isinstance(old.get("items"), dict) and isinstance(new.get("items"), dict):
             self._values(f"{place}[]", old["items"], new["items"])
         self._objects(f"{place}." if place else "", old, new)
@@ -109,7 +112,14 @@ class _Comparison:
             self._values(f"{within}*", *others)
 
 
-def _listed(listed: list[Any] | None) -> str:
-    if listed is None:
-        return "any"
-    return ", ".join(sorted(msgspec.json.encode(value).decode() for value in listed))
+def _is_among(kind: str, known: Iterable[str]) -> bool:
+    """Return whether values of a kind are also of one of the known kinds."""
+    wider = "number" if kind == "integer" else kind.partition(" (")[0]
+    return not {ANYTHING, kind, wider}.isdisjoint(known)
+
+
+def _listed(values: list[Any] | None) -> list[str] | None:
+    """Return values as their JSON, in order; None if any value is allowed."""
+    if values is None:
+        return None
+    return sorted(msgspec.json.encode(value).decode() for value in values)

@@ -2,8 +2,9 @@
 
 import json
 from dataclasses import is_dataclass
+from datetime import date
 from importlib import import_module
-from typing import Literal, is_typeddict
+from typing import Literal, get_type_hints, is_typeddict
 
 import msgspec
 import pydantic
@@ -27,6 +28,7 @@ class Placed(msgspec.Struct):
     n: int
     title: str
     to: Address
+    day: date
     by: Literal["web", "shop"] = "web"
 
 
@@ -66,7 +68,7 @@ def test_change_that_breaks_readers_fails(publish, tmp_path, as_json):
         expected = {"type": "paid", "place": "", "change": "the type was removed", "breaks": True}
         assert change == expected
     else:
-        assert more.stdout == "fits  paid: the type is new\n"
+        assert more.stdout == "fits    paid: the type is new\n"
         assert less.stdout == "breaks  paid: the type was removed\n"
 
 
@@ -89,13 +91,25 @@ def test_models_are_written_for_a_consumer(publish, tmp_path, monkeypatch, style
     models = import_module(file.stem).MODELS
     assert [*models] == ["order.placed", "order.sent"]
     assert all(map(is_such, models.values()))
-    placed = {"n": 1, "title": "t", "to": {"street": "s"}, "by": "shop"}
+    assert models["order.placed"].__doc__.strip() == "An order that was placed."
+    placed = {"n": 1, "title": "t", "to": {"street": "s"}, "day": "2026-01-02", "by": "shop"}
     of = pydantic.TypeAdapter if style == "pydantic" else None
     for model, data in zip(models.values(), [placed, {"to": {"country": "c"}}], strict=True):
         if of is not None:
-            assert of(model).dump_python(of(model).validate_python(data)) == data
+            assert of(model).dump_python(of(model).validate_python(data), mode="json") == data
         else:
             assert msgspec.to_builtins(msgspec.convert(data, model)) == data
+    assert get_type_hints(models["order.placed"])["day"] is date
+
+
+@pytest.mark.parametrize("style", ["dataclass", "typeddict"])
+def test_model_that_cannot_have_its_members_names_is_refused(publish, style):
+    """A member that would get another name would be missed in every event."""
+    with publish({"a": {"type": "object", "properties": {"_b": {}, "c": {}}}}) as url:
+        result = invoke("codegen", url, "--style", style)
+        assert invoke("codegen", url, "--style", "msgspec").exit_code == 0
+    assert result.exit_code == 2
+    assert "field_b would be none of them: choose" in result.stderr
 
 
 @pytest.mark.parametrize("elsewhere", ["/etc/hostname", "https://elsewhere.example/", "#/x"])
@@ -105,6 +119,15 @@ def test_models_are_made_of_the_feed_s_own_schemas_alone(publish, elsewhere):
         result = invoke("codegen", url)
     assert result.exit_code == 2
     assert f"refers to {elsewhere}" in result.stderr
+
+
+def test_envelope_is_of_all_events(publish, tmp_path):
+    """A finding that is of no type says of what it is."""
+    (tmp_path / "bare.json").write_text('{"schemas":{}}')
+    with publish({}) as url:
+        result = invoke("schema", "diff", tmp_path / "bare.json", url)
+    expected = "breaks  all events: the envelope was none, is cloudevents\n"
+    assert (result.exit_code, result.stdout) == (1, expected)
 
 
 def test_what_cannot_be_read_or_written_is_said(publish, tmp_path):

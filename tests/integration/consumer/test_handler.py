@@ -33,6 +33,7 @@ from zeroeventhub import (
     PendingPage,
 )
 from zeroeventhub.errors import ConfigurationError, ProtocolError
+from zeroeventhub.protocol import EVERY_TYPE
 
 ASIDE = Failures(tries=1, then="set-aside")
 FIELDS = [("customer", str), ("amount", int)]
@@ -464,6 +465,7 @@ def test_violated_constraint_is_the_handler_s_error(every_shop):
 
 
 Sent = make_dataclass("Sent", FIELDS[:1])
+Cancelled = make_dataclass("Cancelled", [("order", int)])
 OlderOrder = make_dataclass("OlderOrder", [("who", str)])
 
 
@@ -472,7 +474,7 @@ def placed(kind="order.placed", **data):
     return {"specversion": "1.0", "id": "7", "source": "/shop", "type": kind, "data": data}
 
 
-def of_older(older: OlderOrder):
+def of_older(older: OlderOrder) -> Order:
     """Make an order of an older one."""
     return Order(older.who, 0)
 
@@ -482,6 +484,7 @@ MODELS = {
     "order.sent": Sent,
     "order.placed.v1": of_older,
     "order.placed.v0": lambda data: Order(data, 1),
+    EVERY_TYPE: Cancelled,
 }
 
 
@@ -501,9 +504,11 @@ def test_model_is_chosen_by_the_type_of_an_event(shop):
         placed("order.sent", customer="bob"),
         placed("order.placed.v1", who="eve"),
         {**placed("order.placed.v0"), "data": "old"},
+        placed("order.lost", order=7),
     ]
-    calls = modelled(shop, Order | Sent, MODELS, *events)
-    assert calls == [Order("ada", 12), Sent("bob"), Order("eve", 0), Order("old", 1)]
+    calls = modelled(shop, Order | Sent | Cancelled, MODELS, *events)
+    expected = [Order("ada", 12), Sent("bob"), Order("eve", 0), Order("old", 1), Cancelled(7)]
+    assert calls == expected
 
 
 def test_pydantic_models_are_chosen_too_and_lists_are_given(sync_shop):
@@ -537,7 +542,8 @@ def test_envelope_is_given_with_data_of_a_model(sync_shop, model, models):
 def test_event_without_a_model_fails(sync_shop, event, sentence):
     """An event of a type without a model, or whose data does not fit it, is a failure."""
     with halting(ProtocolError, rf"^(?!.*secret).*{sentence}"):
-        modelled(sync_shop, Order | Sent, MODELS, event, failures=Failures(tries=1))
+        models = {"order.placed": Order, "order.sent": Sent}
+        modelled(sync_shop, Order | Sent, models, event, failures=Failures(tries=1))
 
 
 def test_error_of_a_function_of_models_is_its_own(sync_shop):
@@ -553,9 +559,10 @@ def test_error_of_a_function_of_models_is_its_own(sync_shop):
 
 @pytest.mark.parametrize("argument", [Sent, PendingPage, CloudEvent[Sent], list[Event]])
 def test_model_that_apply_does_not_take_is_refused(sync_shop, argument):
-    """A model for a type of events is one that the annotation names."""
-    with pytest.raises(ConfigurationError, match=r"`models` says Order for events of the type"):
-        modelled(sync_shop, argument, {"order.placed": Order})
+    """A model for a type of events, or what a function returns, is named by the annotation."""
+    for model in (Order, of_older):
+        with pytest.raises(ConfigurationError, match=r"`models` says Order for events of the type"):
+            modelled(sync_shop, argument, {"order.placed": model})
 
 
 def test_union_of_dataclasses_needs_models(refused):

@@ -41,7 +41,7 @@ def read(folder, text):
 
 
 def test_published_schema_is_that_of_the_options():
-    """The schema for editors is what `zeroeventhub schema configuration` prints, and accepts a good file."""
+    """The schema for editors is what the command line prints, and accepts a good file."""
     schema = msgspec.json.decode(PUBLISHED.read_bytes())
     assert schema == msgspec.json.schema(File), (
         f"run: python -m zeroeventhub schema configuration > {PUBLISHED.relative_to(Path.cwd())}"

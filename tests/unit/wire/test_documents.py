@@ -122,6 +122,7 @@ REFUSED = {
         b'{"schemas":[]}',
         b'{"schemas":{"a":true}}',
         b'{"schemas":{},"envelope":1}',
+        b'{"schemas":{},"envelope":"of a kind that is not known"}',
     ],
     "discovery": [
         b'{"token":"a","partitions":[{"id":1,%b}]}' % (place % number)

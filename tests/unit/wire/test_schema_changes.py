@@ -20,6 +20,10 @@ def compared(old, new):
 
 
 TEXT, NUMBER, WHOLE = {"type": "string"}, {"type": "number"}, {"type": "integer"}
+DATE = {"type": "string", "format": "date"}
+MAP = {"type": "object", "additionalProperties": TEXT}
+MAPPED = ("b.*", "was string, is integer", True)
+NARROWER = 'its values were "a", "b", are "a"'
 TREE = {"$ref": "#/$defs/T", "$defs": {"T": of(n=WHOLE, t={"$ref": "#/$defs/T"})}}
 OTHER = {"$ref": "#/$defs/T", "$defs": {"T": of(n=TEXT, t={"$ref": "#/$defs/T"})}}
 
@@ -32,7 +36,16 @@ OTHER = {"$ref": "#/$defs/T", "$defs": {"T": of(n=TEXT, t={"$ref": "#/$defs/T"})
         (of(n=TEXT), of("n", n=TEXT), ("n", "may have been absent, is always there", False)),
         (of(), of("n", n=TEXT), ("n", "is new", False)),
         (of(n=WHOLE), of(n=NUMBER), ("n", "was integer, is number", True)),
-        (of(n=NUMBER), of(n=WHOLE), ("n", "was number, is integer", True)),
+        (of(n=NUMBER), of(n=WHOLE), ("n", "was number, is integer", False)),
+        (of(n={}), of(n=TEXT), ("n", "was anything, is string", False)),
+        (of(n=TEXT), of(n={}), ("n", "was string, is anything", True)),
+        (of(n=TEXT), of(n=DATE), ("n", "was string, is string (date)", False)),
+        (of(n=DATE), of(n=TEXT), ("n", "was string (date), is string", True)),
+        (
+            of(n={"type": ["string", "null"]}),
+            of(n=TEXT),
+            ("n", "was null or string, is string", False),
+        ),
         (
             of(n=TEXT),
             of(n={"anyOf": [TEXT, {"type": "null"}]}),
@@ -44,6 +57,13 @@ OTHER = {"$ref": "#/$defs/T", "$defs": {"T": of(n=TEXT, t={"$ref": "#/$defs/T"})
             ("n", 'its values were "a", "b", are "a", "c"', True),
         ),
         (of(n={"const": "a"}), of(n=TEXT), ("n", 'its values were "a", are any', True)),
+        (of(n=TEXT), of(n={"const": "a"}), ("n", 'its values were any, are "a"', False)),
+        (of(n={"enum": ["a", "b"]}), of(n={"const": "a"}), ("n", NARROWER, False)),
+        (
+            of(n={"anyOf": [{"const": "a"}, TEXT]}),
+            of(n={"anyOf": [{"const": "a"}, {"const": "b"}]}),
+            ("n", 'its values were any, are "a", "b"', False),
+        ),
         (of(n=of(m=TEXT)), of(n=of()), ("n.m", "was removed", True)),
         (of(n={"items": of(m=TEXT)}), of(n={"items": of()}), ("n[].m", "was removed", True)),
         (
@@ -56,6 +76,7 @@ OTHER = {"$ref": "#/$defs/T", "$defs": {"T": of(n=TEXT, t={"$ref": "#/$defs/T"})
             of(n=TEXT),
             ("n", "is new where no others were allowed", True),
         ),
+        (of(a=MAP, b=MAP), of(a=MAP, b={**MAP, "additionalProperties": WHOLE}), MAPPED),
         (TREE, OTHER, ("n", "was integer, is string", True)),
     ],
 )
