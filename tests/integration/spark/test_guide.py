@@ -16,6 +16,7 @@ from harness.statements import add, execute
 from sqlalchemy import create_engine, text
 
 from zeroeventhub import TableFeed
+from zeroeventhub.protocol import EVERY_TYPE
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "flights" / "spark.py"
 INVOICES = [("ada", 12.0), ("bob", 7.5), ("ada", 3.25), ("eve", 8.0)]
@@ -53,12 +54,17 @@ def test_pieces_of_the_guide_run_as_they_stand(spark, sqlite, tmp_path, capsys):
     execute(engine, "CREATE TABLE applied (batch INTEGER PRIMARY KEY)")
     execute(engine, "CREATE TABLE invoices (customer TEXT, amount NUMERIC)")
     given = {"engine": engine, "json": json, "lake": str(tmp_path), "spark": spark, "text": text}
-    with mounted(TableFeed(orders, data="data"), sqlite) as url, client_of(url) as client:
+    members = {"customer": {"type": "string"}, "amount": {"type": "number"}}
+    source = TableFeed(orders, data="data", schemas={EVERY_TYPE: {"properties": members}})
+    with mounted(source, sqlite) as url, client_of(url) as client:
         with guide("spark.md", client=client, url=url, **given) as piece:
             assert piece("batch")["orders"].count() == len(INVOICES)
             found = piece("schema")["orders"].groupBy("customer").sum("amount").collect()
             sums = {row[0]: float(row[1]) for row in found}
             assert sums == {"ada": 15.25, "bob": 7.5, "eve": 8.0}
+            inferred = piece("infer")["orders"]
+            assert inferred.schema.simpleString() == "struct<customer:string,amount:double>"
+            assert sorted(map(tuple, inferred.collect())) == sorted(INVOICES)
             piece("stream")
             assert spark.read.parquet(f"{tmp_path}/orders").count() == len(INVOICES)
             capsys.readouterr()
