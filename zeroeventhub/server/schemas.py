@@ -43,7 +43,7 @@ async def answer_asyncapi(app: FeedApp, request: FeedRequest) -> Response:
 
 
 async def _expect_schemas(app: FeedApp, request: FeedRequest) -> None:
-    expect_extension(await app.runner.info(request.principal), SCHEMAS)
+    expect_extension(await app.runner.info(request), SCHEMAS)
 
 
 async def _visible(app: FeedApp, request: FeedRequest) -> Schemas:
