@@ -1,4 +1,4 @@
-"""The guide to schemas: its code is that of the examples, and its commands say what it shows."""
+"""The guide to schemas: its examples run, and its commands say what it shows."""
 
 import re
 import runpy
@@ -26,9 +26,9 @@ ADDRESS = "http://127.0.0.1:8000"
 BILLED = [(1, 12, "EUR", str(date(2026, 3, 1))), (2, 7.5, "NOK", None)]
 
 
-def block(mark, language):
-    """Return a block of the guide."""
-    return re.search(rf"<!-- {mark} -->\n```{language}\n(.*?)```", GUIDE, re.DOTALL)[1]
+def console(mark):
+    """Return the lines of a console in the guide."""
+    return re.search(rf"<!-- {mark} -->\n```console\n(.*?)```", GUIDE, re.DOTALL)[1].splitlines()
 
 
 def carry_out(line, address):
@@ -74,17 +74,11 @@ def invoices():
     return [tuple(row) for row in rows]
 
 
-@pytest.mark.parametrize("name", ["publisher", "consumer"])
-def test_code_of_the_guide_stands_in_the_example(name):
-    """Every line that the guide shows is one of the example."""
-    lines = (EXAMPLES / f"{name}.py").read_text().splitlines()
-    assert [line for line in block(name, "python").splitlines() if line not in lines] == []
-
-
 def test_consumer_bills_by_the_models_that_codegen_writes():
     """The consumer applies a union of types, and old events as present ones, to their end."""
     with publisher() as address:
-        assert carry_out(block("codegen", "console"), address).exit_code == 0
+        (command,) = console("codegen")
+        assert carry_out(command, address).exit_code == 0
         code = (EXAMPLES / "consumer.py").read_text()
         Path("consumer.py").write_text(code.replace(ADDRESS, address))
         with started("consumer.py", program=[sys.executable]) as process:
@@ -106,7 +100,7 @@ def test_event_leads_to_its_schema():
 
 def test_change_is_found_as_the_guide_shows():
     """The commands of the guide find a member that was renamed."""
-    *commands, breaks, fits = block("diff", "console").splitlines()
+    *commands, breaks, fits = console("diff")
     with publisher() as address:
         assert carry_out(commands[0], address).exit_code == 0
     with publisher(expected="arrives") as address:
