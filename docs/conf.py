@@ -32,7 +32,7 @@ napoleon_numpy_docstring = False
 nitpick_ignore_regex = [("py:.*", r"(?!zeroeventhub\.\w+$).*")]
 
 html_theme = "pydata_sphinx_theme"
-html_theme_options = {"header_links_before_dropdown": 7, "show_prev_next": False}
+html_theme_options = {"show_prev_next": False}
 PAGES_OF_THEIR_OWN = ("docs/comparison", "docs/concepts", "docs/first_ten_minutes")
 html_sidebars = {page: [] for page in PAGES_OF_THEIR_OWN}
 html_show_sourcelink = False
