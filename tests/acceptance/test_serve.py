@@ -31,6 +31,8 @@ def test_serve_announces_a_curl_line_that_works(shop):
         assert announced, process.stderr.read()
         url = re.fullmatch(r"Feed: (\S+)\n", announced)[1]
         line = process.stdout.readline().removeprefix("Try:  ")
+        opened = re.fullmatch(r"Open: (\S+)\n", process.stdout.readline())[1]
+        assert "<h1>Feeds</h1>" in httpx.get(opened).text
         shown = subprocess.run(
             ["bash", "-c", f"{line.strip()} -s"], capture_output=True, check=True
         )

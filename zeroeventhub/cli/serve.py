@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import socket
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +23,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 from uvicorn.importer import ImportFromStringError, import_from_string
 
@@ -34,7 +36,14 @@ from zeroeventhub.cli.upkeep import Task, upkeep
 from zeroeventhub.errors import ConfigurationError, FeedFailure, Unauthorized, Unavailable, require
 from zeroeventhub.protocol import FIRST
 from zeroeventhub.publisher.bound_feed import BoundFeed
-from zeroeventhub.server import FeedAuthorization, Observer, bearer_tokens, feed_routes
+from zeroeventhub.server import (
+    Authorize,
+    FeedAuthorization,
+    Observer,
+    bearer_tokens,
+    everybody,
+    feed_routes,
+)
 
 GRACE = 10
 """Seconds that open requests may take after SIGTERM."""
@@ -42,11 +51,12 @@ GRACE = 10
 STALLED = 30
 """Seconds after which the kernel drops a connection whose reader takes nothing."""
 
-_UVICORN: dict[str, Any] = {
+UVICORN: dict[str, Any] = {
     "log_level": "warning",
     "access_log": False,
     "timeout_graceful_shutdown": GRACE,
 }
+"""How uvicorn serves feeds and consoles."""
 
 _WORKER = "ZEROEVENTHUB_WORKER"
 """The variable by which a worker learns the command line of its server."""
@@ -128,19 +138,21 @@ def serve(
     Without --data and --columns, all columns of a row are the data of its event. FEED may also be
     MODULE:NAME, where NAME is a mapping of feeds by name, or an application, that Python makes.
     """
-    if not (token_file or public or _is_loopback(host)):
+    if not (token_file or public or is_loopback(host)):
         raise ConfigurationError(
             f"Whoever reaches {host} could read everything: give --token-file, or --public if that "
             "is meant."
         )
-    application, feeds = _site(context)
-    with _listen(host, port) as listening, upkeep(context.obj.upkeep):
+    application, feeds, console = _site(context)
+    with listen(host, port) as listening, upkeep(context.obj.upkeep):
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listening.getsockname()[1]}"
         for path, feed in feeds.items() or [("", None)]:
             _announce(f"{address}{path}".rstrip("/"), feed, has_tokens=token_file is not None)
+        if console:
+            click.echo(f"Open: {address}{console}")
         if workers == 1:
-            uvicorn.Server(uvicorn.Config(application, **_UVICORN)).run(sockets=[listening])
+            uvicorn.Server(uvicorn.Config(application, **UVICORN)).run(sockets=[listening])
             return
         is_verbose = context.find_root().params.get("verbose", False)
         os.environ[_WORKER] = json.dumps([is_verbose, context.obj.arguments])
@@ -152,7 +164,7 @@ def serve(
                 factory=True,
                 workers=workers,
                 fd=listening.fileno(),
-                **_UVICORN,
+                **UVICORN,
             )
 
 
@@ -163,14 +175,16 @@ def worker() -> ASGIApp:
     return _site(serve.make_context("serve", arguments))[0]
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches a host."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens, as a server of feeds needs it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listening = socket.create_server((host, port), family=family)
@@ -196,8 +210,8 @@ def _announce(url: str, feed: Any, *, has_tokens: bool) -> None:
         click.echo(f"Try:  curl '{url}/events?{query}&pagesizehint=3'{header}")
 
 
-def _site(context: click.Context) -> tuple[ASGIApp, dict[str, Any]]:
-    """Return the application, and its feeds by their paths."""
+def _site(context: click.Context) -> tuple[ASGIApp, dict[str, Any], str]:
+    """Return the application, its feeds by their paths, and the path of its console, if any."""
     asked: _Asked = context.obj
     metrics, token_file = context.params["metrics"], context.params["token_file"]
     tokens = None if token_file is None else read_tokens(token_file)
@@ -207,9 +221,10 @@ def _site(context: click.Context) -> tuple[ASGIApp, dict[str, Any]]:
             raise ConfigurationError(
                 f"{asked.place} is an application, which chooses itself how it serves feeds."
             )
-        return made if tokens is None else FeedAuthorization(made, bearer_tokens(tokens)), {}
+        return made if tokens is None else FeedAuthorization(made, bearer_tokens(tokens)), {}, ""
     observer, observe_horizon, routes = _metrics(metrics, tokens) if metrics else (None, None, [])
     feeds: dict[str, Any] = {}
+    shown: dict[str, list[Route]] = {}
     for name, options in _described(context, made).items():
         with _blaming(name if asked.feeds else None):
             path = _path("--path", options["path"])
@@ -218,7 +233,8 @@ def _site(context: click.Context) -> tuple[ASGIApp, dict[str, Any]]:
             table = (asked.feeds or {}).get(name, {})
             feed = _open(options, is_trimmed="trim" in table) if made is None else made[name]
             feeds[path] = feed
-            routes += feed_routes(
+            is_named = made is not None or asked.feeds is not None
+            shown[name if is_named else options["table"]] = feed_routes(
                 path,
                 feed,
                 name=name,
@@ -230,7 +246,25 @@ def _site(context: click.Context) -> tuple[ASGIApp, dict[str, Any]]:
             )
             if observe_horizon is not None and isinstance(feed, BoundFeed):
                 observe_horizon(feed, name)
-    return Starlette(routes=routes), feeds
+    routes += [route for of_feed in shown.values() for route in of_feed]
+    hook = None if tokens is None else bearer_tokens(tokens)
+    if hook is None and is_loopback(context.params["host"]):
+        hook = everybody  # who is on this machine also sees the names of writers
+    place = "/console" if any(route.path == "/" for route in routes) else "/"
+    console = _console(place, shown, hook)
+    return Starlette(routes=[*routes, *console]), feeds, place if console else ""
+
+
+def _console(
+    place: str, feeds: Mapping[str, list[Route]], hook: Authorize | None
+) -> list[BaseRoute]:
+    """Return the routes of a console of the feeds; none if Jinja is missing."""
+    if find_spec("jinja2") is None:
+        return []
+    from zeroeventhub.console import console_routes  # noqa: PLC0415 - of another extra
+
+    names = {re.sub(r"[^A-Za-z0-9._-]", "-", name): routes for name, routes in feeds.items()}
+    return console_routes(place, feeds=names, authorize=hook)
 
 
 def _described(context: click.Context, made: Collection[str] | None) -> dict[str, dict[str, Any]]:

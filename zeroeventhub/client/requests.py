@@ -130,10 +130,10 @@ class RequestBuilder(Generic[_Http]):
 
     def __repr__(self) -> str:
         """Show the feed's URL without secrets."""
-        return f"{type(self).__name__}({self._address!r})"
+        return f"{type(self).__name__}({self.address!r})"
 
     @property
-    def _address(self) -> str:
+    def address(self) -> str:
         """The feed's URL without secrets."""
         return bare(self._url)
 
@@ -247,7 +247,7 @@ class RequestBuilder(Generic[_Http]):
     def _expect_extension(self, info: FeedInfo, extension: str) -> None:
         if extension not in info.extensions:
             raise ConfigurationError(
-                f"{self._address} does not have the extension {extension}: its discovery document "
+                f"{self.address} does not have the extension {extension}: its discovery document "
                 "does not name it."
             )
 
@@ -256,14 +256,14 @@ class RequestBuilder(Generic[_Http]):
         if answer.status != httpx.codes.OK:
             self._refuse(answer)
         if not answer.is_whole:
-            raise Unreachable(f"{self._address} broke off in the middle of its answer.")
+            raise Unreachable(f"{self.address} broke off in the middle of its answer.")
         return answer.body
 
     def _read_page(self, answer: Exchange) -> Page:
         """Return the page of a successful response, up to its last checkpoint."""
         if answer.is_refusal:
             if answer.status == httpx.codes.OK:
-                raise Unavailable(f"{self._address} answered with a web page in place of events.")
+                raise Unavailable(f"{self.address} answered with a web page in place of events.")
             self._refuse(answer)
         decoder: Any = answer.decoder
         try:
@@ -289,32 +289,32 @@ class RequestBuilder(Generic[_Http]):
             return self._info
         if answer.status in _V1_STATUSES and not problem_in(answer.body).kind:
             raise ConfigurationError(
-                f"{self._address} does not answer discovery ({answer.status}); if it is a feed of "
+                f"{self.address} does not answer discovery ({answer.status}); if it is a feed of "
                 "ZeroEventHub v1, set `partitions` to how many partitions it has."
             )
         body = self._read_body(answer)
         try:
             self._info = decode_info(body)
         except ProtocolError as error:
-            raise ProtocolError(f"{self._address} is not a feed. {error}") from error
+            raise ProtocolError(f"{self.address} is not a feed. {error}") from error
         return self._info
 
     def _refuse(self, answer: Exchange) -> NoReturn:
         """Raise the error that a response other than a success stands for."""
         status, headers, problem = answer.status, answer.answer_headers, problem_in(answer.body)
         message = self._redaction.text(problem.detail)
-        message = message or f"{self._address} answered with status {status}."
+        message = message or f"{self.address} answered with status {status}."
         if status in {408, 425, 429} or status >= httpx.codes.INTERNAL_SERVER_ERROR:
             is_quota = status == httpx.codes.TOO_MANY_REQUESTS
             unavailable = TooManyRequests if is_quota else Unavailable
             raise unavailable(message, retry_after=seconds_in(headers.get("retry-after", "")))
         if 300 <= status < 400:  # noqa: PLR2004 - the class of redirections
             raise NotFound(
-                f"{self._address} has moved{self._destination(headers)}; "
+                f"{self.address} has moved{self._destination(headers)}; "
                 "redirections are not followed: give the feed's own address."
             )
         if status == httpx.codes.NOT_FOUND and not problem.detail:
-            message = f"There is no feed at {self._address}."
+            message = f"There is no feed at {self.address}."
         raise error_of(problem, status, message)
 
     def _destination(self, headers: httpx.Headers) -> str:
@@ -332,7 +332,7 @@ class RequestBuilder(Generic[_Http]):
         """
         if isinstance(error, httpx.InvalidURL | UnicodeError):
             raise ConfigurationError(
-                f"{self._address} cannot be requested: its address or a header is not of HTTP's "
+                f"{self.address} cannot be requested: its address or a header is not of HTTP's "
                 "form."
             ) from None
         if request.deadline.left <= 0:
@@ -342,9 +342,9 @@ class RequestBuilder(Generic[_Http]):
             is_safe = isinstance(error, httpx.NetworkError | httpx.TimeoutException | TimeoutError)
             reason = (is_safe and self._redaction.text(str(error))) or type(error).__name__
         if not request.is_in_page:
-            raise Unreachable(f"{self._address} cannot be reached: {reason}") from None
+            raise Unreachable(f"{self.address} cannot be reached: {reason}") from None
         request.broken = CutPage(
-            f"The connection to {self._address} broke in the middle of a page: {reason}"
+            f"The connection to {self.address} broke in the middle of a page: {reason}"
         )
 
 

@@ -1,15 +1,16 @@
 """The application of a feed's routes: identify the reader, answer, record the answer, send it."""
 
+from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, TypeAlias
 from uuid import uuid4
 
 import anyio
 from starlette.exceptions import HTTPException
-from starlette.responses import Response, StreamingResponse
-from starlette.status import HTTP_200_OK
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.status import HTTP_200_OK, HTTP_302_FOUND
 from starlette.types import Receive, Scope, Send
 
 from zeroeventhub.errors import BadRequest, FeedFailure, ZeroEventHubError
@@ -18,7 +19,7 @@ from zeroeventhub.server.feed_runner import FeedRunner
 from zeroeventhub.server.pages import PageCache
 from zeroeventhub.server.problems import Log, problem
 from zeroeventhub.server.request import MOST_PARAMETERS, FeedRequest
-from zeroeventhub.server.responses import Renderer
+from zeroeventhub.server.responses import FRESH, Renderer, qualities
 from zeroeventhub.server.sending import READER, Sender
 
 
@@ -67,7 +68,7 @@ class Observer:
         """
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class FeedApp:
     """The state that the routes of a feed share.
 
@@ -76,6 +77,8 @@ class FeedApp:
         observer: is notified of answered requests; None for no observer.
         shared_cache: whether shared caches may store immutable pages of a feed without
             authorization.
+        console: where the feed's page of a console is, relative to the feed; empty without one.
+        answers: how many requests were answered, by route and status.
     """
 
     name: str
@@ -88,6 +91,8 @@ class FeedApp:
     observer: Observer | None
     shared_cache: bool
     log: Log
+    console: str = ""
+    answers: Counter[tuple[str, int]] = field(default_factory=Counter)
 
 
 Answer: TypeAlias = Callable[[FeedApp, FeedRequest], Awaitable[Response]]
@@ -112,6 +117,10 @@ class RouteApp:
         """Answer a request, if need be with a problem."""
         app, request, started = self.app, FeedRequest(scope, receive, send), perf_counter()
         account = None
+        if app.console and self.route == "discovery" and _is_browser(request):
+            moved = RedirectResponse(app.console, HTTP_302_FOUND, FRESH)
+            await moved(scope, receive, send)
+            return
         try:
             try:
                 account = await self._admit(request)
@@ -121,10 +130,12 @@ class RouteApp:
                 if isinstance(response, StreamingResponse):
                     response.body_iterator = self._stream(response.body_iterator, request)
             except HTTPException as error:
+                app.answers[self.route, error.status_code] += 1
                 self._observe(request, error.status_code, 0, started)
                 raise  # the host's own, from its own hook, for its own handlers
             except Exception as error:  # noqa: BLE001 - its text is for the log alone
                 response = self._problem(error, request)
+            app.answers[self.route, response.status_code] += 1
             if request.hook is not None:
                 response.headers.add_vary_header("Authorization")
             if app.observer is not None:
@@ -204,3 +215,10 @@ class RouteApp:
                 waited=request.waited,
             )
         )
+
+
+def _is_browser(request: FeedRequest) -> bool:
+    """Return whether a person opens the feed's address: programs do not name HTML."""
+    return (
+        not request.scope["query_string"] and qualities(request, "accept").get("text/html", 0) > 0
+    )

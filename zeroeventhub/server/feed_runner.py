@@ -139,6 +139,11 @@ class FeedRunner:
         return hasattr(self._feed, method)
 
     @property
+    def waiting(self) -> int:
+        """Return how many requests wait at the head."""
+        return self._long_poll.count
+
+    @property
     def has_spare_room(self) -> bool:
         """Return whether there is capacity to read ahead of requests."""
         has_connections = self._connections.taken * 2 < self.capacity.connections

@@ -341,6 +341,9 @@ class LongPoll:
         on_change: called with the number of waiting requests, when it changes.
         at_once: how many of their pages may be read at once, which leaves places in the feed's
             queue to requests that do not wait.
+
+    Attributes:
+        count: how many requests wait.
     """
 
     def __init__(
@@ -355,7 +358,7 @@ class LongPoll:
         self._read = read
         self._most = most
         self._on_change = on_change
-        self._count = 0
+        self.count = 0
         self._reading = AdmissionQueue(
             at_once, queue=2 * most, patience=math.inf, refusal=_TOO_MANY
         )
@@ -380,12 +383,12 @@ class LongPoll:
             at the deadline or when the server is ending; and whether this request has read the page
             itself.
         """
-        if self._count >= self._most:
+        if self.count >= self._most:
             raise Unavailable(_TOO_MANY, retry_after=1)
         is_own = True
-        self._count += 1
+        self.count += 1
         try:
-            self._on_change(self._count)
+            self._on_change(self.count)
             while is_idle(found.page, wanted.cursor):
                 if found.page.cursor != wanted.cursor:
                     wanted = wanted._replace(cursor=found.page.cursor)
@@ -398,8 +401,8 @@ class LongPoll:
                     break
                 version, found = versioned
         finally:
-            self._count -= 1
-            self._on_change(self._count)
+            self.count -= 1
+            self._on_change(self.count)
         return wanted, found, is_own
 
     async def _wait_and_read(

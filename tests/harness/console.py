@@ -1,0 +1,81 @@
+"""Consoles that are served over HTTP, and what is on their pages."""
+
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+
+import httpx
+from sqlalchemy import insert
+from starlette.applications import Starlette
+
+from harness.shop import metadata, orders
+from harness.web import serving
+from zeroeventhub import TableFeed, feed_routes
+from zeroeventhub.console import console_routes
+
+OWASP = (
+    "<script>alert(1)</script>",
+    '"><script>alert(1)</script>',
+    "'><img src=x onerror=alert(1)>",
+    "<svg/onload=alert(1)>",
+    "javascript:alert(1)",
+    '" onmouseover="alert(1)',
+    "' autofocus onfocus='alert(1)",
+    "</textarea><script>alert(1)</script>",
+    "</pre></code></details><iframe srcdoc='<script>alert(1)</script>'>",
+    "<!--<img src='--><img src=x onerror=alert(1)//'>",
+    "<a href='jav&#x09;ascript:alert(1)'>x</a>",
+    "{{ 7 * 7 }}${7 * 7}<%= 7 * 7 %>",
+    "\\u003cscript\\u003ealert(1)\\u003c/script\\u003e",
+    "<math><mi//xlink:href='data:x,<script>alert(1)</script>'>",
+    "<x hx-get='/elsewhere' hx-trigger='load' hx-on:click='alert(1)'>",
+)
+"""Texts that become scripts where output is not escaped (OWASP, XSS Filter Evasion)."""
+
+
+def append(engine, *rows, ago=60, step=0.001):
+    """Append orders, dicts of columns; the first happened seconds ago, each other a step later."""
+    metadata.create_all(engine)
+    began = datetime.now(UTC) - timedelta(seconds=ago)
+    # Written one by one, as rows may lack columns.
+    with engine.begin() as connection:
+        for number, row in enumerate(rows):
+            placed = began + timedelta(seconds=number * step)
+            values = {"placed": placed, "kind": "placed", "data": {"n": number}, **row}
+            connection.execute(insert(orders).values(values))
+
+
+def shop_routes(engine, *, path="/orders", partitions=1, authorize=None, **options):
+    """Return the routes of a feed with all that a console can show of one."""
+    columns = {"partition": "part", "partitions": partitions} if partitions > 1 else {}
+    feed = TableFeed(
+        orders, data="data", type="kind", time="placed", key="customer", cloudevents=True, **columns
+    )
+    return feed_routes(path, feed, engine, authorize=authorize, **options)
+
+
+@contextmanager
+def console(engine, path="/console", *, feed=None, **options):
+    """Serve a feed and its console; yield an httpx client whose base is the console."""
+    routes = shop_routes(engine, **(feed or {}))
+    host = Starlette(routes=[*routes, *console_routes(path, feeds={"orders": routes}, **options)])
+    with serving(host) as url, httpx.Client(base_url=f"{url}{path.rstrip('/')}/") as http:
+        yield http
+
+
+class Structure(HTMLParser):
+    """The elements and attributes of a page, without texts and values."""
+
+    def __init__(self, answer):
+        super().__init__()
+        self.elements, self.links, self.texts = [], [], []
+        self.feed(answer.text)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, tuple(sorted(name for name, _ in attrs))))
+        self.links += [
+            value for name, value in attrs if name in {"href", "src", "action", "hx-get"}
+        ]
+
+    def handle_data(self, data):
+        self.texts.append(data)

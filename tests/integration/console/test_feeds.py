@@ -1,0 +1,232 @@
+"""What a console shows of feeds, as documents of its API."""
+
+import shlex
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+from harness.console import append, console, shop_routes
+from harness.readers import Numbers, cursor_of, get, head_of
+from harness.shop import orders, place
+from harness.waiting import meanwhile, until
+from harness.web import serving
+from sqlalchemy import MetaData, event
+from starlette.applications import Starlette
+
+from zeroeventhub import (
+    AsyncClient,
+    Client,
+    EventLog,
+    NewEvent,
+    Progress,
+    Retention,
+    TableFeed,
+    everybody,
+    feed_routes,
+)
+from zeroeventhub.console import console_routes
+
+
+def told(http, path="feeds/orders", **query):
+    """Return a document of the console's API."""
+    answer = http.get(f"api/{path}.json", params=query)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def numbers(document):
+    """Return the ids of the events of a document."""
+    return [int(event["id"]) for event in document["events"]]
+
+
+def test_feed_is_described(sqlite):
+    """A feed's document has each partition's head, events, oldest event and present rate."""
+    append(sqlite, *({"part": n % 2} for n in range(60)), ago=30)
+    began = datetime.now(UTC) - timedelta(seconds=30)
+    with console(sqlite, feed={"partitions": 2}) as http:
+        found = told(http)
+        one, other = found["partitions"]
+        assert (one["id"], one["events"], one["exact"], one["rate"]) == (0, 30, True, 0.5)
+        assert other["head"] == one["head"]
+        assert abs(datetime.fromisoformat(one["oldest"]) - began) < timedelta(seconds=10)
+        assert found["horizon"]["settled"] == found["horizon"]["drawn"] == 60
+        assert found["chosen"]["id"] == 0
+        assert told(http, partition=1)["chosen"]["id"] == 1
+        assert [one["name"] for one in told(http, "overview")["feeds"]] == ["orders"]
+
+
+def test_readers_are_counted_without_the_console(sqlite):
+    """Pages, unchanged pages, refusals and waiting readers are counted, but not the console's."""
+    append(sqlite, *({} for _ in range(3)))
+    with console(sqlite) as http:
+        assert told(http)["readers"] == {"waiting": 0, "pages": 0, "unchanged": 0, "refusals": {}}
+        feed = str(http.base_url.join("/orders"))
+        page = {"cursor": cursor_of(get(feed, pagesizehint=1)), "pagesizehint": 1}
+        tag = get(feed, **page).headers["etag"]
+        get(feed, headers={"If-None-Match": tag}, **page)
+        get(feed, token=7)
+        head = head_of(feed)
+        with meanwhile(lambda: get(feed, cursor=head, wait=1)):
+            until(lambda: told(http)["readers"]["waiting"] == 1, "a reader waits")
+        readers = told(http)["readers"]
+        assert readers["unchanged"] == 1
+        assert readers["refusals"] == {"Partitions changed (409)": 1}
+        assert readers["pages"] >= 3
+
+
+def test_events_are_found(sqlite):
+    """Events are found by partition, cursor, id, type and time, and pages follow each other."""
+    append(sqlite, *({"part": n % 2, "kind": f"k{n % 3}"} for n in range(12)), step=1)
+    with console(sqlite, feed={"partitions": 2}) as http:
+        first = told(http, "feeds/orders/events", limit=4)
+        assert numbers(first) == [1, 3, 5, 7]
+        second = told(http, "feeds/orders/events", cursor=first["next"])
+        assert (numbers(second), second["caught_up"]) == ([9, 11], True)
+        by_id = told(http, "feeds/orders/events", id=4, limit=2)
+        assert (by_id["partition"], numbers(by_id)) == (1, [4, 6])
+        typed = told(http, "feeds/orders/events", partition=1, type="k1")
+        assert numbers(typed) == [2, 8]
+        since = datetime.fromisoformat(first["events"][2]["time"])
+        timed = told(http, "feeds/orders/events", time=since.isoformat())
+        assert numbers(timed) == [5, 7, 9, 11]
+        local = (since + timedelta(hours=2)).replace(tzinfo=None).isoformat()
+        assert numbers(told(http, "feeds/orders/events", time=local, zone=120)) == [5, 7, 9, 11]
+        assert numbers(told(http, "feeds/orders/events", time="1h")) == [1, 3, 5, 7, 9, 11]
+        missing = http.get("api/feeds/orders/events.json", params={"id": "99"})
+        assert missing.status_code == 400
+        assert missing.json()["detail"] == "No event of this feed has this id."
+
+
+def test_programs_get_the_same_events(sqlite):
+    """What is shown as curl and as Python asks for the events on the page."""
+    append(sqlite, *({"kind": "it's"} for _ in range(3)))
+    with console(sqlite) as http:
+        found = told(http, "feeds/orders/events", type="it's", limit=2)
+        _, url = shlex.split(found["curl"])
+        *lines, _ = httpx.get(url).text.splitlines()
+        assert [f'{{"data":{event["raw"]}}}' for event in found["events"]] == lines
+        printed = []
+        exec(found["python"], {"print": printed.append})
+        assert [event["id"] for event in printed] == ["1", "2"]
+
+
+def test_key_has_a_history(sqlite):
+    """The history of a key is its events in the order of their versions."""
+    metadata = MetaData()
+    log = EventLog(metadata, "ledger")
+    metadata.create_all(sqlite)
+    with sqlite.begin() as connection:
+        for number in range(5):
+            key = "ann" if number % 2 else "bob"
+            event_of_key = NewEvent("moved", {"n": number})
+            log.append_to(connection, key, [event_of_key], expected_version=number // 2)
+    routes = feed_routes("/orders", log.feed(key_history=True), sqlite)
+    host = Starlette(routes=[*routes, *console_routes("/", feeds={"orders": routes})])
+    with serving(host) as url, httpx.Client(base_url=url) as http:
+        found = told(http, "feeds/orders/events", key="bob", limit=2)
+        assert [event["version"] for event in found["events"]] == [1, 2]
+        rest = told(http, "feeds/orders/events", key="bob", after_version=found["after_version"])
+        assert [event["version"] for event in rest["events"]] == [3]
+
+
+def test_rates_add_up(sqlite):
+    """The pieces of a plot hold the events of their times, each once."""
+    append(sqlite, *({} for _ in range(10)), ago=1800)
+    append(sqlite, *({} for _ in range(20)), ago=5 * 3600)
+    append(sqlite, *({} for _ in range(40)), ago=9 * 3600)
+    with console(sqlite) as http:
+        found = told(http, "feeds/orders/rates", hours=6)
+        step = found["times"][1] - found["times"][0]
+        counts = [round(rate * step) for rate in found["rates"]]
+        # A cursor cannot tell apart events whose times do not rise with their positions.
+        assert counts[-4] == 70
+        assert sum(counts) == 70
+
+
+def test_consumers_that_register_are_named(sqlite):
+    """A consumer that registers is shown with its lag, to those who may see names."""
+    append(sqlite, *({} for _ in range(5)))
+    feed = TableFeed(orders, data="data", retention=Retention(), progress=Progress())
+    with sqlite.begin() as connection:
+        feed.install(connection)
+    routes = feed_routes("/orders", feed, sqlite)
+    shown = console_routes("/", feeds={"orders": routes}, authorize=everybody)
+    with serving(Starlette(routes=[*routes, *shown])) as url, httpx.Client(base_url=url) as http:
+        client = Client(f"{url}/orders")
+        client.register_progress("billing", 0, client.fetch(0, "_first", limit=2).cursor)
+        (one,) = told(http)["registered"]
+        assert (one["consumer"], one["partition"], one["lag"]["events"]) == ("billing", 0, 3)
+        assert "billing" in http.get("feeds/orders").text
+
+
+def test_feed_elsewhere_is_read_over_http(sqlite):
+    """A feed of another process is shown as far as a client can read it."""
+    append(sqlite, *({} for _ in range(4)))
+    with serving(Starlette(routes=shop_routes(sqlite))) as url:
+        feeds = httpx.AsyncClient()
+        shown = console_routes("/", feeds={"orders": AsyncClient(f"{url}/orders", feeds)})
+
+        @asynccontextmanager
+        async def lifespan(_):
+            async with feeds:
+                yield
+
+        host = Starlette(routes=shown, lifespan=lifespan)
+        with serving(host) as place, httpx.Client(base_url=place) as http:
+            found = told(http)
+            assert (found["partitions"][0]["events"], found["horizon"]) == (4, None)
+            by_id = told(http, "feeds/orders/events", id="3")
+            assert (numbers(by_id), by_id["searched"]) == ([3, 4], 2)
+            assert by_id["curl"].startswith(f"curl '{url}/orders/events?")
+            assert "shown by a console in the publisher" in http.get("feeds/orders").text
+
+
+def test_feed_of_ones_own_is_shown(sqlite):
+    """A feed with two methods is shown as far as it goes."""
+    routes = feed_routes("/orders", Numbers(3))
+    host = Starlette(routes=[*routes, *console_routes("/console", feeds={"own": routes})])
+    with serving(host) as url, httpx.Client(base_url=f"{url}/console/") as http:
+        (one,) = told(http, "feeds/own")["partitions"]
+        assert (one["head"], one["events"], one["rate"]) == ("3", None, None)
+        shown = told(http, "feeds/own/events")["events"]
+        assert [event["raw"] for event in shown] == ['{"n":0}', '{"n":1}', '{"n":2}']
+        assert "not plotted" not in http.get("feeds/own").text
+        assert http.get("api/feeds/own/rates.json").status_code == 400
+
+
+def test_broken_feed_is_told_of_beside_others(sqlite):
+    """A feed that fails is a line of the overview, without the text of its error."""
+    broken = Numbers(1)
+    broken.error = ValueError("postgresql://user:secret@host")
+    broken.info = lambda: (_ for _ in ()).throw(broken.error)
+    append(sqlite, {})
+    good, bad = shop_routes(sqlite), feed_routes("/bad", broken, name="bad")
+    shown = console_routes("/console", feeds={"orders": good, "bad": bad})
+    with serving(Starlette(routes=[*good, *bad, *shown])) as url:
+        answer = httpx.get(f"{url}/console/")
+        assert answer.status_code == 200
+        assert "secret" not in answer.text
+        assert "feeds/orders" in answer.text
+        assert httpx.get(f"{url}/console/feeds/bad").status_code in {500, 503}
+
+
+def test_nothing_is_asked_while_nobody_looks(sqlite):
+    """A console without a visitor sends no statement, and holds no connection after one."""
+    append(sqlite, {})
+    statements = []
+    with console(sqlite) as http:
+        told(http)
+        event.listen(sqlite, "before_cursor_execute", lambda *one: statements.append(one[2]))
+        with pytest.raises(AssertionError):
+            until(lambda: statements, "a statement is sent", seconds=0.3)
+        assert sqlite.pool.checkedout() == 0
+
+
+def test_horizon_is_named_in_numbers(sqlite):
+    """An open writer of the same database keeps the page readable."""
+    append(sqlite, {})
+    with console(sqlite) as http, sqlite.begin() as writer:
+        place(writer, 1)
+        found = told(http)
+        assert found["partitions"][0]["events"] in {1, None}

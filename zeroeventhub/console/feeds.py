@@ -1,0 +1,652 @@
+"""Feeds for the console: read over their own routes, with the rights of who looks."""
+
+import asyncio
+import re
+import shlex
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from copy import copy
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import pairwise
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+import httpx
+import msgspec
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, Router
+from starlette.types import Scope
+
+from zeroeventhub.client import AsyncClient
+from zeroeventhub.errors import BadCursor, BadRequest, ConfigurationError, NotFound, Unavailable
+from zeroeventhub.protocol import (
+    CURSOR_OF_COUNT,
+    CURSOR_OF_TIME,
+    EVENT_TYPES,
+    FIRST,
+    LAG,
+    LAST,
+    MOST_COUNTED,
+    PROGRESS,
+    SEGMENTS,
+    SPLITS,
+    Event,
+    FeedInfo,
+    TypeFilter,
+)
+from zeroeventhub.publisher.cursor import Place
+from zeroeventhub.server.app import Answer, FeedApp, RouteApp
+from zeroeventhub.server.request import FeedRequest, parameters, types_of
+from zeroeventhub.server.responses import FRESH
+from zeroeventhub.wire.cloud_event import event_id, event_key, event_time, event_type
+from zeroeventhub.wire.problem import error_of, problem_in
+
+AT_ONCE = 4
+"""Requests of one page of the console that a feed answers at once."""
+
+PAGE, LARGEST_PAGE = 50, 500
+"""Events that the console shows at once, by default and at most."""
+
+SEARCHED = 10_000
+"""Events that a search by id reads at most, of a feed that cannot look one up."""
+
+LONGEST_WAIT = 20
+"""Seconds that a live view waits at the head of a feed, at most."""
+
+MOST_HOURS = 24 * 31
+
+LONGEST = 64 * 1024
+"""Characters of an event that are shown; the rest is for programs."""
+
+WINDOW = 60.0
+"""Seconds over which the present rate of a partition is measured."""
+
+SHARE = 100
+"""A count is repeated when this many times its own duration has passed."""
+
+_OWN_HEADERS = {
+    *(b"accept", b"accept-encoding", b"connection", b"content-length", b"content-type", b"host"),
+    *(b"if-none-match", b"if-modified-since", b"transfer-encoding", b"user-agent"),
+}
+"""Headers of a browser's request that are not passed on to a feed of this process."""
+
+_Found = TypeVar("_Found")
+
+
+@dataclass(frozen=True)
+class ConsoleFeed:
+    """A feed that a console shows.
+
+    Attributes:
+        name: its name in the console's addresses.
+        path: where it is mounted in the same application; empty for a feed elsewhere.
+        router: answers requests to a feed of this process.
+        client: reads a feed elsewhere.
+        counts: the counted events of partitions, with when and for how long each was counted.
+    """
+
+    name: str
+    path: str = ""
+    router: Router | None = None
+    client: AsyncClient | None = None
+    counts: dict[int, tuple[float, float, Any]] = field(default_factory=dict)
+
+    @asynccontextmanager
+    async def reading(self, scope: Scope) -> AsyncIterator["Reader"]:
+        """Read the feed for the person who sent a request.
+
+        A feed of this process gets the browser's headers, session and address, so that its own
+        hook decides what is seen; a feed elsewhere gets what its client was given.
+        """
+        if self.client is not None:
+            yield Reader(self, copy(self.client), None)
+            return
+        transport = httpx.ASGITransport(partial(self._pass_on, scope))
+        async with httpx.AsyncClient(transport=transport, trust_env=False) as http:
+            yield Reader(self, AsyncClient(f"http://feed{self.path}", http), http)
+
+    async def _pass_on(self, browser: Scope, own: Any, receive: Any, send: Any) -> None:
+        assert self.router is not None  # noqa: S101 - as a feed elsewhere has a client
+        headers = [pair for pair in browser["headers"] if pair[0] not in _OWN_HEADERS]
+        names = ("method", "path", "raw_path", "query_string")
+        kept = {name: own[name] for name in names}
+        await self.router(
+            {**browser, **kept, "root_path": "", "headers": [*headers, *own["headers"]]},
+            receive,
+            send,
+        )
+
+
+def console_feed(
+    name: str, given: Sequence[BaseRoute] | AsyncClient, console: str, *, tells_names: bool
+) -> ConsoleFeed:
+    """Return the feed of routes of this process, or of a client.
+
+    A browser that opens the address of a feed of this process is sent to its page.
+
+    Args:
+        name: the feed's name in the console.
+        given: what `feed_routes` returned, or a client.
+        console: where the console is mounted, without slashes around it.
+        tells_names: whether also readers without a name see those of writers and consumers.
+
+    Raises:
+        ConfigurationError: it is neither.
+    """
+    if isinstance(given, AsyncClient):
+        return ConsoleFeed(name, client=given)
+    found = [
+        (route.path, route.app)
+        for route in given
+        if isinstance(route, Route) and isinstance(route.app, RouteApp)
+        if "GET" in (route.methods or ())
+    ]
+    root = next((pair for pair in found if pair[1].route == "discovery"), None)
+    if root is None:
+        raise ConfigurationError(
+            f"Feed {name!r} is neither what feed_routes returned nor an AsyncClient."
+        )
+    path, watched = root[0], root[1].app
+    # What the console reads counts neither in the feed's telemetry nor in what it shows.
+    quiet = replace(watched, observer=None, console="", answers=Counter())
+    answers: dict[str, Answer] = {"status": partial(_status, watched, tells_names), "find": _find}
+    routes = [Route(at, RouteApp(quiet, app.route, app.answer)) for at, app in found]
+    below = path.rstrip("/")
+    routes += [
+        Route(f"{below}/console:{route}", RouteApp(quiet, route, answer))
+        for route, answer in answers.items()
+    ]
+    up = "../" * (path.count("/") - 1)
+    watched.console = f"{up}{console}/feeds/{name}" if console else f"{up}feeds/{name}"
+    return ConsoleFeed(name, path, Router(routes))
+
+
+async def _status(
+    watched: FeedApp, tells_names: bool, app: FeedApp, request: FeedRequest
+) -> Response:
+    """Answer with what only the publisher knows, to a principal that may see everything.
+
+    Names of writers and consumers are for those who have a name themselves.
+    """
+    info, principal = await app.runner.info(request), request.principal
+    document: dict[str, Any] = {}
+    if principal.partitions is None and principal.types is None:
+        answers = [
+            {"route": route, "status": status, "count": count}
+            for (route, status), count in sorted(watched.answers.items())
+        ]
+        document |= {"answers": answers, "waiting": app.runner.waiting}
+        is_told = tells_names or bool(principal.name)
+        if app.runner.has("horizon"):
+            horizon = await app.runner.call("horizon")
+            document["horizon"] = horizon if is_told else replace(horizon, blockers=())
+        if is_told and app.runner.has("registered") and PROGRESS in info.extensions:
+            document["registered"] = await app.runner.call("registered")
+    body = msgspec.json.encode(document)
+    return Response(body, media_type="application/json", headers=FRESH)
+
+
+async def _find(app: FeedApp, request: FeedRequest) -> Response:
+    """Answer with the cursors around the event of an id, in the partition that has it."""
+    query = parameters(request, "id")
+    info = await app.runner.info(request)
+    if not (app.runner.has("cursor_of") and app.runner.has("cursor_after")):
+        raise NotFound("This feed cannot look up events by their id.")
+    types = types_of({}, request.principal)
+    options: dict[str, Any] = {} if types is None else {"types": types}
+    for one in info.partitions:
+        try:
+            after = await app.runner.call("cursor_of", query["id"], one.id, **options)
+        except BadCursor:
+            continue
+        before = await app.runner.call("cursor_after", Place.of(after).position - 1)
+        # An id that is a position has a cursor in every partition, the event is in one.
+        page = await app.runner.call("read", one.id, before, 1, stop=after, **options)
+        if page.events:
+            found = {"partition": one.id, "before": before, "after": after}
+            return Response(msgspec.json.encode(found), headers=FRESH)
+    raise BadCursor("No event of this feed has this id.")
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads a feed with the rights of who looks.
+
+    Attributes:
+        feed: the feed.
+        client: reads it.
+        http: asks a feed of this process for what only the publisher knows; None for another.
+    """
+
+    feed: ConsoleFeed
+    client: AsyncClient
+    http: httpx.AsyncClient | None
+    _free: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
+
+    async def own(self, route: str, **query: str) -> dict[str, Any]:
+        """Ask the publisher for what is in no discovery document; nothing for a feed elsewhere."""
+        if self.http is None:
+            return {}
+        answer = await self.http.get(f"http://feed{self.feed.path}/console:{route}", params=query)
+        if answer.status_code != httpx.codes.OK:
+            problem = problem_in(answer.content)
+            raise error_of(problem, answer.status_code, problem.detail)
+        found: dict[str, Any] = answer.json()
+        return found
+
+    async def side_by_side(self, calls: Iterable[Callable[[], Awaitable[_Found]]]) -> list[_Found]:
+        """Make some calls at once, and return their results in order."""
+
+        async def one(call: Callable[[], Awaitable[_Found]]) -> _Found:
+            async with self._free:
+                return await call()
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one(call)) for call in calls]
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return [task.result() for task in tasks]
+
+
+async def overview(reader: Reader) -> dict[str, Any]:
+    """Describe a feed in a line."""
+    info = await reader.client.discover()
+    status = await reader.own("status")
+    return {
+        "name": reader.feed.name,
+        "partitions": len(info.partitions),
+        "extensions": sorted(info.extensions),
+        "waiting": status.get("waiting"),
+        "horizon": _horizon(status),
+    }
+
+
+async def describe(reader: Reader, chosen: int | None) -> dict[str, Any]:
+    """Describe a feed, its partitions, its horizon and its readers.
+
+    Args:
+        reader: reads the feed.
+        chosen: the partition of which more is told; None for the first one.
+    """
+    client = reader.client
+    info = await client.discover()
+    status = await reader.own("status")
+    ids = [one.id for one in info.partitions]
+    rows = await reader.side_by_side([partial(_partition, reader, info, one) for one in ids])
+    return {
+        "name": reader.feed.name,
+        "token": info.token,
+        "exactly_once": info.exactly_once,
+        "extensions": sorted(info.extensions),
+        "partitions": rows,
+        "chosen": await _chosen(reader, info, ids, chosen),
+        "horizon": _horizon(status),
+        "readers": _readers(status),
+        "registered": await _registered(reader, info, status),
+    }
+
+
+def _horizon(status: dict[str, Any]) -> dict[str, Any] | None:
+    """Describe the horizon, and since when which transactions hold it back."""
+    found: dict[str, Any] | None = status.get("horizon")
+    if found is None:
+        return None
+    blockers = [
+        {
+            **{name: one[name] for name in ("pid", "user", "application")},
+            "since": _before(_seconds(one["age"])),
+            "last_statement": _before(_seconds(one["query_age"])),
+        }
+        for one in found["blockers"]
+    ]
+    return {**found, "blockers": blockers}
+
+
+def _seconds(duration: str | None) -> float | None:
+    return None if duration is None else msgspec.convert(duration, timedelta).total_seconds()
+
+
+_REFUSALS = {
+    400: "Not understood (400)",
+    401: "Without credentials (401)",
+    403: "Forbidden (403)",
+    404: "Not there (404)",
+    409: "Partitions changed (409)",
+    410: "History gone (410)",
+    429: "Over quota (429)",
+    500: "Failed (500)",
+    503: "Busy (503)",
+}
+
+
+def _readers(status: dict[str, Any]) -> dict[str, Any] | None:
+    """Count what the feed has answered since its process began."""
+    if "answers" not in status:
+        return None
+    pages = unchanged = 0
+    refusals: dict[str, int] = {}
+    for one in status["answers"]:
+        code, count = one["status"], one["count"]
+        pages += count if one["route"] == "events" and code == httpx.codes.OK else 0
+        unchanged += count if code == httpx.codes.NOT_MODIFIED else 0
+        if code >= httpx.codes.BAD_REQUEST:
+            kind = _REFUSALS.get(code, f"Status {code}")
+            refusals[kind] = refusals.get(kind, 0) + count
+    found = {"waiting": status["waiting"], "pages": pages, "unchanged": unchanged}
+    return {**found, "refusals": refusals}
+
+
+async def _registered(
+    reader: Reader, info: FeedInfo, status: dict[str, Any]
+) -> list[dict[str, Any]] | None:
+    """Return the consumers that register their progress, with their lag."""
+    if "registered" not in status:
+        return None
+    asked = [
+        partial(_lag_or_none, reader.client, info, one["partition"], one["cursor"])
+        for one in status["registered"]
+    ]
+    lags = await reader.side_by_side(asked)
+    return [{**one, "lag": lag} for one, lag in zip(status["registered"], lags, strict=True)]
+
+
+async def _partition(reader: Reader, info: FeedInfo, number: int) -> dict[str, Any]:
+    """Describe a partition in a row, also while the feed waits for a writer to know its horizon."""
+    client = reader.client
+    head = count = rate = error = None
+    try:
+        head = (await client.fetch(number, LAST, limit=1)).cursor
+        if LAG in info.extensions:
+            count = await _count(reader, number)
+        if {LAG, CURSOR_OF_TIME} <= info.extensions:
+            since = await client.cursor_at(datetime.now(UTC) - timedelta(seconds=WINDOW), number)
+            rate = (await client.lag(number, since)).events / WINDOW
+    except Unavailable as unavailable:
+        error = str(unavailable)
+    return {
+        "id": number,
+        "closed": next(one.closed for one in info.partitions if one.id == number),
+        "head": head,
+        "events": count and count.events,
+        "exact": count and count.exact,
+        "oldest": _before(count.seconds) if count and count.events else None,
+        "rate": rate,
+        "error": error,
+    }
+
+
+async def _count(reader: Reader, number: int) -> Any:
+    """Count the events of a partition; a count that took long is kept for a while."""
+    counts, now = reader.feed.counts, time.monotonic()
+    if number in counts and now < counts[number][0] + SHARE * counts[number][1]:
+        return counts[number][2]
+    found = await reader.client.lag(number, FIRST)
+    counts[number] = (now, time.monotonic() - now, found)
+    return found
+
+
+async def _chosen(
+    reader: Reader, info: FeedInfo, ids: list[int], chosen: int | None
+) -> dict[str, Any] | None:
+    """Tell more of one partition: where its history begins, and what the archive holds of it."""
+    if not ids:
+        return None
+    if chosen is None:
+        chosen = ids[0]
+    if chosen not in ids:
+        raise BadRequest("The feed has no such partition.")
+    found: dict[str, Any] = {"id": chosen, "has_rates": {CURSOR_OF_TIME, CURSOR_OF_COUNT}}
+    found["has_rates"] = found["has_rates"] <= info.extensions
+    if SPLITS in info.extensions:
+        with suppress(Unavailable):
+            found["begins"] = (await reader.client.splits(chosen, 1))[0]
+    if SEGMENTS in info.extensions:
+        parts, cursor = list[Any](), FIRST
+        while True:
+            segments = await reader.client.segments(chosen, cursor)
+            parts += segments.parts
+            if not segments.parts or segments.cursor == cursor:
+                break
+            cursor = segments.cursor
+        found |= {"segments": len(parts), "segment_bytes": sum(one.size for one in parts)}
+    return found
+
+
+async def _lag_or_none(
+    client: AsyncClient, info: FeedInfo, number: int, cursor: str
+) -> dict[str, Any] | None:
+    if LAG not in info.extensions:
+        return None
+    try:
+        found = await client.lag(number, cursor)
+    except (BadRequest, NotFound):
+        return None
+    return {"events": found.events, "seconds": found.seconds, "exact": found.exact}
+
+
+async def rates(reader: Reader, number: int, hours: float, pieces: int = 48) -> dict[str, Any]:
+    """Count the events of a partition in each piece of the last hours.
+
+    Returns:
+        The ends of the pieces in seconds since 1970, and the events a second of each.
+
+    Raises:
+        ConfigurationError: the feed does not know times, or does not count.
+    """
+    client = reader.client
+    await client.discover()
+    end = datetime.now(UTC)
+    step = timedelta(hours=hours) / pieces
+    moments = [end - step * back for back in range(pieces, 0, -1)]
+    asked = [partial(client.cursor_at, moment, number) for moment in moments]
+    cursors = [*await reader.side_by_side(asked), (await client.fetch(number, LAST)).cursor]
+
+    async def between(start: str, stop: str) -> int:
+        if start == stop:
+            return 0
+        counted = await client.cursor_of_count(number, start, MOST_COUNTED, stop=stop)
+        return counted.events
+
+    counts = await reader.side_by_side([partial(between, *pair) for pair in pairwise(cursors)])
+    seconds = step.total_seconds()
+    return {
+        "partition": number,
+        "times": [(moment + step).timestamp() for moment in moments],
+        "rates": [count / seconds for count in counts],
+    }
+
+
+def _before(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.now(UTC) - timedelta(seconds=seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventQuery:
+    """Which events to show: from a cursor, a time or an id on, or those of a key.
+
+    Attributes:
+        partition: the partition; None for the first one.
+        cursor: where to begin; empty for the first event.
+        moment: begin with the events of this moment or later.
+        id: begin with the event of this id.
+        type: only events of this type; empty for all.
+        key: the history of this key; empty for a partition.
+        limit: how many events to show.
+        wait: seconds to wait for events at the head.
+    """
+
+    partition: int | None = None
+    cursor: str = ""
+    moment: datetime | None = None
+    id: str = ""
+    type: str = ""
+    key: str = ""
+    after_version: int = 0
+    limit: int = PAGE
+    wait: float = 0.0
+
+
+async def events(reader: Reader, asked: EventQuery, url: str) -> dict[str, Any]:
+    """Return the events that somebody asks for, and how a program asks for the same.
+
+    Args:
+        reader: reads the feed.
+        asked: which events.
+        url: the feed's address, as programs know it.
+
+    Raises:
+        BadRequest: there is no such partition, or no event of the id.
+        ConfigurationError: the feed lacks an extension that the question needs.
+    """
+    client = reader.client
+    info = await client.discover()
+    ids = [one.id for one in info.partitions]
+    found: dict[str, Any] = {
+        "name": reader.feed.name,
+        "partitions": ids,
+        "extensions": sorted(info.extensions),
+        "events": [],
+        **dict.fromkeys(("partition", "cursor", "next", "key", "after_version", "searched")),
+        "caught_up": False,
+        **dict.fromkeys(("curl", "python")),
+    }
+    if asked.key:
+        return found | await _history(reader, asked, url)
+    if not ids:
+        return found
+    number = ids[0] if asked.partition is None else asked.partition
+    if number not in ids:
+        raise BadRequest("The feed has no such partition.")
+    cursor = asked.cursor or FIRST
+    if asked.id:
+        number, cursor, found["searched"] = await _place_of(reader, asked.id, number, cursor)
+    elif asked.moment is not None:
+        cursor = await client.cursor_at(asked.moment, number)
+    types = TypeFilter(frozenset({asked.type})) if asked.type else None
+    if types is not None and EVENT_TYPES not in info.extensions:
+        raise ConfigurationError("This feed does not know the types of its events.")
+    page = await client.fetch(number, cursor, limit=asked.limit, types=types, wait=asked.wait)
+    query = {"token": info.token, "partition": number, "cursor": cursor}
+    query |= {"pagesizehint": asked.limit, **({"event-types": asked.type} if types else {})}
+    of_type = f", types=TypeFilter(frozenset({{{asked.type!r}}}))" if types else ""
+    imported = "Client, TypeFilter" if types else "Client"
+    return found | {
+        "partition": number,
+        "cursor": cursor,
+        "events": [*map(_shown, page.events)],
+        "next": page.cursor,
+        "caught_up": page.caught_up,
+        **_programs(
+            f"{url}/events?{urlencode(query)}",
+            f"from zeroeventhub import {imported}\n\nclient = Client({url!r})\n"
+            f"page = client.fetch({number}, {cursor!r}, limit={asked.limit}{of_type})\n"
+            "for event in page.events:\n    print(event.data)",
+        ),
+    }
+
+
+async def _history(reader: Reader, asked: EventQuery, url: str) -> dict[str, Any]:
+    """Return the events of a key, oldest first."""
+    page = await reader.client.read_key(
+        asked.key, after_version=asked.after_version, limit=asked.limit
+    )
+    query = {"key": asked.key, "after-version": asked.after_version, "pagesizehint": asked.limit}
+    shown = [
+        {**_shown(event), "version": version}
+        for version, event in zip(page.versions, page.events, strict=True)
+    ]
+    return {
+        "key": asked.key,
+        "events": shown,
+        "after_version": page.versions[-1] if page.more else None,
+        **_programs(
+            f"{url}/key-history?{urlencode(query)}",
+            f"from zeroeventhub import Client\n\nclient = Client({url!r})\n"
+            f"page = client.read_key({asked.key!r}, after_version={asked.after_version})\n"
+            "for event in page.events:\n    print(event.data)",
+        ),
+    }
+
+
+async def _place_of(
+    reader: Reader, wanted: str, number: int, cursor: str
+) -> tuple[int, str, int | None]:
+    """Return the partition of an event, the cursor before it, and how many were read to find it."""
+    if reader.http is not None:
+        try:
+            found = await reader.own("find", id=wanted)
+        except NotFound:
+            pass
+        else:
+            return found["partition"], found["before"], None
+    read = 0
+    while read < SEARCHED:
+        page = await reader.client.fetch(number, cursor, limit=LARGEST_PAGE)
+        for place, event in enumerate(page.events):
+            if event_id(event) == wanted:
+                if place:
+                    counted = await reader.client.cursor_of_count(number, cursor, place)
+                    cursor = counted.cursor
+                return number, cursor, read + place
+        read += len(page.events)
+        if page.caught_up or page.cursor == cursor:
+            break
+        cursor = page.cursor
+    raise BadCursor(
+        f"None of {read:,} events of partition {number} has this id; a search goes on from the "
+        f"cursor {cursor}."
+    )
+
+
+def _programs(url: str, python: str) -> Mapping[str, str]:
+    """Return how a program asks for the same, in a shell and in Python."""
+    return {"curl": f"curl {shlex.quote(url)}", "python": python}
+
+
+def _shown(event: Event) -> dict[str, Any]:
+    """Return an event as it is shown: its line, the same with line breaks, and its attributes."""
+    raw = event.raw.decode()
+    pretty = raw
+    if len(raw) <= LONGEST:
+        pretty = msgspec.json.format(event.raw, indent=2).decode()
+    return {
+        "id": event_id(event),
+        "type": event_type(event),
+        "key": event_key(event),
+        "time": event_time(event),
+        "raw": raw[:LONGEST],
+        "pretty": pretty[:LONGEST],
+        "cut": max(0, len(raw) - LONGEST),
+    }
+
+
+_AGE = re.compile(r"([0-9]{1,6})([smhdw])", re.ASCII)
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def moment_in(text: str, zone: str = "") -> datetime:
+    """Read a moment, or an age such as 2h.
+
+    Args:
+        text: of RFC 3339; without a time zone, in the one of the browser.
+        zone: how many minutes the browser's clock is ahead of UTC; empty for none.
+
+    Raises:
+        BadRequest: the text is neither.
+    """
+    try:
+        if age := _AGE.fullmatch(text):
+            return datetime.now(UTC) - timedelta(**{_UNITS[age[2]]: int(age[1])})
+        found = datetime.fromisoformat(text)
+        if found.tzinfo is None:
+            found = found.replace(tzinfo=UTC) - timedelta(minutes=int(zone or "0"))
+        return found.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise BadRequest(
+            "A moment is written as 2026-01-31T12:00:00Z, or as an age such as 90m, 2h or 3d."
+        ) from None

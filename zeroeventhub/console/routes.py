@@ -1,0 +1,386 @@
+"""The routes of a console: what it shows, to whom, and how it is asked."""
+
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from hmac import compare_digest
+from secrets import token_urlsafe
+from typing import Any
+from urllib.parse import parse_qs, quote
+from uuid import uuid4
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+
+from zeroeventhub.client import AsyncClient
+from zeroeventhub.console import feeds as of_feeds
+from zeroeventhub.console.feeds import ConsoleFeed, EventQuery, console_feed, moment_in
+from zeroeventhub.console.pages import HEADERS, asset, json_answer, page
+from zeroeventhub.errors import (
+    BadRequest,
+    ConfigurationError,
+    FeedFailure,
+    Forbidden,
+    NotFound,
+    TransientError,
+    Unauthorized,
+    ZeroEventHubError,
+)
+from zeroeventhub.server.auth import SCOPE_KEY, Access, Authorize, Principal, everybody
+from zeroeventhub.server.problems import describe, problem
+from zeroeventhub.server.request import number_in
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
+
+_COOKIE = "zeroeventhub_console"
+"""The cookie with the token of somebody who signed in."""
+
+_LARGEST_FORM = 64 * 1024
+
+_log = logging.getLogger("zeroeventhub.console")
+
+
+@dataclass(frozen=True)
+class Console:
+    """What a console shows.
+
+    Attributes:
+        path: where it is mounted, without a slash at the end.
+        feeds: its feeds by name.
+        access: identifies who looks.
+    """
+
+    path: str
+    feeds: Mapping[str, ConsoleFeed]
+    access: Access
+
+    async def identify(self, request: Request) -> Principal:
+        """Return the principal of a request, by the console's hook or the application's."""
+        hook = self.access.hook or request.scope.get(SCOPE_KEY) or everybody
+        return await self.access.identify(request, hook)
+
+    def feed(self, request: Request) -> ConsoleFeed:
+        """Return the feed that an address names."""
+        found = self.feeds.get(request.path_params["feed"])
+        if found is None:
+            raise NotFound("This console has no such feed.")
+        return found
+
+
+Data = Callable[[Console, Request], Awaitable[dict[str, Any]]]
+"""Returns what a page shows, which is also what its address in the API answers."""
+
+
+@dataclass(frozen=True)
+class View:
+    """A page, and the same as JSON.
+
+    Attributes:
+        path: its address below the console's; the API's is `/api`, this path and `.json`.
+        data: finds what it shows.
+        template: shows it; empty if there is only JSON.
+    """
+
+    path: str
+    data: Data
+    template: str = ""
+
+    @property
+    def base(self) -> str:
+        """Return the way from the page's folder up to that of the console."""
+        return "../" * (self.path.count("/") - 1)
+
+
+async def _overview(console: Console, request: Request) -> dict[str, Any]:
+    return {"feeds": [await _overview_of(feed, request) for feed in console.feeds.values()]}
+
+
+async def _overview_of(feed: ConsoleFeed, request: Request) -> dict[str, Any]:
+    try:
+        async with feed.reading(request.scope) as reader:
+            return await of_feeds.overview(reader)
+    except ZeroEventHubError as error:
+        refused = isinstance(error, Unauthorized)
+        return {"name": feed.name, "error": _told(error), "unauthorized": refused}
+
+
+async def _feed(console: Console, request: Request) -> dict[str, Any]:
+    feed, chosen = console.feed(request), _number(request, "partition")
+    async with feed.reading(request.scope) as reader:
+        found = await of_feeds.describe(reader, chosen)
+    return {**found, **_address(console, feed, request), "hours": _hours(request)}
+
+
+_FILTERS = ("id", "key", "type", "time", "zone", "cursor", "limit")
+
+
+async def _events(console: Console, request: Request) -> dict[str, Any]:
+    feed = console.feed(request)
+    given = {name: request.query_params.get(name, "") for name in _FILTERS}
+    limit = _number(request, "limit") or of_feeds.PAGE
+    asked = EventQuery(
+        partition=_number(request, "partition"),
+        cursor=given["cursor"],
+        moment=moment_in(given["time"], given["zone"]) if given["time"] else None,
+        id=given["id"],
+        type=given["type"],
+        key=given["key"],
+        after_version=_number(request, "after_version") or 0,
+        limit=min(max(limit, 1), of_feeds.LARGEST_PAGE),
+        wait=float(min(_number(request, "wait") or 0, of_feeds.LONGEST_WAIT)),
+    )
+    address = _address(console, feed, request)
+    async with feed.reading(request.scope) as reader:
+        found = await of_feeds.events(reader, asked, address["url"])
+    return {**found, **address, "asked": given, "follows": "follow" in request.query_params}
+
+
+def _address(console: Console, feed: ConsoleFeed, request: Request) -> dict[str, str]:
+    """Return the address of a feed as programs know it, and the way there from the console."""
+    if feed.client is not None:
+        return {"url": feed.client.address, "way": ""}
+    root = request.scope.get("app_root_path", "")
+    url = f"{request.url.scheme}://{request.url.netloc}{root}{feed.path}".rstrip("/")
+    depth = len(console.path.split("/")) if console.path else 0
+    return {"url": url, "way": "../" * depth + feed.path.lstrip("/")}
+
+
+def _hours(request: Request) -> int:
+    return min(max(_number(request, "hours") or 6, 1), of_feeds.MOST_HOURS)
+
+
+async def _rates(console: Console, request: Request) -> dict[str, Any]:
+    number = _number(request, "partition") or 0
+    async with console.feed(request).reading(request.scope) as reader:
+        return await of_feeds.rates(reader, number, _hours(request))
+
+
+def _number(request: Request, name: str) -> int | None:
+    text = request.query_params.get(name, "")
+    return number_in(text, name) if text else None
+
+
+VIEWS = (
+    View("/", _overview, "overview.html"),
+    View("/feeds/{feed}", _feed, "feed.html"),
+    View("/feeds/{feed}/events", _events, "events.html"),
+    View("/feeds/{feed}/rates", _rates),
+)
+
+
+def console_routes(
+    path: str,
+    *,
+    feeds: Mapping[str, Sequence[BaseRoute] | AsyncClient],
+    authorize: Authorize | None = None,
+) -> list[BaseRoute]:
+    """Return the routes of a console, for an application of Starlette or FastAPI.
+
+    A browser that opens the address of one of its feeds is sent there. A console at "/" answers
+    every address that no route before it does: put it last.
+
+    Args:
+        path: where the console is mounted, such as "/console".
+        feeds: by name, what `feed_routes` returned, for the same application, or an AsyncClient of
+            a feed elsewhere. The hook of a feed of this application decides what a person sees of
+            it; of a feed elsewhere everybody sees what its client may read.
+        authorize: who may open the console, as the hook of a feed; by default that of a
+            FeedAuthorization around it, or everybody. Without it, only readers with a name see the
+            names of writers that hold the horizon back and of consumers that register.
+
+    Raises:
+        ConfigurationError: a name or a feed is not allowed.
+    """
+    mounted = path.strip("/")
+    for name in feeds:
+        if not _NAME.fullmatch(name):
+            raise ConfigurationError(
+                f"{name!r} cannot be a name in a console: it has 1 to 100 letters, digits and "
+                "characters of ._-"
+            )
+    console = Console(
+        mounted,
+        {
+            name: console_feed(name, given, mounted, tells_names=authorize is not None)
+            for name, given in feeds.items()
+        },
+        Access(authorize, patience=_PATIENCE),
+    )
+    routes = [Route("/assets/{name}", _asset), *_sign_in_routes(console)]
+    for view in VIEWS:
+        if view.template:
+            routes.append(Route(view.path, partial(_show, console, view)))
+        name = "/overview" if view.path == "/" else view.path
+        routes.append(Route(f"/api{name}.json", partial(_tell, console, view)))
+    missing = partial(_refuse, console)
+    routes.append(Route("/{path:path}", missing, methods=["GET", "POST"]))
+    if not mounted:
+        return [Mount("", routes=routes)]
+    entry = Route(f"/{mounted}", partial(_enter, f"{mounted.rpartition('/')[2]}/"))
+    return [entry, Mount(f"/{mounted}", routes=routes)]
+
+
+_PATIENCE = 5.0
+"""Seconds that the console's hook may take."""
+
+
+async def _enter(location: str, _: Request) -> Response:
+    """Send a browser to the address with a slash at the end, below which the others are."""
+    return RedirectResponse(location, 302, HEADERS)
+
+
+async def _asset(request: Request) -> Response:
+    try:
+        return asset(request.path_params["name"])
+    except KeyError:
+        return Response(status_code=404, headers=HEADERS)
+
+
+async def _show(console: Console, view: View, request: Request) -> Response:
+    """Answer with a page."""
+    _use_cookie(request)
+    try:
+        principal = await console.identify(request)
+        data = await view.data(console, request)
+        context = {**data, "console": console, "principal": principal, **_context(request)}
+        answer = page(view.template, context, base=view.base)
+        _set_csrf(request, answer)
+    except HTTPException:
+        raise  # the host's own, from its own hook
+    except Exception as error:  # noqa: BLE001 - its text is for the log alone
+        return _error(console, request, error, view.base)
+    else:
+        return answer
+
+
+async def _tell(console: Console, view: View, request: Request) -> Response:
+    """Answer with the same as JSON."""
+    _use_cookie(request)
+    try:
+        await console.identify(request)
+        return json_answer(await view.data(console, request))
+    except HTTPException:
+        raise
+    except Exception as error:  # noqa: BLE001 - its text is for the log alone
+        known = _known(error)
+        answer = problem(known, _logged(error))
+        answer.headers.update(HEADERS)
+        return answer
+
+
+async def _refuse(console: Console, request: Request) -> Response:
+    base = "../" * (request.path_params["path"].count("/"))
+    return _error(console, request, NotFound("This console has no such page."), base)
+
+
+def _known(error: Exception) -> ZeroEventHubError:
+    """Return the error to report: one of another kind says nothing but that something failed."""
+    if isinstance(error, ConfigurationError):
+        return BadRequest(str(error))
+    if isinstance(error, ZeroEventHubError):
+        return error
+    return FeedFailure("The console failed in an unexpected way.")
+
+
+def _told(error: ZeroEventHubError) -> str:
+    return "The reason is in the log." if isinstance(error, FeedFailure) else str(error)
+
+
+def _logged(error: Exception) -> str:
+    """Log an error that is no refusal; return the id of its record."""
+    record = str(uuid4())
+    if not isinstance(error, ZeroEventHubError) or isinstance(error, FeedFailure):
+        _log.error("The console failed: request_id=%s\n%s", record, describe(error))
+    return record
+
+
+def _error(console: Console, request: Request, error: Exception, base: str) -> Response:
+    """Answer with a page that says what is wrong, and what to do."""
+    known, record = _known(error), _logged(error)
+    status = getattr(known, "status", 502 if isinstance(known, TransientError) else 500)
+    data = {"message": _told(known), "status": status, "record": record, "console": console}
+    template = "sign_in.html" if isinstance(known, Unauthorized) else "error.html"
+    answer = page(template, {**data, **_context(request)}, base=base, status=status)
+    if isinstance(known, Unauthorized):
+        answer.headers["WWW-Authenticate"] = known.challenge
+    _set_csrf(request, answer)
+    return answer
+
+
+# Signing in: a browser sends a cookie, and hooks read a header.
+
+
+def _use_cookie(request: Request) -> None:
+    """Turn the token of somebody who signed in into the header that hooks read."""
+    token = request.cookies.get(_COOKIE)
+    if token and "authorization" not in request.headers:
+        pair = (b"authorization", f"Bearer {token}".encode("latin-1", "replace"))
+        request.scope["headers"] = [*request.scope["headers"], pair]
+
+
+def _context(request: Request) -> dict[str, Any]:
+    """Return what every page shows."""
+    csrf = request.cookies.get(_CSRF, "")
+    if not _CSRF_FORM.fullmatch(csrf):
+        csrf = token_urlsafe(32)
+    request.state.csrf = csrf
+    return {"csrf": csrf, "signed_in": _COOKIE in request.cookies}
+
+
+def _set_csrf(request: Request, answer: Response) -> None:
+    """Let the browser keep the token that the page's forms send back."""
+    secure = request.url.scheme == "https"
+    answer.set_cookie(
+        _CSRF, request.state.csrf, path="/", secure=secure, httponly=True, samesite="strict"
+    )
+
+
+_CSRF = "zeroeventhub_csrf"
+_CSRF_FORM = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
+
+
+async def read_form(request: Request) -> dict[str, list[str]]:
+    """Read a form that one of the console's own pages has sent.
+
+    Raises:
+        Forbidden: it came from another site, or without the token of the page.
+        BadRequest: it is too long.
+    """
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _LARGEST_FORM:
+            raise BadRequest("The form is too long.")
+    form = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True)
+    (sent, *_), kept = form.pop("csrf", [""]), request.cookies.get(_CSRF, "")
+    site = request.headers.get("sec-fetch-site", "same-origin")
+    is_own = site == "same-origin" and _CSRF_FORM.fullmatch(kept)
+    if not (is_own and compare_digest(sent.encode(), kept.encode())):
+        raise Forbidden("The form was not sent by a page of this console: open the page again.")
+    return form
+
+
+def _sign_in_routes(console: Console) -> list[Route]:
+    async def ask(request: Request) -> Response:
+        return _error(console, request, Unauthorized("Sign in with a token of this feed."), "")
+
+    async def sign_in(request: Request) -> Response:
+        try:
+            (token, *_) = (await read_form(request)).get("token", [""])
+        except ZeroEventHubError as error:
+            return _error(console, request, error, "")
+        answer = RedirectResponse("./", 303, HEADERS)
+        # Without a path, the browser sends it to the console alone, whatever is before it.
+        options: dict[str, Any] = {"path": None, "httponly": True, "samesite": "strict"}
+        options["secure"] = request.url.scheme == "https"
+        if token.strip():
+            answer.set_cookie(_COOKIE, quote(token.strip(), safe="!#$%&'*+-.^_`|~/="), **options)
+        else:
+            answer.set_cookie(_COOKIE, "", max_age=0, **options)
+        return answer
+
+    return [Route("/sign-in", ask), Route("/sign-in", sign_in, methods=["POST"])]
