@@ -40,10 +40,16 @@ ANY_DATABASE = [
 
 
 class _Scheduling(LoadScopeScheduling):
-    """Hand out tests one by one, but for those of Spark, which share a Java."""
+    """Hand out tests one by one, but for those that share a Java or a browser."""
 
     def _split_scope(self, nodeid):
-        return "Java" if nodeid.startswith("tests/integration/spark/") else nodeid
+        return next(
+            (shared for start, shared in SHARED.items() if nodeid.startswith(start)), nodeid
+        )
+
+
+SHARED = {"tests/integration/spark/": "Java", "tests/acceptance/test_console.py": "browser"}
+"""What the tests of these names share, each in one process."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -63,8 +69,9 @@ SERVERS = ("postgresql", "mariadb", "primary", "spark", "s3", "nginx", "peer")
 
 
 def pytest_addoption(parser):
-    """Add what `make quick` asks for."""
+    """Add what `make quick` and `make screenshots` ask for."""
     parser.addoption("--quick", action="store_true", help="neither slow tests nor servers")
+    parser.addoption("--screenshots", action="store_true", help="take those of docs/console.md")
 
 
 def pytest_collection_modifyitems(config, items):

@@ -17,9 +17,9 @@ from urllib.parse import urlencode
 
 import httpx
 import msgspec
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, Router
-from starlette.types import Scope
 
 from zeroeventhub.client import AsyncClient
 from zeroeventhub.errors import BadCursor, BadRequest, ConfigurationError, NotFound, Unavailable
@@ -96,29 +96,26 @@ class ConsoleFeed:
     counts: dict[int, tuple[float, float, Any]] = field(default_factory=dict)
 
     @asynccontextmanager
-    async def reading(self, scope: Scope) -> AsyncIterator["Reader"]:
+    async def reading(self, request: Request) -> AsyncIterator["Reader"]:
         """Read the feed for the person who sent a request.
 
         A feed of this process gets the browser's headers, session and address, so that its own
-        hook decides what is seen; a feed elsewhere gets what its client was given.
+        hook decides what is seen; a feed elsewhere gets what its client was given. A request that
+        waits at the head ends when the browser has gone.
         """
         if self.client is not None:
             yield Reader(self, copy(self.client), None)
             return
-        transport = httpx.ASGITransport(partial(self._pass_on, scope))
+        transport = httpx.ASGITransport(partial(self._pass_on, request))
         async with httpx.AsyncClient(transport=transport, trust_env=False) as http:
             yield Reader(self, AsyncClient(f"http://feed{self.path}", http), http)
 
-    async def _pass_on(self, browser: Scope, own: Any, receive: Any, send: Any) -> None:
+    async def _pass_on(self, request: Request, own: Any, _receive: Any, send: Any) -> None:
         assert self.router is not None  # noqa: S101 - as a feed elsewhere has a client
-        headers = [pair for pair in browser["headers"] if pair[0] not in _OWN_HEADERS]
-        names = ("method", "path", "raw_path", "query_string")
-        kept = {name: own[name] for name in names}
-        await self.router(
-            {**browser, **kept, "root_path": "", "headers": [*headers, *own["headers"]]},
-            receive,
-            send,
-        )
+        headers = [pair for pair in request.scope["headers"] if pair[0] not in _OWN_HEADERS]
+        kept = {name: own[name] for name in ("method", "path", "raw_path", "query_string")}
+        kept |= {"root_path": "", "headers": [*headers, *own["headers"]]}
+        await self.router({**request.scope, **kept}, request.receive, send)
 
 
 def console_feed(

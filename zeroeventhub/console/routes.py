@@ -101,7 +101,7 @@ async def _overview(console: Console, request: Request) -> dict[str, Any]:
 
 async def _overview_of(feed: ConsoleFeed, request: Request) -> dict[str, Any]:
     try:
-        async with feed.reading(request.scope) as reader:
+        async with feed.reading(request) as reader:
             return await of_feeds.overview(reader)
     except ZeroEventHubError as error:
         refused = isinstance(error, Unauthorized)
@@ -110,7 +110,7 @@ async def _overview_of(feed: ConsoleFeed, request: Request) -> dict[str, Any]:
 
 async def _feed(console: Console, request: Request) -> dict[str, Any]:
     feed, chosen = console.feed(request), _number(request, "partition")
-    async with feed.reading(request.scope) as reader:
+    async with feed.reading(request) as reader:
         found = await of_feeds.describe(reader, chosen)
     return {**found, **_address(console, feed, request), "hours": _hours(request)}
 
@@ -134,7 +134,7 @@ async def _events(console: Console, request: Request) -> dict[str, Any]:
         wait=float(min(_number(request, "wait") or 0, of_feeds.LONGEST_WAIT)),
     )
     address = _address(console, feed, request)
-    async with feed.reading(request.scope) as reader:
+    async with feed.reading(request) as reader:
         found = await of_feeds.events(reader, asked, address["url"])
     return {**found, **address, "asked": given, "follows": "follow" in request.query_params}
 
@@ -155,7 +155,7 @@ def _hours(request: Request) -> int:
 
 async def _rates(console: Console, request: Request) -> dict[str, Any]:
     number = _number(request, "partition") or 0
-    async with console.feed(request).reading(request.scope) as reader:
+    async with console.feed(request).reading(request) as reader:
         return await of_feeds.rates(reader, number, _hours(request))
 
 

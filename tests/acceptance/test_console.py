@@ -1,0 +1,216 @@
+"""What people do with a console, in a real browser."""
+
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+import pytest
+from harness.browser import launched, violations
+from harness.command_line import started
+from harness.console import OWASP, append, console, shop_routes
+from harness.nginx_paths import reserved_port
+from harness.readers import raising
+from harness.shop import fill, place, write
+from harness.web import serving
+from starlette.applications import Starlette
+
+from zeroeventhub import Principal, bearer_tokens, everybody
+from zeroeventhub.console import console_routes
+from zeroeventhub.errors import Forbidden
+
+PICTURES = Path(__file__).parents[2] / "docs" / "console"
+PART = "partition-0123456789"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A tab of a headless browser that the tests of this file share."""
+    with launched() as tab:
+        yield tab
+
+
+@pytest.fixture
+def picture(request):
+    """A function that takes the screenshots of the guide, where they are asked for."""
+
+    def take(page, name):
+        if request.config.getoption("--screenshots"):
+            page.screenshot(path=PICTURES / f"{name}.png")
+
+    return take
+
+
+def rows(page, table):
+    """Return the texts of a table's cells, row by row."""
+    return [
+        row.locator("th, td").all_inner_texts() for row in page.locator(f"{table} tbody tr").all()
+    ]
+
+
+def test_newcomer_opens_the_address(browser, sqlite, sqlite_url, picture):
+    """What serve says to open shows the feed, and a first event once there is one."""
+    fill(sqlite, 0)
+    options = ("--database", sqlite_url, "--table", "orders", "--data", "data", "--port", 0)
+    with started("serve", *options, "--path", "/orders") as process:
+        said = [process.stdout.readline() for _ in range(3)]
+        url = said[2].removeprefix("Open: ").strip()
+        with httpx.Client(base_url=url) as http, browser.at(http) as page:
+            browser.open("")
+            page.get_by_role("link", name="orders", exact=True).click()
+            page.get_by_text("There is no event yet.").wait_for()
+            write(sqlite, 1_234)
+            page.reload()
+            page.get_by_role("cell", name="1,234").first.wait_for()
+            browser.open("/orders")
+            assert page.url == f"{url}feeds/orders"
+            page.get_by_role("navigation").get_by_role("link", name="Events").click()
+            assert '"n": 0' in page.locator("pre").first.inner_text()
+
+
+def test_event_is_found_by_its_id(browser, sqlite, picture):
+    """An event is found by its id, beside its raw line, and programs are told how to get it."""
+    append(sqlite, *({"customer": f"c{n % 3}", "data": {"n": n}} for n in range(200)))
+    with console(sqlite) as http, browser.at(http) as page:
+        browser.open("feeds/orders/events")
+        page.get_by_label("Id", exact=True).fill("117")
+        page.get_by_role("button", name="Show").click()
+        found = page.get_by_role("article", name="Event 117")
+        assert '"n": 116' in found.inner_text()
+        assert "id=117" in page.url
+        time = found.locator("time")
+        shown = datetime.fromisoformat(time.get_attribute("datetime"))
+        assert time.get_attribute("title").startswith(shown.strftime("%Y-%m-%dT%H:%M:%S"))
+        page.get_by_text("As curl").click()
+        feed = str(http.base_url.join("/orders"))
+        assert f"curl '{feed}/events?" in page.locator(".programs pre").first.inner_text()
+        picture(page, "events")
+
+
+@pytest.mark.test_all
+def test_blocked_horizon_names_its_transaction(browser, postgresql, picture):
+    """A writer that stays open is named with its application and since when it is open."""
+    append(postgresql, *({} for _ in range(20)))
+    with console(postgresql, authorize=everybody) as http:
+        http.get("feeds/orders")  # the horizon is known from here on
+        with postgresql.connect() as writer, browser.at(http) as page:
+            writer.exec_driver_sql("SET application_name = 'nightly-import'")
+            place(writer, 1)
+            browser.open("feeds/orders")
+            row = page.get_by_role("row", name=re.compile("nightly-import"))
+            row.wait_for()
+            since = datetime.fromisoformat(row.locator("time").first.get_attribute("datetime"))
+            assert since < datetime.now(UTC)
+            picture(page, "horizon")
+
+
+def test_reader_sees_nothing_of_a_hidden_partition(browser, sqlite):
+    """Who signs in with a token for one partition sees neither the other nor its events."""
+    append(sqlite, *({"part": n % 2, "data": {"secret": n % 2}} for n in range(6)))
+    hook = bearer_tokens({PART: Principal(name="part", partitions={0})})
+    feed = {"partitions": 2, "authorize": hook}
+    with console(sqlite, feed=feed) as http, browser.at(http) as page:
+        browser.open("feeds/orders")
+        page.get_by_label(re.compile("The token")).fill(PART)
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_role("link", name="orders", exact=True).click()
+        assert [row[0] for row in rows(page, "#partitions")] == ["0"]
+        for path in ("feeds/orders/events", "feeds/orders/events?id=2", "feeds/orders?partition=1"):
+            browser.open(path)
+            assert '"secret": 1' not in page.content()
+            assert '"secret":1' not in page.content()
+
+
+@pytest.mark.test_all
+def test_live_view_goes_on_after_a_restart(browser, sqlite):
+    """Events that are committed appear by themselves, also after the server was away."""
+    append(sqlite, {})
+
+    def application():
+        routes = shop_routes(sqlite)
+        return Starlette(routes=[*routes, *console_routes("/", feeds={"orders": routes})])
+
+    with (
+        reserved_port() as port,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}/") as http,
+        browser.at(http) as page,
+    ):
+        with serving(application(), port):
+            browser.open("feeds/orders/events")
+            page.get_by_role("link", name="Follow live").click()
+            page.get_by_text("Following:").wait_for()
+            append(sqlite, {"data": {"n": "before"}})
+            page.get_by_text('"n": "before"').first.wait_for()
+        append(sqlite, {"data": {"n": "meanwhile"}})
+        page.get_by_text("The server does not answer").wait_for()
+        with serving(application(), port):
+            page.get_by_text('"n": "meanwhile"').first.wait_for()
+            append(sqlite, {"data": {"n": "after"}})
+            page.get_by_text('"n": "after"').first.wait_for()
+            shown = page.locator("article").all_inner_texts()
+            assert ["after" in shown[0], len(shown)] == [True, 3]
+
+
+@pytest.mark.test_all
+def test_event_with_a_script_is_text(browser, sqlite):
+    """A browser runs no script of an event's fields or of an address."""
+    append(
+        sqlite, *({"data": {"x": text}, "kind": text[:40], "customer": text[:40]} for text in OWASP)
+    )
+    with console(sqlite) as http, browser.at(http) as page:
+        asked = []
+        page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
+        for query in ("", "?follow=1&cursor=_first"):
+            browser.open(f"feeds/orders/events{query}")
+            page.locator("article").nth(len(OWASP) - 1).wait_for()
+            assert asked == []
+        assert json.dumps(OWASP[0]) in page.content().replace("&lt;", "<").replace("&gt;", ">")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "width"),
+    [
+        ("light", 380),
+        pytest.param("dark", 380, marks=pytest.mark.test_all),
+        pytest.param("light", 2560, marks=pytest.mark.test_all),
+        pytest.param("dark", 2560, marks=pytest.mark.test_all),
+    ],
+)
+def test_everybody_can_use_it(browser, sqlite, scheme, width):
+    """No page has a serious violation of axe-core, nor scrolls sideways, in any width."""
+    append(sqlite, *({"part": n % 2} for n in range(9)))
+    with console(sqlite, feed={"partitions": 2}) as http, browser.at(http, width, scheme) as page:
+        for path in ("", "feeds/orders", "feeds/orders/events", "sign-in", "missing"):
+            browser.open(path)
+            assert violations(page) == [], path
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+
+
+@pytest.mark.test_all
+def test_keyboard_reaches_everything(browser, sqlite):
+    """The first Tab skips to the content, and a table is sorted from the keyboard."""
+    append(sqlite, *({"part": 0 if n < 7 else 1} for n in range(9)))
+    with console(sqlite, feed={"partitions": 2}) as http, browser.at(http) as page:
+        browser.open("feeds/orders")
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.id") == "main"
+        header = page.locator("#partitions").get_by_role("button", name="Events", exact=True)
+        header.focus()
+        page.keyboard.press("Enter")
+        assert [row[1] for row in rows(page, "#partitions")] == ["2", "7"]
+        page.keyboard.press("Enter")
+        assert [row[1] for row in rows(page, "#partitions")] == ["7", "2"]
+        assert page.locator("th[aria-sort=descending]").inner_text().startswith("Events")
+
+
+@pytest.mark.test_all
+def test_refusal_is_a_page(browser, sqlite):
+    """Who may not look reads why, and gets a way back."""
+    append(sqlite, {})
+    hook = raising(Forbidden("Ask the shop's owner."))
+    with console(sqlite, authorize=hook) as http, browser.at(http) as page:
+        browser.open("feeds/orders")
+        assert "Ask the shop's owner." in page.get_by_role("alert").inner_text()
+        assert page.get_by_role("link", name="Back to all feeds").get_attribute("href") == "../"
