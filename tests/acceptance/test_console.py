@@ -10,9 +10,11 @@ import pytest
 from harness.browser import launched, violations
 from harness.command_line import started
 from harness.console import OWASP, append, console, shop_routes
+from harness.engines import connected
 from harness.nginx_paths import reserved_port
 from harness.readers import raising
 from harness.shop import fill, place, write
+from harness.stores import call, new_store
 from harness.web import serving
 from starlette.applications import Starlette
 
@@ -40,6 +42,25 @@ def picture(request):
             page.screenshot(path=PICTURES / f"{name}.png")
 
     return take
+
+
+@pytest.fixture
+def billing(tmp_path):
+    """The options of a console that shows a store to everybody."""
+    with connected(f"sqlite:///{tmp_path / 'billing.db'}") as engine:
+        yield {"stores": {"billing": new_store(engine)}, "authorize": everybody}
+
+
+def stand(http, options, name, *, events, partitions=2):
+    """Let a consumer have read some events of each partition."""
+    store = options["stores"]["billing"]
+    for number in range(partitions):
+        query = {"partition": number, "limit": events}
+        page = http.get("api/feeds/orders/events.json", params=query).json()
+        with store.engine.begin() as connection:
+            store.set(connection, name, number, page["next"])
+    if name == "statistics":
+        call(store, store.leases.claim, "worker-1", [0, 1], seconds=30, share=True, name=name)
 
 
 def rows(page, table):
@@ -120,6 +141,21 @@ def test_reader_sees_nothing_of_a_hidden_partition(browser, sqlite):
             browser.open(path)
             assert '"secret": 1' not in page.content()
             assert '"secret":1' not in page.content()
+
+
+def test_lagging_consumer_is_seen(browser, sqlite, billing, picture):
+    """A consumer that does not keep up stands out, with how far it is behind and where it is."""
+    append(sqlite, *({"part": n % 2} for n in range(400)), ago=7200, step=10)
+    with console(sqlite, feed={"partitions": 2}, **billing) as http, browser.at(http) as page:
+        stand(http, billing, "invoices", events=30)
+        stand(http, billing, "statistics", events=180)
+        browser.open("")
+        page.get_by_role("cell", name=re.compile("^340, 1.8 h")).wait_for()
+        picture(page, "overview")
+        page.get_by_role("link", name="invoices").click()
+        page.get_by_role("img", name=re.compile("Lag in events")).wait_for()
+        assert [row[1] for row in rows(page, "#partitions")] == ["170", "170"]
+        picture(page, "consumer")
 
 
 @pytest.mark.test_all

@@ -7,6 +7,7 @@ import click
 from sqlalchemy.exc import SQLAlchemyError
 
 from zeroeventhub.cli.conformance import conformance
+from zeroeventhub.cli.console import console
 from zeroeventhub.cli.consume import discover, sync, tail
 from zeroeventhub.cli.cursors import cursors, lag
 from zeroeventhub.cli.dead_letters import dead_letters
@@ -80,7 +81,7 @@ def commands(*, verbose: bool) -> None:
 
 
 for command in (
-    *(check, codegen, compact, conformance, cursors, ddl, dead_letters, discover, erase),
+    *(check, codegen, compact, conformance, console, cursors, ddl, dead_letters, discover, erase),
     *(horizon, init, lag, progress, relay, schema, seal, serve, sync, tail, token, trim),
 ):
     commands.add_command(command)

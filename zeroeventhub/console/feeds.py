@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 import httpx
@@ -36,6 +36,7 @@ from zeroeventhub.protocol import (
     SPLITS,
     Event,
     FeedInfo,
+    Lag,
     TypeFilter,
 )
 from zeroeventhub.publisher.cursor import Place
@@ -77,6 +78,22 @@ _OWN_HEADERS = {
 _Found = TypeVar("_Found")
 
 
+class Counted(NamedTuple):
+    """The events of a partition, when they were counted, and an earlier count.
+
+    Attributes:
+        found: the events.
+        at: when they were counted, by the monotonic clock.
+        due: when they may be counted again.
+        base: when they were counted before, and how many there were.
+    """
+
+    found: Lag
+    at: float
+    due: float
+    base: tuple[float, int]
+
+
 @dataclass(frozen=True)
 class ConsoleFeed:
     """A feed that a console shows.
@@ -86,14 +103,14 @@ class ConsoleFeed:
         path: where it is mounted in the same application; empty for a feed elsewhere.
         router: answers requests to a feed of this process.
         client: reads a feed elsewhere.
-        counts: the counted events of partitions, with when and for how long each was counted.
+        counts: the counted events of partitions.
     """
 
     name: str
     path: str = ""
     router: Router | None = None
     client: AsyncClient | None = None
-    counts: dict[int, tuple[float, float, Any]] = field(default_factory=dict)
+    counts: dict[int, Counted] = field(default_factory=dict)
 
     @asynccontextmanager
     async def reading(self, request: Request) -> AsyncIterator["Reader"]:
@@ -354,21 +371,15 @@ async def _registered(
 
 async def _partition(reader: Reader, info: FeedInfo, number: int) -> dict[str, Any]:
     """Describe a partition in a row, also while the feed waits for a writer to know its horizon."""
-    client = reader.client
-    head = count = rate = error = None
-    try:
-        head = (await client.fetch(number, LAST, limit=1)).cursor
-        if LAG in info.extensions:
-            count = await _count(reader, number)
-        if {LAG, CURSOR_OF_TIME} <= info.extensions:
-            since = await client.cursor_at(datetime.now(UTC) - timedelta(seconds=WINDOW), number)
-            rate = (await client.lag(number, since)).events / WINDOW
-    except Unavailable as unavailable:
-        error = str(unavailable)
+    count, rate, error = None, None, None
+    if LAG in info.extensions:
+        try:
+            count, rate = await _count(reader, info, number)
+        except Unavailable as unavailable:
+            error = str(unavailable)
     return {
         "id": number,
         "closed": next(one.closed for one in info.partitions if one.id == number),
-        "head": head,
         "events": count and count.events,
         "exact": count and count.exact,
         "oldest": _before(count.seconds) if count and count.events else None,
@@ -377,14 +388,30 @@ async def _partition(reader: Reader, info: FeedInfo, number: int) -> dict[str, A
     }
 
 
-async def _count(reader: Reader, number: int) -> Any:
-    """Count the events of a partition; a count that took long is kept for a while."""
-    counts, now = reader.feed.counts, time.monotonic()
-    if number in counts and now < counts[number][0] + SHARE * counts[number][1]:
-        return counts[number][2]
-    found = await reader.client.lag(number, FIRST)
-    counts[number] = (now, time.monotonic() - now, found)
-    return found
+async def _count(reader: Reader, info: FeedInfo, number: int) -> tuple[Lag, float | None]:
+    """Return the events of a partition, and how many a second there were lately.
+
+    A count that took long is kept for a while. The rate is the difference to an earlier count, at
+    most a minute old; for more events than the feed counts, it is that of the last minute.
+    """
+    client, counted = reader.client, reader.feed.counts.get(number)
+    now = time.monotonic()
+    if counted is None or now > counted.due:
+        found = await client.lag(number, FIRST)
+        took = time.monotonic() - now
+        base = (now, found.events) if counted is None else counted.base
+        if now - base[0] > WINDOW and counted is not None:
+            base = (counted.at, counted.found.events)
+        counted = Counted(found, now, now + SHARE * took, base)
+        reader.feed.counts[number] = counted
+    began, before = counted.base
+    if counted.found.exact:
+        passed = counted.at - began
+        return counted.found, max(0, counted.found.events - before) / passed if passed else None
+    if CURSOR_OF_TIME not in info.extensions:
+        return counted.found, None
+    since = await client.cursor_at(datetime.now(UTC) - timedelta(seconds=WINDOW), number)
+    return counted.found, (await client.lag(number, since)).events / WINDOW
 
 
 async def _chosen(
@@ -397,10 +424,15 @@ async def _chosen(
         chosen = ids[0]
     if chosen not in ids:
         raise BadRequest("The feed has no such partition.")
-    found: dict[str, Any] = {"id": chosen, "has_rates": {CURSOR_OF_TIME, CURSOR_OF_COUNT}}
-    found["has_rates"] = found["has_rates"] <= info.extensions
-    if SPLITS in info.extensions:
-        with suppress(Unavailable):
+    found: dict[str, Any] = {
+        "id": chosen,
+        "has_rates": {CURSOR_OF_TIME, CURSOR_OF_COUNT} <= info.extensions,
+        "head": None,
+        "begins": None,
+    }
+    with suppress(Unavailable):
+        found["head"] = (await reader.client.fetch(chosen, LAST, limit=1)).cursor
+        if SPLITS in info.extensions:
             found["begins"] = (await reader.client.splits(chosen, 1))[0]
     if SEGMENTS in info.extensions:
         parts, cursor = list[Any](), FIRST
@@ -535,7 +567,7 @@ async def events(reader: Reader, asked: EventQuery, url: str) -> dict[str, Any]:
     return found | {
         "partition": number,
         "cursor": cursor,
-        "events": [*map(_shown, page.events)],
+        "events": [*map(shown, page.events)],
         "next": page.cursor,
         "caught_up": page.caught_up,
         **_programs(
@@ -553,13 +585,13 @@ async def _history(reader: Reader, asked: EventQuery, url: str) -> dict[str, Any
         asked.key, after_version=asked.after_version, limit=asked.limit
     )
     query = {"key": asked.key, "after-version": asked.after_version, "pagesizehint": asked.limit}
-    shown = [
-        {**_shown(event), "version": version}
+    found = [
+        {**shown(event), "version": version}
         for version, event in zip(page.versions, page.events, strict=True)
     ]
     return {
         "key": asked.key,
-        "events": shown,
+        "events": found,
         "after_version": page.versions[-1] if page.more else None,
         **_programs(
             f"{url}/key-history?{urlencode(query)}",
@@ -605,7 +637,7 @@ def _programs(url: str, python: str) -> Mapping[str, str]:
     return {"curl": f"curl {shlex.quote(url)}", "python": python}
 
 
-def _shown(event: Event) -> dict[str, Any]:
+def shown(event: Event) -> dict[str, Any]:
     """Return an event as it is shown: its line, the same with line breaks, and its attributes."""
     raw = event.raw.decode()
     pretty = raw

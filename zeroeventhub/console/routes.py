@@ -2,7 +2,8 @@
 
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from hmac import compare_digest
@@ -17,9 +18,12 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from zeroeventhub.client import AsyncClient
+from zeroeventhub.console import consumers as of_consumers
 from zeroeventhub.console import feeds as of_feeds
-from zeroeventhub.console.feeds import ConsoleFeed, EventQuery, console_feed, moment_in
+from zeroeventhub.console.consumers import ConsoleStore
+from zeroeventhub.console.feeds import ConsoleFeed, EventQuery, Reader, console_feed, moment_in
 from zeroeventhub.console.pages import HEADERS, asset, json_answer, page
+from zeroeventhub.consumer.store.cursor_store import CursorStatus, CursorStore
 from zeroeventhub.errors import (
     BadRequest,
     ConfigurationError,
@@ -51,11 +55,13 @@ class Console:
     Attributes:
         path: where it is mounted, without a slash at the end.
         feeds: its feeds by name.
+        stores: the stores of consumers by name.
         access: identifies who looks.
     """
 
     path: str
     feeds: Mapping[str, ConsoleFeed]
+    stores: Mapping[str, ConsoleStore]
     access: Access
 
     async def identify(self, request: Request) -> Principal:
@@ -70,8 +76,29 @@ class Console:
             raise NotFound("This console has no such feed.")
         return found
 
+    def store(self, request: Request) -> ConsoleStore:
+        """Return the store that an address names."""
+        found = self.stores.get(request.path_params["store"])
+        if found is None:
+            raise NotFound("This console has no such store.")
+        return found
 
-Data = Callable[[Console, Request], Awaitable[dict[str, Any]]]
+    @asynccontextmanager
+    async def reader_of(
+        self, request: Request, standings: Sequence[CursorStatus]
+    ) -> AsyncIterator[Reader | None]:
+        """Return the reader of the feed that a consumer reads; None if no feed knows its cursor."""
+        async with AsyncExitStack() as stack:
+            readers = [
+                await stack.enter_async_context(feed.reading(request))
+                for feed in self.feeds.values()
+            ]
+            yield await of_consumers.choose(
+                readers, {one.partition: one.cursor for one in standings}
+            )
+
+
+Data = Callable[[Console, Request, Principal], Awaitable[dict[str, Any]]]
 """Returns what a page shows, which is also what its address in the API answers."""
 
 
@@ -95,8 +122,16 @@ class View:
         return "../" * (self.path.count("/") - 1)
 
 
-async def _overview(console: Console, request: Request) -> dict[str, Any]:
-    return {"feeds": [await _overview_of(feed, request) for feed in console.feeds.values()]}
+async def _overview(console: Console, request: Request, principal: Principal) -> dict[str, Any]:
+    return {
+        "feeds": [await _overview_of(feed, request) for feed in console.feeds.values()],
+        "consumers": [
+            line
+            for store in console.stores.values()
+            for line in await of_consumers.listed(store, principal)
+        ],
+        "stores": [*console.stores],
+    }
 
 
 async def _overview_of(feed: ConsoleFeed, request: Request) -> dict[str, Any]:
@@ -108,7 +143,7 @@ async def _overview_of(feed: ConsoleFeed, request: Request) -> dict[str, Any]:
         return {"name": feed.name, "error": _told(error), "unauthorized": refused}
 
 
-async def _feed(console: Console, request: Request) -> dict[str, Any]:
+async def _feed(console: Console, request: Request, _: Principal) -> dict[str, Any]:
     feed, chosen = console.feed(request), _number(request, "partition")
     async with feed.reading(request) as reader:
         found = await of_feeds.describe(reader, chosen)
@@ -118,7 +153,7 @@ async def _feed(console: Console, request: Request) -> dict[str, Any]:
 _FILTERS = ("id", "key", "type", "time", "zone", "cursor", "limit")
 
 
-async def _events(console: Console, request: Request) -> dict[str, Any]:
+async def _events(console: Console, request: Request, _: Principal) -> dict[str, Any]:
     feed = console.feed(request)
     given = {name: request.query_params.get(name, "") for name in _FILTERS}
     limit = _number(request, "limit") or of_feeds.PAGE
@@ -153,10 +188,31 @@ def _hours(request: Request) -> int:
     return min(max(_number(request, "hours") or 6, 1), of_feeds.MOST_HOURS)
 
 
-async def _rates(console: Console, request: Request) -> dict[str, Any]:
+async def _rates(console: Console, request: Request, _: Principal) -> dict[str, Any]:
     number = _number(request, "partition") or 0
     async with console.feed(request).reading(request) as reader:
         return await of_feeds.rates(reader, number, _hours(request))
+
+
+async def _consumer(console: Console, request: Request, principal: Principal) -> dict[str, Any]:
+    store, name = console.store(request), request.query_params.get("name", "")
+    found = await of_consumers.standings(store, name, principal)
+    async with console.reader_of(request, found) as reader:
+        return await of_consumers.describe(store, name, principal, reader, found)
+
+
+async def _lag(console: Console, request: Request, principal: Principal) -> dict[str, Any]:
+    store, name = console.store(request), request.query_params.get("name", "")
+    found = await of_consumers.standings(store, name, principal)
+    async with console.reader_of(request, found) as reader:
+        cursors = {one.partition: one.cursor for one in found}
+        lags = {} if reader is None else await of_consumers.lags(reader, cursors)
+    return of_consumers.total(lags.values())
+
+
+async def _dead_letter(console: Console, request: Request, principal: Principal) -> dict[str, Any]:
+    name, number = request.query_params.get("name", ""), _number(request, "id") or 0
+    return await of_consumers.dead_letter(console.store(request), name, number, principal)
 
 
 def _number(request: Request, name: str) -> int | None:
@@ -169,6 +225,9 @@ VIEWS = (
     View("/feeds/{feed}", _feed, "feed.html"),
     View("/feeds/{feed}/events", _events, "events.html"),
     View("/feeds/{feed}/rates", _rates),
+    View("/stores/{store}/consumer", _consumer, "consumer.html"),
+    View("/stores/{store}/lag", _lag, "lag.html"),
+    View("/stores/{store}/dead-letter", _dead_letter, "dead_letter.html"),
 )
 
 
@@ -176,6 +235,7 @@ def console_routes(
     path: str,
     *,
     feeds: Mapping[str, Sequence[BaseRoute] | AsyncClient],
+    stores: Mapping[str, CursorStore] | None = None,
     authorize: Authorize | None = None,
 ) -> list[BaseRoute]:
     """Return the routes of a console, for an application of Starlette or FastAPI.
@@ -188,15 +248,22 @@ def console_routes(
         feeds: by name, what `feed_routes` returned, for the same application, or an AsyncClient of
             a feed elsewhere. The hook of a feed of this application decides what a person sees of
             it; of a feed elsewhere everybody sees what its client may read.
+        stores: by name, the stores whose consumers it shows; they need `authorize`. Of its feeds, a
+            consumer is shown beside the one that knows its cursors.
         authorize: who may open the console, as the hook of a feed; by default that of a
             FeedAuthorization around it, or everybody. Without it, only readers with a name see the
             names of writers that hold the horizon back and of consumers that register.
 
     Raises:
-        ConfigurationError: a name or a feed is not allowed.
+        ConfigurationError: a name or a feed is not allowed, or stores have no `authorize`.
     """
-    mounted = path.strip("/")
-    for name in feeds:
+    mounted, stores = path.strip("/"), stores or {}
+    if stores and authorize is None:
+        raise ConfigurationError(
+            "Stores hold events and errors of consumers: say who may see them by authorize=…, "
+            "which is everybody for a console that only trusted people reach."
+        )
+    for name in (*feeds, *stores):
         if not _NAME.fullmatch(name):
             raise ConfigurationError(
                 f"{name!r} cannot be a name in a console: it has 1 to 100 letters, digits and "
@@ -208,6 +275,7 @@ def console_routes(
             name: console_feed(name, given, mounted, tells_names=authorize is not None)
             for name, given in feeds.items()
         },
+        {name: ConsoleStore(name, store) for name, store in stores.items()},
         Access(authorize, patience=_PATIENCE),
     )
     routes = [Route("/assets/{name}", _asset), *_sign_in_routes(console)]
@@ -245,7 +313,7 @@ async def _show(console: Console, view: View, request: Request) -> Response:
     _use_cookie(request)
     try:
         principal = await console.identify(request)
-        data = await view.data(console, request)
+        data = await view.data(console, request, principal)
         context = {**data, "console": console, "principal": principal, **_context(request)}
         answer = page(view.template, context, base=view.base)
         _set_csrf(request, answer)
@@ -261,8 +329,8 @@ async def _tell(console: Console, view: View, request: Request) -> Response:
     """Answer with the same as JSON."""
     _use_cookie(request)
     try:
-        await console.identify(request)
-        return json_answer(await view.data(console, request))
+        principal = await console.identify(request)
+        return json_answer(await view.data(console, request, principal))
     except HTTPException:
         raise
     except Exception as error:  # noqa: BLE001 - its text is for the log alone

@@ -52,7 +52,7 @@ def lag_after(client: Client, cursors: Mapping[int, str], *, most: int = MOST) -
     client = copy(client)
     info = client.discover()
     return {
-        number: blocking(_lag(client, info, number, cursor, most))
+        number: blocking(lag_at(client, info, number, cursor, most))
         for number, cursor in cursors.items()
     }
 
@@ -79,14 +79,22 @@ async def _lags(
     lags = {}
     for partition in info.partitions:
         start = _start(partition, cursors)
-        lags[partition.id] = await _lag(client, info, partition.id, start, most)
+        lags[partition.id] = await lag_at(client, info, partition.id, start, most)
     return lags
 
 
-async def _lag(
+async def lag_at(
     client: Client | AsyncClient, info: FeedInfo, partition: int, cursor: str, most: int
 ) -> Lag:
-    """Return how many events follow a cursor."""
+    """Return how many events follow a cursor; with a sync client it never suspends.
+
+    Args:
+        client: reads the feed, an AsyncClient or a Client.
+        info: the feed's description.
+        partition: the partition's id.
+        cursor: FIRST or a cursor.
+        most: how many events to read, at most, if the feed does not count.
+    """
     if LAG in info.extensions:
         return await _ask(client, partition, cursor)
     return await _count(client, partition, cursor, most)

@@ -41,19 +41,34 @@ def numbers(document):
 
 
 def test_feed_is_described(sqlite):
-    """A feed's document has each partition's head, events, oldest event and present rate."""
+    """A feed's document has each partition's events and oldest event, and the head of one."""
     append(sqlite, *({"part": n % 2} for n in range(60)), ago=30)
     began = datetime.now(UTC) - timedelta(seconds=30)
     with console(sqlite, feed={"partitions": 2}) as http:
         found = told(http)
         one, other = found["partitions"]
-        assert (one["id"], one["events"], one["exact"], one["rate"]) == (0, 30, True, 0.5)
-        assert other["head"] == one["head"]
+        assert (one["id"], one["events"], one["exact"]) == (0, 30, True)
+        assert other["events"] == 30
         assert abs(datetime.fromisoformat(one["oldest"]) - began) < timedelta(seconds=10)
         assert found["horizon"]["settled"] == found["horizon"]["drawn"] == 60
         assert found["chosen"]["id"] == 0
+        assert found["chosen"]["head"].startswith("2-60-")
         assert told(http, partition=1)["chosen"]["id"] == 1
         assert [one["name"] for one in told(http, "overview")["feeds"]] == ["orders"]
+
+
+def test_rate_is_that_since_the_last_look(sqlite, monkeypatch):
+    """Events a second are those between two counts, or of a minute where there are too many."""
+    append(sqlite, *({} for _ in range(10)), ago=500)
+    monkeypatch.setattr("zeroeventhub.console.feeds.SHARE", 0)
+    with console(sqlite) as http:
+        assert told(http)["partitions"][0]["rate"] is None
+        append(sqlite, *({} for _ in range(30)), ago=20)
+        assert told(http)["partitions"][0]["rate"] > 0
+        monkeypatch.setattr("zeroeventhub.publisher.lookups.MOST", 35)
+    with console(sqlite) as http:
+        (found,) = told(http)["partitions"]
+        assert (found["events"], found["exact"], found["rate"]) == (35, False, 0.5)
 
 
 def test_readers_are_counted_without_the_console(sqlite):
@@ -188,7 +203,8 @@ def test_feed_of_ones_own_is_shown(sqlite):
     host = Starlette(routes=[*routes, *console_routes("/console", feeds={"own": routes})])
     with serving(host) as url, httpx.Client(base_url=f"{url}/console/") as http:
         (one,) = told(http, "feeds/own")["partitions"]
-        assert (one["head"], one["events"], one["rate"]) == ("3", None, None)
+        assert (one["events"], one["rate"]) == (None, None)
+        assert told(http, "feeds/own")["chosen"]["head"] == "3"
         shown = told(http, "feeds/own/events")["events"]
         assert [event["raw"] for event in shown] == ['{"n":0}', '{"n":1}', '{"n":2}']
         assert "not plotted" not in http.get("feeds/own").text

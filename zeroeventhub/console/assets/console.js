@@ -41,10 +41,6 @@ const colors = ["--link", "--warn", "--text", "--soft"];
 const plots = new WeakMap();
 const samples = new Map();
 
-function style(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(name);
-}
-
 function resolved(name) {
   const probe = document.createElement("span");
   probe.style.color = `var(${name})`;
@@ -62,7 +58,10 @@ function draw(element, names, data) {
     title: element.dataset.label,
     width: Math.max(element.clientWidth, 280),
     height: 240,
-    scales: { y: { range: (_, low, high) => [0, Math.max(high, low, 1)] } },
+    scales: {
+      x: { range: (_, low, high) => [low, Math.max(high, low + 60)] },
+      y: { range: (_, low, high) => [0, Math.max(high * 1.1, low, 1)] },
+    },
     axes: [axis, { ...axis, size: 70 }],
     series: [
       {},

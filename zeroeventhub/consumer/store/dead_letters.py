@@ -114,6 +114,17 @@ class DeadLetters:
         query = select(partition, func.count()).where(self._table.c.consumer == consumer)
         return {row[0]: row[1] for row in connection.execute(query.group_by(partition))}
 
+    def counts(self, connection: Connection) -> dict[str, dict[int, int]]:
+        """Return the number of letters of all consumers that have any, by partition."""
+        columns = self._table.c
+        key = (columns.consumer, columns.partition)
+        found: dict[str, dict[int, int]] = {}
+        for consumer, partition, count in connection.execute(
+            select(*key, func.count()).group_by(*key)
+        ):
+            found.setdefault(consumer, {})[partition] = count
+        return found
+
     def blocked(self, connection: Connection, consumer: str, keys: Collection[str]) -> set[str]:
         """Return the keys that have letters: later events of these keys have to wait."""
         columns = self._table.c

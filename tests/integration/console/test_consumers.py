@@ -1,0 +1,230 @@
+"""What a console shows of consumers, and to whom."""
+
+from contextlib import asynccontextmanager, contextmanager
+
+import httpx
+import pytest
+from harness.console import OWASP, Structure, append, console, shop_routes
+from harness.engines import async_url, connected
+from harness.shop import orders
+from harness.stores import claim, new_store
+from harness.web import serving
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import create_async_engine
+from starlette.applications import Starlette
+
+from zeroeventhub import FIRST, CursorStore, Event, Principal, TableFeed, everybody, feed_routes
+from zeroeventhub.console import console_routes
+from zeroeventhub.errors import ConfigurationError
+
+CONSUMER = "stores/billing/consumer"
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A store of its own."""
+    with connected(f"sqlite:///{tmp_path / 'billing.db'}") as engine:
+        yield new_store(engine)
+
+
+def told(http, path, **query):
+    """Return a document of the console's API."""
+    answer = http.get(f"api/{path}.json", params=query)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def set_aside(store, data, *, partition=0, key="ann", error="It broke.", name="billing"):
+    """Add a dead letter, or one that is held back if there is no error."""
+    found = None
+    if error:
+        try:
+            [][error]
+        except TypeError as raised:
+            found = ValueError(error).with_traceback(raised.__traceback__)
+    with store.engine.begin() as connection:
+        event = Event.of(data, {"trace": "t1"})
+        store.dead_letters.add(connection, name, partition, event, key=key, error=found, tries=3)
+
+
+def stand(store, cursor, partition=0, name="billing"):
+    """Set a consumer's cursor."""
+    with store.engine.begin() as connection:
+        store.set(connection, name, partition, cursor)
+
+
+@contextmanager
+def shown(engine, store, **options):
+    """Serve a console of a shop and a store, to everybody unless told otherwise."""
+    options = {"authorize": everybody, "stores": {"billing": store}, **options}
+    with console(engine, **options) as http:
+        yield http
+
+
+def cursor_after(http, events, partition=0):
+    """Return the cursor after some events of a partition."""
+    return told(http, "feeds/orders/events", partition=partition, limit=events)["next"]
+
+
+def test_consumer_is_described(sqlite, store):
+    """A consumer has its lag, its cursor, its lease and its dead letters in each partition."""
+    append(sqlite, *({"part": n % 2} for n in range(20)), ago=300)
+    with shown(sqlite, store, feed={"partitions": 2}) as http:
+        stand(store, cursor_after(http, 4))
+        stand(store, FIRST, partition=1)
+        claim(store, "worker-7", [0])
+        set_aside(store, {"n": 1})
+        set_aside(store, {"n": 2}, error="")
+        (line,) = told(http, "overview")["consumers"]
+        assert [line[name] for name in ("consumer", "partitions", "processes", "dead_letters")] == [
+            *("billing", 2, 1, 2)
+        ]
+        found = told(http, CONSUMER, name="billing")
+        one, other = found["partitions"]
+        assert (found["feed"], found["lag"]["events"]) == ("orders", 16)
+        assert found["lag"]["seconds"] == pytest.approx(300, abs=30)
+        assert (one["owner"], one["lag"]["events"], other["owner"]) == ("worker-7", 6, None)
+        assert one["until"] > one["moved"]
+        assert [letter["state"] for letter in found["dead_letters"]] == ["failed", "held"]
+        letter = told(http, "stores/billing/dead-letter", name="billing", id=1)
+        assert letter["event"]["raw"] == '{"n":1}'
+        assert letter["error"] == "ValueError: It broke."
+        assert "in set_aside" in letter["traceback"]
+        assert letter["headers"] == {"trace": "t1"}
+        lag = told(http, "stores/billing/lag", name="billing")
+        assert lag == found["lag"] | {"seconds": lag["seconds"]}
+
+
+def test_rate_is_that_between_two_looks(sqlite, store, monkeypatch):
+    """The rate of a consumer is what it committed since somebody looked."""
+    monkeypatch.setattr("zeroeventhub.console.consumers._WINDOW", (1e-9, 300.0))
+    append(sqlite, *({} for _ in range(20)))
+    with shown(sqlite, store) as http:
+        stand(store, cursor_after(http, 4))
+        assert told(http, CONSUMER, name="billing")["rate"] in {None, 0}
+        stand(store, cursor_after(http, 14))
+        assert told(http, CONSUMER, name="billing")["rate"] > 0
+        assert told(http, CONSUMER, name="billing")["rate"] == 0
+
+
+def test_consumer_is_shown_beside_its_feed(sqlite, store):
+    """Of several feeds, the one that knows a consumer's cursor counts its lag."""
+    append(sqlite, *({"data": {"n": n}} for n in range(20)))
+    with connected("sqlite:///" + str(sqlite.url.database) + ".other") as other:
+        append(other, *({"data": {"other": n}} for n in range(20)))
+        one = shop_routes(sqlite)
+        two = feed_routes("/two", TableFeed(orders, data="data"), other, name="two")
+        routes = console_routes(
+            "/", feeds={"two": two, "orders": one}, stores={"billing": store}, authorize=everybody
+        )
+        with serving(Starlette(routes=routes)) as url, httpx.Client(base_url=url) as http:
+            stand(store, cursor_after(http, 4))
+            found = told(http, CONSUMER, name="billing")
+            assert (found["feed"], found["lag"]["events"]) == ("orders", 16)
+            stand(store, "2-4-0-0123456789")
+            found = told(http, CONSUMER, name="billing")
+            assert (found["feed"], found["lag"]["events"]) == (None, None)
+            assert "none of this console knows" in http.get(f"{CONSUMER}?name=billing").text
+
+
+@pytest.mark.parametrize(
+    ("principal", "numbers", "letters"),
+    [
+        (Principal(name="all"), [0, 1], [1, 2]),
+        (Principal(name="part", partitions={1}), [1], [2]),
+        (Principal(name="typed", types={"placed"}), [0, 1], []),
+        (Principal(name="none", partitions=set()), None, []),
+    ],
+)
+def test_principal_sees_its_part(sqlite, store, principal, numbers, letters):
+    """Cursors and dead letters of hidden partitions are hidden, and all events' of types."""
+    append(sqlite, *({"part": n % 2} for n in range(4)))
+    for number in (0, 1):
+        stand(store, FIRST, partition=number)
+        set_aside(store, {"n": number}, partition=number)
+
+    async def hook(_):
+        return principal
+
+    with shown(sqlite, store, authorize=hook, feed={"partitions": 2, "authorize": hook}) as http:
+        answer = http.get(f"api/{CONSUMER}.json", params={"name": "billing"})
+        assert answer.status_code == (404 if numbers is None else 200)
+        if numbers is not None:
+            assert [one["id"] for one in answer.json()["partitions"]] == numbers
+            assert [one["id"] for one in answer.json()["dead_letters"]] == letters
+        for number in (1, 2):
+            query = {"name": "billing", "id": number}
+            status = http.get("api/stores/billing/dead-letter.json", params=query).status_code
+            assert status == (200 if number in letters else 404)
+        lines = told(http, "overview")["consumers"]
+        assert [line["partitions"] for line in lines] == ([len(numbers)] if numbers else [])
+
+
+def test_texts_of_consumers_stay_texts(sqlite, store):
+    """Names, keys, errors and events of dead letters add no element to a page."""
+    append(sqlite, {})
+    with shown(sqlite, store) as http:
+        structures = []
+        for text in ("harmless", "\n".join(OWASP)):
+            stand(store, FIRST, name=text[:200])
+            claim(store, text[:200], [0])
+            set_aside(store, {"x": text}, key=text, error=text, name=text[:200])
+            number = len(structures) + 1
+            page = http.get(CONSUMER, params={"name": text[:200]})
+            query = {"name": text[:200], "id": number}
+            letter = http.get("stores/billing/dead-letter", params=query)
+            assert {page.status_code, letter.status_code} == {200}
+            structures.append((Structure(page).elements, Structure(letter).elements))
+            overview = Structure(http.get("")).elements
+        assert structures[0] == structures[1]
+        assert not {tag for tag, _ in overview} & {"img", "svg", "iframe", "math", "x"}
+
+
+def test_stores_need_a_hook(store):
+    """Whoever shows a store says to whom."""
+    with pytest.raises(ConfigurationError, match="who may see them by authorize"):
+        console_routes("/", feeds={}, stores={"billing": store})
+
+
+def test_database_without_tables_is_told(sqlite, tmp_path):
+    """A store without tables is an error that says so, on the page and in the API."""
+    append(sqlite, {})
+    with (
+        connected(f"sqlite:///{tmp_path / 'empty.db'}") as empty,
+        shown(sqlite, CursorStore(empty)) as http,
+    ):
+        answer = http.get("")
+        assert answer.status_code == 400
+        assert "has no table zeroeventhub_cursors" in answer.text
+
+
+def test_store_may_be_async(any_engine, store, tmp_path):
+    """A store with an async engine is shown like one with a sync one, and is left as it was."""
+    append(any_engine, {})
+    stand(store, FIRST)
+    engine = create_async_engine(async_url(store.engine.url))
+    routes = console_routes(
+        "/", feeds={}, stores={"billing": CursorStore(engine)}, authorize=everybody
+    )
+
+    @asynccontextmanager
+    async def lifespan(_):
+        yield
+        await engine.dispose()
+
+    host = Starlette(routes=routes, lifespan=lifespan)
+    with serving(host) as url, httpx.Client(base_url=url) as http:
+        assert [one["consumer"] for one in told(http, "overview")["consumers"]] == ["billing"]
+        assert told(http, CONSUMER, name="billing")["feed"] is None
+    stand(store, FIRST)
+
+
+def test_look_holds_no_connection(sqlite, store):
+    """A look at a store is read-only, has a deadline, and gives its connection back."""
+    append(sqlite, {})
+    stand(store, FIRST)
+    one = create_engine(store.engine.url, pool_size=1, max_overflow=0, pool_timeout=1)
+    with shown(sqlite, CursorStore(one)) as http:
+        for _ in range(3):
+            told(http, CONSUMER, name="billing")
+        assert one.pool.checkedout() == 0

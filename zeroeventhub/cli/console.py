@@ -1,0 +1,102 @@
+"""`zeroeventhub console`: feeds and consumers in the browser."""
+
+import re
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+import click
+import httpx
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from zeroeventhub.cli.options import TIMEOUT, http_options, port_option
+from zeroeventhub.cli.serve import UVICORN, is_loopback, listen
+from zeroeventhub.cli.table_options import open_database
+from zeroeventhub.client import AsyncClient
+from zeroeventhub.consumer.store.cursor_store import CursorStore
+from zeroeventhub.errors import ConfigurationError, require
+from zeroeventhub.server import everybody
+
+
+@click.command()
+@click.option("--feed", "urls", multiple=True, metavar="URL", help="Show this feed; repeatable.")
+@http_options
+@click.option(
+    "--store",
+    "databases",
+    multiple=True,
+    metavar="DATABASE_URL",
+    help="Show the consumers of this database; repeatable.",
+)
+@click.option("--host", default="127.0.0.1", help="The address to listen on.")
+@click.option(
+    "--reached-as",
+    "names",
+    multiple=True,
+    metavar="HOST",
+    help="Also answer requests to this host name, such as that of a proxy; repeatable.",
+)
+@port_option
+def console(
+    *,
+    urls: tuple[str, ...],
+    headers: list[tuple[str, str]],
+    partitions: int | None,
+    databases: tuple[str, ...],
+    host: str,
+    names: tuple[str, ...],
+    port: int,
+) -> None:
+    """Show feeds and consumers in the browser.
+
+    Everybody who reaches the host sees all that the command can read: by default, who is on this
+    machine. The headers go to every feed.
+    """
+    require("jinja2", extra="console", user="zeroeventhub console")
+    from zeroeventhub.console import console_routes  # noqa: PLC0415 - of another extra
+
+    if not urls and not databases:
+        raise ConfigurationError("Say what to show: --feed with a URL, or --store with a database.")
+    engines = [open_database(url, must_exist=True) for url in databases]
+    stores = [CursorStore(engine) for engine in engines]
+    for store, engine in zip(stores, engines, strict=True):
+        with engine.connect() as connection:
+            store.check_tables(connection)
+    http = httpx.AsyncClient(headers=headers, timeout=TIMEOUT)
+    feeds = [AsyncClient(url, http, partitions=partitions) for url in urls]
+    routes = console_routes(
+        "/",
+        feeds=dict(zip(names_of(feed.address for feed in feeds), feeds, strict=True)),
+        stores=dict(zip(names_of(str(one.url.database) for one in engines), stores, strict=True)),
+        authorize=everybody,
+    )
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with http:
+            yield
+
+    # A name that somebody else lets point to this machine is refused: the browser would take the
+    # console for that person's site. An address of IPv6 begins with a bracket, and is no name.
+    local = ["127.0.0.1", "localhost", "["]
+    known = [*local, host, *names] if is_loopback(host) or names else ["*"]
+    hosts = Middleware(TrustedHostMiddleware, allowed_hosts=known)
+    application = Starlette(routes=routes, middleware=[hosts], lifespan=lifespan)
+    with listen(host, port) as listening:
+        shown = f"[{host}]" if ":" in host else host
+        click.echo(f"Open: http://{shown}:{listening.getsockname()[1]}/")
+        uvicorn.Server(uvicorn.Config(application, **UVICORN)).run(sockets=[listening])
+
+
+def names_of(places: Iterable[str]) -> list[str]:
+    """Return a name for each place, from its last part that says something."""
+    names: list[str] = []
+    for place in places:
+        words = re.findall(r"[A-Za-z0-9_-]+", re.sub(r"\.(db|sqlite3?)$", "", place))
+        name = words[-1][:80] if words else "default"
+        while name in names:
+            name += "-2"
+        names.append(name)
+    return names

@@ -1,0 +1,304 @@
+"""Consumers for the console: what their own stores know of them."""
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import groupby
+from typing import Any, TypeVar
+
+import anyio
+import anyio.to_thread
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DatabaseError
+
+from zeroeventhub.console.feeds import Reader, shown
+from zeroeventhub.consumer.lag import lag_at
+from zeroeventhub.consumer.store.cursor_store import CursorStatus, CursorStore
+from zeroeventhub.consumer.store.dead_letters import DeadLetter
+from zeroeventhub.databases import database_of
+from zeroeventhub.databases.error_codes import reaching_store
+from zeroeventhub.databases.read_only import read_only
+from zeroeventhub.errors import BadCursor, ConfigurationError, FeedError, NotFound
+from zeroeventhub.protocol import CURSOR_OF_COUNT, FIRST, LAST, MOST_COUNTED, FeedInfo, Lag
+from zeroeventhub.publisher.cursor import Place
+from zeroeventhub.server.auth import Principal
+
+CONNECTIONS = 2
+"""Connections to a store that a console uses at once, each only while it reads or writes."""
+
+STATEMENT_SECONDS = 5.0
+"""The longest time of a statement in a store."""
+
+MOST_READ = 1_000
+"""Events that are read to count a lag, of a feed that does not count."""
+
+MOST_LETTERS = 200
+"""Dead letters that are listed at once."""
+
+LATE = 60.0
+"""Seconds without a move after which a partition with events to read stands still."""
+
+_WINDOW = (2.0, 300.0)
+"""Seconds between two looks that give a rate."""
+
+_Found = TypeVar("_Found")
+
+
+@dataclass(frozen=True)
+class ConsoleStore:
+    """A store whose consumers a console shows.
+
+    Attributes:
+        name: its name in the console's addresses.
+        store: the store, with a sync or an async engine.
+        looks: when each consumer was last looked at, and its cursors then.
+    """
+
+    name: str
+    store: CursorStore
+    looks: dict[str, tuple[float, dict[int, str]]] = field(default_factory=dict)
+    _free: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(CONNECTIONS))
+
+    async def look(self, ask: Callable[..., _Found], *arguments: Any) -> _Found:
+        """Call a function with a connection that is read-only, with a deadline, and arguments.
+
+        Raises:
+            StoreUnavailable: the store did not answer.
+            ConfigurationError: its tables do not exist.
+        """
+        engine = self.store.engine
+        session = database_of(engine).read_only(engine.dialect, STATEMENT_SECONDS)
+
+        def asked(connection: Connection) -> _Found:
+            with read_only(connection, session):
+                return ask(connection, *arguments)
+
+        try:
+            return await self._with_connection(asked)
+        except DatabaseError:
+            await self._with_connection(self.store.check_tables)
+            raise
+
+    async def _with_connection(self, call: Callable[[Connection], _Found]) -> _Found:
+        engine = self.store.engine
+        with reaching_store():
+            if isinstance(engine, Engine):
+
+                def connected() -> _Found:
+                    with engine.connect() as connection:
+                        return call(connection)
+
+                return await anyio.to_thread.run_sync(connected, limiter=self._free)
+            async with self._free, engine.connect() as connection:
+                return await connection.run_sync(call)
+
+
+async def listed(store: ConsoleStore, principal: Principal) -> list[dict[str, Any]]:
+    """Return the consumers of a store, as far as a principal may see them."""
+
+    def ask(connection: Connection) -> tuple[list[CursorStatus], dict[str, dict[int, int]]]:
+        return store.store.standings(connection), store.store.dead_letters.counts(connection)
+
+    found, letters = await store.look(ask)
+    found = [one for one in found if _may_see(principal, one)]
+    lines = []
+    for name, group in groupby(found, lambda one: one.consumer):
+        standings = [*group]
+        visible = [
+            count for number, count in letters.get(name, {}).items() if principal.may_read(number)
+        ]
+        lines.append(
+            {
+                "store": store.name,
+                "consumer": name,
+                "partitions": len(standings),
+                "processes": len({one.owner for one in standings} - {None}),
+                "moved": max(one.updated_at for one in standings),
+                "dead_letters": sum(visible),
+            }
+        )
+    return lines
+
+
+def _may_see(principal: Principal, found: CursorStatus | DeadLetter) -> bool:
+    return principal.may_read(found.partition)
+
+
+async def standings(store: ConsoleStore, name: str, principal: Principal) -> list[CursorStatus]:
+    """Return the cursors of a consumer that a principal may see.
+
+    Raises:
+        NotFound: there are none.
+    """
+    found = await store.look(store.store.standings, name)
+    visible = [one for one in found if _may_see(principal, one)]
+    if not visible:
+        raise NotFound("This store has no such consumer.")
+    return visible
+
+
+async def choose(readers: Iterable[Reader], cursors: dict[int, str]) -> Reader | None:
+    """Return the reader of the feed that a consumer reads: the one that knows its cursor."""
+    given = [*readers]
+    placed = [pair for pair in cursors.items() if pair[1] not in {FIRST, LAST}]
+    if len(given) < 2 or not placed:  # noqa: PLR2004 - of one feed there is no choice
+        return given[0] if given else None
+    number, cursor = placed[0]
+    for reader in given:
+        with suppress(FeedError):
+            page = await reader.client.fetch(number, cursor, limit=1)
+            # A feed over a table takes cursors of what it was before its columns were chosen anew.
+            if _recipe(page.cursor) == _recipe(cursor):
+                return reader
+    return None
+
+
+def _recipe(cursor: str) -> str:
+    """Return how the events of a cursor are made; empty for a feed that is not over a table."""
+    try:
+        return Place.of(cursor).recipe
+    except BadCursor:
+        return ""
+
+
+async def lags(reader: Reader, cursors: dict[int, str]) -> dict[int, Lag | None]:
+    """Return the lag of each cursor; None where the feed refuses it."""
+    info = await reader.client.discover()
+    known = {one.id for one in info.partitions}
+    asked = {number: cursor for number, cursor in cursors.items() if number in known}
+    found = await reader.side_by_side(
+        [partial(_lag, reader, info, number, cursor) for number, cursor in asked.items()]
+    )
+    return dict.fromkeys(cursors) | dict(zip(asked, found, strict=True))
+
+
+async def _lag(reader: Reader, info: FeedInfo, number: int, cursor: str) -> Lag | None:
+    try:
+        return await lag_at(reader.client, info, number, cursor, MOST_READ)
+    except FeedError:
+        return None
+
+
+def total(found: Iterable[Lag | None]) -> dict[str, Any]:
+    """Add up lags: how many events there are, and the age of the oldest."""
+    known = [one for one in found if one is not None]
+    ages = [one.seconds for one in known if one.seconds is not None]
+    return {
+        "events": sum(one.events for one in known) if known else None,
+        "seconds": max(ages) if ages else None,
+        "exact": all(one.exact for one in known),
+    }
+
+
+async def describe(
+    store: ConsoleStore,
+    name: str,
+    principal: Principal,
+    reader: Reader | None,
+    found: list[CursorStatus],
+) -> dict[str, Any]:
+    """Describe a consumer: its cursors, leases, lags and dead letters."""
+    now = datetime.now(UTC)
+    cursors = {one.partition: one.cursor for one in found}
+    known = dict.fromkeys(cursors) if reader is None else await lags(reader, cursors)
+    rate = None if reader is None else await _rate(store, name, reader, cursors)
+    letters = []
+    if principal.types is None:
+        letters = await store.look(
+            partial(store.store.dead_letters.letters, limit=MOST_LETTERS), name
+        )
+    partitions = []
+    for one in found:
+        lag = known[one.partition]
+        idle = (now - one.updated_at).total_seconds()
+        partitions.append(
+            {
+                "id": one.partition,
+                "cursor": one.cursor,
+                "moved": one.updated_at,
+                "epoch": one.epoch,
+                "ended": one.ended,
+                "owner": one.owner,
+                "until": one.lease_seconds and now + timedelta(seconds=one.lease_seconds),
+                "lag": lag and {"events": lag.events, "seconds": lag.seconds, "exact": lag.exact},
+                "stands_still": bool(lag and lag.events and idle > LATE),
+            }
+        )
+    return {
+        "store": store.name,
+        "consumer": name,
+        "feed": reader and reader.feed.name,
+        "lag": total(known.values()),
+        "rate": rate,
+        "partitions": partitions,
+        "dead_letters": [summary(one) for one in letters if _may_see(principal, one)],
+    }
+
+
+async def _rate(
+    store: ConsoleStore, name: str, reader: Reader, cursors: dict[int, str]
+) -> float | None:
+    """Return the events a second that a consumer has committed since it was last looked at."""
+    now = time.monotonic()
+    then, before = store.looks.get(name, (now, cursors))
+    if now - then >= _WINDOW[0] or name not in store.looks:
+        store.looks[name] = (now, cursors)
+    info = await reader.client.discover()
+    if not _WINDOW[0] <= now - then <= _WINDOW[1] or CURSOR_OF_COUNT not in info.extensions:
+        return None
+
+    async def between(number: int, start: str, stop: str) -> int:
+        try:
+            return (
+                await reader.client.cursor_of_count(number, start, MOST_COUNTED, stop=stop)
+            ).events
+        except FeedError:
+            return 0  # the cursor was set back
+
+    moved = [
+        partial(between, number, before[number], cursor)
+        for number, cursor in cursors.items()
+        if before.get(number, cursor) != cursor and LAST not in {before[number], cursor}
+    ]
+    return sum(await reader.side_by_side(moved)) / (now - then)
+
+
+def summary(letter: DeadLetter) -> dict[str, Any]:
+    """Describe a dead letter in a line."""
+    return {
+        "id": letter.id,
+        "partition": letter.partition,
+        "key": letter.key,
+        "state": letter.state,
+        "tries": letter.tries,
+        "created_at": letter.created_at,
+        "error": letter.error.partition("\n")[0],
+    }
+
+
+async def dead_letter(
+    store: ConsoleStore, name: str, number: int, principal: Principal
+) -> dict[str, Any]:
+    """Return a dead letter with its event, its error and its traceback.
+
+    Raises:
+        NotFound: there is none, or the principal may not see it.
+    """
+    try:
+        letter = await store.look(store.store.dead_letters.get, name, number)
+    except ConfigurationError:
+        letter = None
+    if letter is None or principal.types is not None or not _may_see(principal, letter):
+        raise NotFound("This consumer has no such dead letter.")
+    return {
+        "store": store.name,
+        "consumer": name,
+        **summary(letter),
+        "error": letter.error,
+        "traceback": letter.traceback,
+        "headers": dict(letter.event.headers),
+        "event": shown(letter.event),
+    }
