@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,10 +16,20 @@ from harness.nginx_paths import reserved_port
 from harness.readers import raising
 from harness.shop import fill, place, write
 from harness.stores import call, new_store
+from harness.waiting import until
 from harness.web import serving
 from starlette.applications import Starlette
 
-from zeroeventhub import Principal, bearer_tokens, everybody
+from zeroeventhub import (
+    Client,
+    ConnectionPool,
+    Consumer,
+    Event,
+    Failures,
+    Principal,
+    bearer_tokens,
+    everybody,
+)
 from zeroeventhub.console import console_routes
 from zeroeventhub.errors import Forbidden
 
@@ -103,10 +114,10 @@ def test_event_is_found_by_its_id(browser, sqlite, picture):
         time = found.locator("time")
         shown = datetime.fromisoformat(time.get_attribute("datetime"))
         assert time.get_attribute("title").startswith(shown.strftime("%Y-%m-%dT%H:%M:%S"))
+        picture(page, "events")
         page.get_by_text("As curl").click()
         feed = str(http.base_url.join("/orders"))
         assert f"curl '{feed}/events?" in page.locator(".programs pre").first.inner_text()
-        picture(page, "events")
 
 
 @pytest.mark.test_all
@@ -154,8 +165,53 @@ def test_lagging_consumer_is_seen(browser, sqlite, billing, picture):
         picture(page, "overview")
         page.get_by_role("link", name="invoices").click()
         page.get_by_role("img", name=re.compile("Lag in events")).wait_for()
+        assert violations(page) == []
         assert [row[1] for row in rows(page, "#partitions")] == ["170", "170"]
         picture(page, "consumer")
+
+
+@pytest.mark.test_all
+def test_dead_letter_is_retried_and_gone(browser, sqlite, billing, picture):
+    """A person reads why an event was set aside, retries it once that is mended, and it is gone."""
+    append(sqlite, *({"data": {"n": n}, "customer": f"c{n}"} for n in range(5)))
+    mended, (store,) = threading.Event(), billing["stores"].values()
+
+    def invoice(connection, event: Event):
+        if event.data["data"]["n"] == 2 and not mended.is_set():
+            raise LookupError("The price of article 17 is missing.")
+
+    with (
+        console(sqlite, allow_changes=True, **billing) as http,
+        ConnectionPool() as pool,
+        browser.at(http) as page,
+    ):
+        failures = Failures(tries=1, then="set-aside")
+        client = Client(str(http.base_url.join("/orders")), pool)
+        consumer = Consumer(client, store, "invoices", failures=failures)
+        thread = threading.Thread(target=consumer.run, args=[invoice])
+        thread.start()
+        try:
+            until(lambda: call(store, store.dead_letters.letters, name="invoices"), "it is aside")
+            browser.open("")
+            page.get_by_role("link", name="invoices").click()
+            page.locator("#letters").get_by_role("link", name="1").click()
+            assert "The price of article 17" in page.get_by_label("The error").inner_text()
+            assert "in invoice" in page.get_by_label("The traceback").inner_text()
+            picture(page, "dead_letter")
+            mended.set()
+            page.get_by_role("button", name="Retry").click()
+            assert "as soon as it runs: 1." in page.locator("#consequence").inner_text()
+            picture(page, "confirm")
+            assert violations(page) == []
+            page.get_by_role("button", name="Yes, do it").click()
+            page.get_by_role("status").filter(has_text="Done.").wait_for()
+            page.get_by_text("There are none.").wait_for()
+            page.get_by_role("link", name="Audit log").first.click()
+            assert "invoices" in rows(page, "#audit")[0]
+            picture(page, "audit")
+        finally:
+            consumer.stop()
+            thread.join()
 
 
 @pytest.mark.test_all

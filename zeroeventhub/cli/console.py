@@ -38,6 +38,11 @@ from zeroeventhub.server import everybody
     metavar="HOST",
     help="Also answer requests to this host name, such as that of a proxy; repeatable.",
 )
+@click.option(
+    "--allow-changes",
+    is_flag=True,
+    help="Let people retry and discard dead letters, and move cursors.",
+)
 @port_option
 def console(
     *,
@@ -47,6 +52,7 @@ def console(
     databases: tuple[str, ...],
     host: str,
     names: tuple[str, ...],
+    allow_changes: bool,
     port: int,
 ) -> None:
     """Show feeds and consumers in the browser.
@@ -59,6 +65,11 @@ def console(
 
     if not urls and not databases:
         raise ConfigurationError("Say what to show: --feed with a URL, or --store with a database.")
+    if allow_changes and not is_loopback(host):
+        raise ConfigurationError(
+            "--allow-changes lets everybody change consumers who reaches the host: leave --host "
+            "out, or mount console_routes with an authorize hook in an application of yours."
+        )
     engines = [open_database(url, must_exist=True) for url in databases]
     stores = [CursorStore(engine) for engine in engines]
     for store, engine in zip(stores, engines, strict=True):
@@ -71,6 +82,7 @@ def console(
         feeds=dict(zip(names_of(feed.address for feed in feeds), feeds, strict=True)),
         stores=dict(zip(names_of(str(one.url.database) for one in engines), stores, strict=True)),
         authorize=everybody,
+        allow_changes=allow_changes,
     )
 
     @asynccontextmanager

@@ -1,7 +1,7 @@
 """`zeroeventhub cursors` and `lag`: show, move, rename, copy and forget consumers."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 from functools import wraps
 from itertools import groupby
@@ -25,10 +25,11 @@ from zeroeventhub.cli.output import Answer, answering, confirm, duration, table
 from zeroeventhub.cli.table_options import open_database, reflect
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.lag import lag as find_lag
-from zeroeventhub.consumer.lag import lag_after
+from zeroeventhub.consumer.moves import TWICE, consequence, find_moves
 from zeroeventhub.consumer.store.cursor_store import CursorStatus, CursorStore
-from zeroeventhub.errors import BadCursor, ConfigurationError, Gone, printable
-from zeroeventhub.protocol import FIRST, LAST, Lag
+from zeroeventhub.coroutines import blocking
+from zeroeventhub.errors import ConfigurationError, printable
+from zeroeventhub.protocol import FIRST, LAST
 from zeroeventhub.spark.offsets import committed_offsets
 
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
@@ -129,84 +130,9 @@ def _line(status: CursorStatus) -> str:
     return f"partition {status.partition}: {printable(status.cursor)}; {'; '.join(notes)}"
 
 
-@dataclass(frozen=True)
-class _Move:
-    """A cursor that is to be set, and how many events that repeats or leaves out.
+_UNCOUNTED = ": --feed URL lets the feed count them"
+"""How an operator gets to know the consequence of a move."""
 
-    The numbers are None if nobody knows them, and the least if they are not `exact`.
-    """
-
-    partition: int
-    before: str | None
-    cursor: str
-    again: int | None
-    left_out: int | None
-    exact: bool
-
-    def __str__(self) -> str:
-        """Show the two cursors, and how many events are between them."""
-        before = "none" if self.before is None else self.before
-        line = f"partition {self.partition}: {printable(before)} -> {printable(self.cursor)}"
-        most = "" if self.exact else "+"
-        if self.again:
-            line += f"; read again: {self.again:,}{most}"
-        if self.left_out:
-            line += f"; left out: {self.left_out:,}{most}"
-        return line
-
-
-def _moves(
-    client: Client | None, before: Mapping[int, str], after: Mapping[int, str]
-) -> list[_Move]:
-    """Let the feed count what is between the cursors of before and after."""
-    moves = []
-    for number, cursor in sorted(after.items()):
-        old = before.get(number)
-        lags = None if client is None else _two_lags(client, number, old or FIRST, cursor)
-        again = left_out = None
-        exact = lags is not None and lags[0].exact and lags[1].exact
-        if lags is not None:
-            further = lags[1].events - lags[0].events
-            # Of two numbers that are the least, the difference says nothing.
-            if lags[0].exact or further < 0:
-                again = max(0, further)
-            if lags[1].exact or further > 0:
-                left_out = max(0, -further)
-        moves.append(_Move(number, old, cursor, again, left_out, exact))
-    return moves
-
-
-def _two_lags(client: Client, number: int, old: str, cursor: str) -> tuple[Lag, Lag] | None:
-    """Return how many events follow two cursors; None if the feed knows the first no longer."""
-    if old == cursor:
-        return Lag(0, 0.0), Lag(0, 0.0)
-    try:
-        (before,) = lag_after(client, {number: old}).values()
-    except (Gone, BadCursor):
-        return None
-    (after,) = lag_after(client, {number: cursor}).values()
-    return before, after
-
-
-def _consequence(moves: list[_Move], repeated: str) -> str:
-    """Say what moves do to effects that are there, in sentences with numbers."""
-    if any(move.again is None or move.left_out is None for move in moves):
-        return (
-            "How many events that repeats or leaves out is unknown: --feed URL lets the feed count "
-            f"them. Where events are read again, {repeated}"
-        )
-    again, left_out = (sum(getattr(one, name) for one in moves) for name in ("again", "left_out"))
-    exact = all(move.exact for move in moves)
-    about = "About" if exact else "At least"
-    sentences = []
-    if again:
-        sentences.append(f"{about} {again:,} events are read again: {repeated}")
-    if left_out:
-        sentences.append(f"{about} {left_out:,} events are left out, and never take effect.")
-    return " ".join(sentences) or "No event is read again or left out."
-
-
-_TWICE = "effects that are there are applied a second time, unless `apply` replaces them."
 counting_option = feed_option("it counts the events that are read again or left out")
 
 
@@ -321,13 +247,13 @@ def _set_cursors(
     with engine.connect() as connection:
         before = store.cursors(connection, consumer)
         known = store.holdings(connection, consumer)["inbox"]
-    moves = _moves(client, before, cursors)
+    moves = blocking(find_moves(client, before, cursors))
     lines = [*map(str, moves)]
     skipped = f"its inbox skips those that it knows ({known:,} events); other " if known else ""
     confirm(
         f"Consumer {printable(consumer)} will continue at other cursors:\n"
         + "".join(f"  {line}\n" for line in lines)
-        + _consequence(moves, skipped + _TWICE),
+        + consequence(moves, skipped + TWICE, _UNCOUNTED),
         yes=yes,
     )
     with engine.begin() as connection:
@@ -385,14 +311,12 @@ def reset(
     start = NAMED_CURSORS.get(cursor, cursor)
     with engine.connect() as connection:
         before = store.cursors(connection, consumer)
-    moves = _moves(client, before, dict.fromkeys(chosen or known, start))
-    repeated = (
-        f"all rows of {names} are deleted, so that these are built anew." if names else _TWICE
-    )
+    moves = blocking(find_moves(client, before, dict.fromkeys(chosen or known, start)))
+    repeated = f"all rows of {names} are deleted, so that these are built anew." if names else TWICE
     confirm(
         f"Consumer {printable(consumer)} will start again in partition "
         f"{', '.join(map(str, sorted(chosen or known)))}, and its dead letters and its inbox "
-        f"there are deleted. {_consequence(moves, repeated)}",
+        f"there are deleted. {consequence(moves, repeated, _UNCOUNTED)}",
         yes=yes,
     )
     with engine.begin() as connection:

@@ -82,6 +82,21 @@ class ConsoleStore:
             await self._with_connection(self.store.check_tables)
             raise
 
+    async def change(self, write: Callable[[Connection], _Found]) -> _Found:
+        """Call a function in a transaction that waits for no lock for long.
+
+        Raises:
+            StoreUnavailable: the store did not answer, or a lock was held.
+        """
+
+        def written(connection: Connection) -> _Found:
+            with database_of(connection).lock_timeout(connection, STATEMENT_SECONDS):
+                found = write(connection)
+                connection.commit()
+            return found
+
+        return await self._with_connection(written)
+
     async def _with_connection(self, call: Callable[[Connection], _Found]) -> _Found:
         engine = self.store.engine
         with reaching_store():

@@ -9,7 +9,7 @@ from functools import partial
 from hmac import compare_digest
 from secrets import token_urlsafe
 from typing import Any
-from urllib.parse import parse_qs, quote
+from urllib.parse import parse_qs, quote, urlencode
 from uuid import uuid4
 
 from starlette.exceptions import HTTPException
@@ -18,8 +18,10 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from zeroeventhub.client import AsyncClient
+from zeroeventhub.console import changes as of_changes
 from zeroeventhub.console import consumers as of_consumers
 from zeroeventhub.console import feeds as of_feeds
+from zeroeventhub.console.changes import Asked, Change
 from zeroeventhub.console.consumers import ConsoleStore
 from zeroeventhub.console.feeds import ConsoleFeed, EventQuery, Reader, console_feed, moment_in
 from zeroeventhub.console.pages import HEADERS, asset, json_answer, page
@@ -57,12 +59,14 @@ class Console:
         feeds: its feeds by name.
         stores: the stores of consumers by name.
         access: identifies who looks.
+        allows_changes: whether consumers may be changed.
     """
 
     path: str
     feeds: Mapping[str, ConsoleFeed]
     stores: Mapping[str, ConsoleStore]
     access: Access
+    allows_changes: bool
 
     async def identify(self, request: Request) -> Principal:
         """Return the principal of a request, by the console's hook or the application's."""
@@ -198,7 +202,8 @@ async def _consumer(console: Console, request: Request, principal: Principal) ->
     store, name = console.store(request), request.query_params.get("name", "")
     found = await of_consumers.standings(store, name, principal)
     async with console.reader_of(request, found) as reader:
-        return await of_consumers.describe(store, name, principal, reader, found)
+        described = await of_consumers.describe(store, name, principal, reader, found)
+    return {**described, "done": _number(request, "done")}
 
 
 async def _lag(console: Console, request: Request, principal: Principal) -> dict[str, Any]:
@@ -215,6 +220,84 @@ async def _dead_letter(console: Console, request: Request, principal: Principal)
     return await of_consumers.dead_letter(console.store(request), name, number, principal)
 
 
+async def _audit(console: Console, request: Request, principal: Principal) -> dict[str, Any]:
+    _expect_whole(principal)
+    store = console.store(request)
+    return {"store": store.name, "entries": await of_changes.audited(store)}
+
+
+async def _confirm(console: Console, request: Request, principal: Principal) -> dict[str, Any]:
+    """Say what a change will do; the form of the page that shows it does it."""
+    query = {name: request.query_params.getlist(name) for name in request.query_params}
+    change = await _planned(console, request, principal, query)
+    # The moment that the operator has confirmed, and not one that is counted from later.
+    if query.get("time", [""])[0]:
+        moment = moment_in(query["time"][0], query.pop("zone", [""])[0])
+        query["time"] = [moment.isoformat()]
+    query["ids"] = [*map(str, change.ids)]
+    query.pop("id", None)
+    fields = [{"name": name, "value": value} for name in query for value in query[name]]
+    return {
+        "store": console.store(request).name,
+        "consumer": change.consumer,
+        "action": change.action,
+        "text": change.text,
+        "lines": [*map(str, change.moves)],
+        "fields": [*fields, {"name": "confirmed", "value": change.digest}],
+    }
+
+
+async def _planned(
+    console: Console, request: Request, principal: Principal, form: Mapping[str, list[str]]
+) -> Change:
+    """Return the change that a form asks for, if this principal may change anything."""
+    if not console.allows_changes:
+        raise Forbidden("Changes are off: start the console with allow_changes.")
+    _expect_whole(principal)
+    given = {name: values[0] for name, values in form.items() if values}
+    store, name = console.store(request), given.get("name", "")
+    ids = [number_in(one, "id") for one in (*form.get("id", ()), *form.get("ids", ()))]
+    partition = given.get("partition", "")
+    asked = Asked(
+        given.get("action", ""),
+        name,
+        number_in(partition, "partition") if partition else None,
+        given.get("time", ""),
+        given.get("zone", ""),
+        ids,
+    )
+    found = await of_consumers.standings(store, name, principal)
+    async with console.reader_of(request, found) as reader:
+        cursors = {one.partition: one.cursor for one in found}
+        return await of_changes.plan(store, reader, cursors, asked)
+
+
+def _sees_all(principal: Principal) -> bool:
+    return principal.partitions is None and principal.types is None
+
+
+def _expect_whole(principal: Principal) -> None:
+    if not _sees_all(principal):
+        raise Forbidden("This is for those who may see everything.")
+
+
+async def _change(console: Console, request: Request) -> Response:
+    """Do what a confirmed form says, and lead back to the consumer."""
+    _use_cookie(request)
+    try:
+        form = await read_form(request)
+        principal = await console.identify(request)
+        change = await _planned(console, request, principal, form)
+        (confirmed, *_), store = form.get("confirmed", [""]), console.store(request)
+        number = await of_changes.carry_out(store, change, principal.name, confirmed=confirmed)
+    except HTTPException:
+        raise
+    except Exception as error:  # noqa: BLE001 - its text is for the log alone
+        return _error(console, request, error, "../../")
+    query = urlencode({"name": change.consumer, "done": number})
+    return RedirectResponse(f"consumer?{query}", 303, HEADERS)
+
+
 def _number(request: Request, name: str) -> int | None:
     text = request.query_params.get(name, "")
     return number_in(text, name) if text else None
@@ -228,6 +311,8 @@ VIEWS = (
     View("/stores/{store}/consumer", _consumer, "consumer.html"),
     View("/stores/{store}/lag", _lag, "lag.html"),
     View("/stores/{store}/dead-letter", _dead_letter, "dead_letter.html"),
+    View("/stores/{store}/confirm", _confirm, "confirm.html"),
+    View("/stores/{store}/audit", _audit, "audit.html"),
 )
 
 
@@ -237,6 +322,7 @@ def console_routes(
     feeds: Mapping[str, Sequence[BaseRoute] | AsyncClient],
     stores: Mapping[str, CursorStore] | None = None,
     authorize: Authorize | None = None,
+    allow_changes: bool = False,
 ) -> list[BaseRoute]:
     """Return the routes of a console, for an application of Starlette or FastAPI.
 
@@ -253,6 +339,8 @@ def console_routes(
         authorize: who may open the console, as the hook of a feed; by default that of a
             FeedAuthorization around it, or everybody. Without it, only readers with a name see the
             names of writers that hold the horizon back and of consumers that register.
+        allow_changes: let those who may see everything retry and discard dead letters, and move
+            cursors. The hook is asked at each change, which is a POST.
 
     Raises:
         ConfigurationError: a name or a feed is not allowed, or stores have no `authorize`.
@@ -277,6 +365,7 @@ def console_routes(
         },
         {name: ConsoleStore(name, store) for name, store in stores.items()},
         Access(authorize, patience=_PATIENCE),
+        allow_changes,
     )
     routes = [Route("/assets/{name}", _asset), *_sign_in_routes(console)]
     for view in VIEWS:
@@ -284,6 +373,8 @@ def console_routes(
             routes.append(Route(view.path, partial(_show, console, view)))
         name = "/overview" if view.path == "/" else view.path
         routes.append(Route(f"/api{name}.json", partial(_tell, console, view)))
+    change = partial(_change, console)
+    routes.append(Route("/stores/{store}/change", change, methods=["POST"]))
     missing = partial(_refuse, console)
     routes.append(Route("/{path:path}", missing, methods=["GET", "POST"]))
     if not mounted:
@@ -314,7 +405,8 @@ async def _show(console: Console, view: View, request: Request) -> Response:
     try:
         principal = await console.identify(request)
         data = await view.data(console, request, principal)
-        context = {**data, "console": console, "principal": principal, **_context(request)}
+        may_change = console.allows_changes and _sees_all(principal)
+        context = {**data, "console": console, "may_change": may_change, **_context(request)}
         answer = page(view.template, context, base=view.base)
         _set_csrf(request, answer)
     except HTTPException:

@@ -47,16 +47,6 @@ def lag(client: Client, store: CursorStore, name: str, *, most: int = MOST) -> d
     return blocking(_lags(client, store, name, most))
 
 
-def lag_after(client: Client, cursors: Mapping[int, str], *, most: int = MOST) -> dict[int, Lag]:
-    """Return how many events follow a cursor of each partition, as `lag` does for a consumer."""
-    client = copy(client)
-    info = client.discover()
-    return {
-        number: blocking(lag_at(client, info, number, cursor, most))
-        for number, cursor in cursors.items()
-    }
-
-
 async def async_lag(
     client: AsyncClient, store: CursorStore, name: str, *, most: int = MOST
 ) -> dict[int, Lag]:

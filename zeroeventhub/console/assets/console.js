@@ -58,10 +58,7 @@ function draw(element, names, data) {
     title: element.dataset.label,
     width: Math.max(element.clientWidth, 280),
     height: 240,
-    scales: {
-      x: { range: (_, low, high) => [low, Math.max(high, low + 60)] },
-      y: { range: (_, low, high) => [0, Math.max(high * 1.1, low, 1)] },
-    },
+    scales: { y: { range: (_, low, high) => [0, Math.max(high * 1.1, low, 1)] } },
     axes: [axis, { ...axis, size: 70 }],
     series: [
       {},
@@ -109,6 +106,10 @@ function sample(element) {
     kept.values.shift();
   }
   samples.set(element.id, kept);
+  if (kept.times.length < 2) {
+    element.textContent = "The plot begins with the next refresh.";
+    return;
+  }
   const names = [...new Set(kept.values.flatMap((one) => [...one.keys()]))].slice(0, 20);
   const series = names.map((name) => kept.values.map((one) => one.get(name) ?? null));
   draw(element, names, [kept.times, ...series]);
@@ -172,9 +173,11 @@ document.addEventListener("submit", (event) => {
   }
 });
 
-// Nobody looks at a hidden page, so it asks for nothing.
+// Nobody looks at a hidden page, so it asks for nothing; what is being chosen stays.
 document.addEventListener("htmx:before:request", (event) => {
-  if (document.hidden && event.detail.ctx.sourceEvent?.type === "every") event.preventDefault();
+  const { sourceEvent, sourceElement } = event.detail.ctx;
+  const isChosen = sourceElement.querySelector("input:checked") !== null;
+  if (sourceEvent?.type === "every" && (document.hidden || isChosen)) event.preventDefault();
 });
 
 function connected(text) {

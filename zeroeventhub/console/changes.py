@@ -1,0 +1,273 @@
+"""Changes to consumers: what each will do, in numbers, and the audit log of what was done."""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+from sqlalchemy import Column, Connection, DateTime, MetaData, String, Table, inspect, select
+from sqlalchemy.schema import CreateTable
+
+from zeroeventhub.console.consumers import ConsoleStore
+from zeroeventhub.console.feeds import Reader, moment_in
+from zeroeventhub.consumer.moves import TWICE, Move, consequence, find_moves
+from zeroeventhub.consumer.store.cursor_store import CursorStore
+from zeroeventhub.consumer.store.dead_letters import FAILED, HELD, DeadLetter
+from zeroeventhub.consumer.store.tables import NAME_LENGTH
+from zeroeventhub.databases import database_of
+from zeroeventhub.databases.clock import Moment, as_utc
+from zeroeventhub.databases.statements import long_text, row_number
+from zeroeventhub.errors import BadRequest, FeedError
+from zeroeventhub.protocol import FIRST
+
+MOST_LETTERS = 1_000
+"""Dead letters that one change concerns at most."""
+
+MOST_SHOWN = 200
+"""Entries of an audit log that are shown, the last ones."""
+
+_UNCOUNTED = ", as no feed of this console knows the cursors"
+
+_log = logging.getLogger("zeroeventhub.console")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A change that a person is asked to confirm.
+
+    Attributes:
+        action: "retry", "discard", "seek", "reset" or "skip".
+        consumer: the consumer's name.
+        text: what will happen, in sentences with numbers.
+        moves: the cursors that are set, and those of before.
+        ids: the dead letters that are retried or discarded.
+    """
+
+    action: str
+    consumer: str
+    text: str
+    moves: Sequence[Move] = ()
+    ids: Sequence[int] = ()
+
+    @property
+    def digest(self) -> str:
+        """Identify what is done, so that nothing else is done than what was confirmed."""
+        done = [self.action, self.consumer, [*self.ids]]
+        done += [[move.partition, move.cursor] for move in self.moves]
+        return blake2b(json.dumps(done).encode(), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a person wants to change.
+
+    Attributes:
+        action: the name of a change.
+        consumer: the consumer's name.
+        partition: the only partition to move; None for all.
+        time: the moment to move to.
+        zone: how many minutes the browser's clock is ahead of UTC.
+        ids: the dead letters to change; none for all.
+    """
+
+    action: str
+    consumer: str
+    partition: int | None = None
+    time: str = ""
+    zone: str = ""
+    ids: Sequence[int] = field(default_factory=list)
+
+
+async def plan(
+    store: ConsoleStore, reader: Reader | None, cursors: Mapping[int, str], asked: Asked
+) -> Change:
+    """Return a change with what it will do, and change nothing.
+
+    Args:
+        store: the consumer's store.
+        reader: reads the feed of the consumer; None if there is none.
+        cursors: the consumer's cursors.
+        asked: what to change.
+
+    Raises:
+        BadRequest: there is nothing to change, or no such change.
+    """
+    name = asked.consumer
+    if asked.action in {"retry", "discard"}:
+        return await _plan_letters(store, asked)
+    if asked.partition not in {None, *cursors}:
+        raise BadRequest(f"Consumer {name!r} has no cursor in partition {asked.partition}.")
+    chosen = [*cursors] if asked.partition is None else [asked.partition]
+    if asked.action == "reset":
+        moves = await _moves(reader, cursors, dict.fromkeys(chosen, FIRST))
+        held = await store.look(_held, store.store, name, chosen)
+        text = (
+            f"Consumer {name!r} starts again; partitions: {len(chosen):,}. Its inbox and its dead "
+            f"letters there are deleted: {held:,}. {consequence(moves, TWICE, _UNCOUNTED)}"
+        )
+        return Change(action="reset", consumer=name, text=text, moves=moves)
+    if reader is None:
+        raise BadRequest("No feed of this console knows the consumer's cursors.")
+    if asked.action == "seek":
+        moment = moment_in(asked.time, asked.zone)
+        client = reader.client
+        after = {number: await client.cursor_at(moment, number) for number in chosen}
+        about = f"goes on at {moment:%Y-%m-%d %H:%M:%S} UTC; partitions: {len(chosen):,}"
+    elif asked.action == "skip" and asked.partition is not None:
+        page = await reader.client.fetch(asked.partition, cursors[asked.partition], limit=1)
+        if not page.events:
+            raise BadRequest("There is no event to skip: the consumer has read all of them.")
+        after = {asked.partition: page.cursor}
+        about = f"leaves out the next event of partition {asked.partition}"
+    else:
+        raise BadRequest("There is no such change.")
+    moves = await _moves(reader, cursors, after)
+    known = (await store.look(store.store.holdings, name))["inbox"]
+    skipped = f"its inbox skips those that it knows ({known:,} events); other " if known else ""
+    text = f"Consumer {name!r} {about}. {consequence(moves, skipped + TWICE, _UNCOUNTED)}"
+    return Change(action=asked.action, consumer=name, text=text, moves=moves)
+
+
+async def _moves(
+    reader: Reader | None, before: Mapping[int, str], after: Mapping[int, str]
+) -> list[Move]:
+    return await find_moves(None if reader is None else reader.client, before, after)
+
+
+def _held(connection: Connection, store: CursorStore, name: str, chosen: Sequence[int]) -> int:
+    """Count the dead letters of some partitions."""
+    counts = store.dead_letters.count(connection, name)
+    return sum(count for number, count in counts.items() if number in chosen)
+
+
+async def _plan_letters(store: ConsoleStore, asked: Asked) -> Change:
+    """Return a change of dead letters; only those that failed can be retried."""
+
+    def find(connection: Connection) -> list[DeadLetter]:
+        letters = store.store.dead_letters
+        if asked.ids:
+            return [letters.get(connection, asked.consumer, one) for one in asked.ids]
+        return letters.letters(connection, asked.consumer, limit=MOST_LETTERS)
+
+    found = await store.look(find)
+    if asked.action == "discard":
+        ids = [one.id for one in found]
+        text = f"Events of consumer {asked.consumer!r} that never take effect: {len(ids):,}."
+    else:
+        ids = [one.id for one in found if one.state == FAILED]
+        held = sum(one.state == HELD for one in found)
+        text = (
+            f"Dead letters of consumer {asked.consumer!r} that are applied again, as soon as it "
+            f"runs: {len(ids):,}. After each follow those that are held back for its key."
+            + (f" Of those that were chosen, so many are held back: {held:,}." if held else "")
+        )
+    if not ids:
+        raise BadRequest("There is no dead letter for that.")
+    return Change(action=asked.action, consumer=asked.consumer, text=text, ids=ids)
+
+
+class Moved(FeedError):  # noqa: N818 - named for what happened
+    """Say that a change would do something else than was confirmed."""
+
+    status = 409
+    problem = "moved"
+
+
+async def carry_out(store: ConsoleStore, change: Change, principal: str, *, confirmed: str) -> int:
+    """Make a change and its entry in the audit log, in one transaction.
+
+    Args:
+        store: the consumer's store.
+        change: the change, as it is now.
+        principal: the name of who has confirmed it.
+        confirmed: the digest of the change when it was confirmed.
+
+    Returns:
+        The number of the entry.
+
+    Raises:
+        Moved: the change is not the one that was confirmed any more.
+    """
+    if change.digest != confirmed:
+        raise Moved("Something has moved since you were asked: look again at what happens.")
+    audit, name = _audit_table(store.store), change.consumer
+
+    def create(connection: Connection) -> None:
+        database_of(connection).lock_creation(connection)
+        connection.execute(CreateTable(audit, if_not_exists=True))
+
+    def write(connection: Connection) -> int:
+        _write(connection, store.store, change)
+        details = {"text": change.text, "ids": [*change.ids]}
+        details["moves"] = [asdict(move) for move in change.moves]
+        entry = {
+            "principal": principal,
+            "consumer": name,
+            "action": change.action,
+            "details": json.dumps(details),
+        }
+        (number,) = connection.execute(audit.insert().values(entry)).inserted_primary_key or (0,)
+        return int(number)
+
+    # Apart, as MariaDB and MySQL commit at it.
+    await store.change(create)
+    number = await store.change(write)
+    fields = {"consumer": name, "principal": principal, "action": change.action}
+    words = " ".join(f"{key}={value!r}" for key, value in fields.items())
+    _log.info("A consumer was changed: %s", words, extra=fields)
+    return number
+
+
+def _write(connection: Connection, store: CursorStore, change: Change) -> None:
+    letters, name = store.dead_letters, change.consumer
+    if change.action == "retry":
+        letters.retry(connection, name, change.ids)
+    elif change.action == "discard":
+        letters.discard(connection, name, change.ids)
+    elif change.action == "reset":
+        store.reset(connection, name, [move.partition for move in change.moves])
+    else:
+        for move in change.moves:
+            if change.action == "skip":
+                # A locking read: a process may commit the event just now.
+                place = store.load(connection, name, move.partition)
+                if place.cursor != move.before:
+                    raise Moved("The consumer has moved since: look again at what is next.")
+                store.advance(connection, name, move.partition, place, move.cursor)
+            store.set(connection, name, move.partition, move.cursor)
+
+
+async def audited(store: ConsoleStore) -> list[dict[str, Any]]:
+    """Return the last entries of a store's audit log, the newest first."""
+    audit = _audit_table(store.store)
+
+    def ask(connection: Connection) -> list[dict[str, Any]]:
+        if not inspect(connection).has_table(audit.name, schema=audit.schema):
+            return []
+        query = select(audit).order_by(audit.c.id.desc()).limit(MOST_SHOWN)
+        return [
+            {**row, "at": as_utc(row["at"]), "details": json.loads(row["details"])}
+            for row in connection.execute(query).mappings()
+        ]
+
+    return await store.look(ask)
+
+
+def _audit_table(store: CursorStore) -> Table:
+    """Return the table of what consoles have changed, beside those of the store."""
+    return Table(
+        "zeroeventhub_audit",
+        MetaData(),
+        Column("id", row_number(), primary_key=True),
+        Column("at", DateTime(timezone=True), nullable=False, default=Moment()),
+        Column("principal", String(256), nullable=False),
+        Column("consumer", String(NAME_LENGTH), nullable=False),
+        Column("action", String(10), nullable=False),
+        Column("details", long_text(), nullable=False),
+        schema=store.tables.cursors.schema,
+        sqlite_autoincrement=True,
+        mysql_engine="InnoDB",
+        mariadb_engine="InnoDB",
+    )
