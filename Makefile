@@ -10,7 +10,7 @@ EVERYTHING = -m "" --hypothesis-profile=random
 # Python keeps what it compiles, whatever the caller's environment says: a process starts in half the time.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo spark quick test test-all check docs coverage mutants soak bench wheel clean
+.PHONY: demo spark quick test test-all check docs coverage screenshots mutants soak bench wheel clean
 
 demo: .venv/demo
 	.venv/bin/python examples/flights/demo.py
@@ -51,6 +51,10 @@ docs: .venv/test
 # Which lines and branches tests reach; the pages are in .coverage-html.
 coverage: .venv/test
 	.venv/bin/python $(PYTEST) --cov --cov-report=term:skip-covered --cov-report=html
+
+# The screenshots of docs/console.md, by the tests that do what they show.
+screenshots: .venv/test
+	.venv/bin/python -m pytest -m "" --screenshots tests/acceptance/test_console.py
 
 # Plants mistakes in a copy of the library: the tests have to notice. One room: make mutants ONLY=server
 mutants: .venv/test

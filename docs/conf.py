@@ -41,6 +41,7 @@ html_show_copyright = False
 PUBLIC_MODULES = [
     "zeroeventhub",
     "zeroeventhub.archive",
+    "zeroeventhub.console",
     "zeroeventhub.server",
     "zeroeventhub.spark",
     "zeroeventhub.telemetry",

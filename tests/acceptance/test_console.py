@@ -2,6 +2,8 @@
 
 import json
 import re
+import runpy
+import sys
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,9 +14,10 @@ from harness.browser import launched, violations
 from harness.command_line import started
 from harness.console import OWASP, append, console, shop_routes
 from harness.engines import connected
+from harness.guides import guide
 from harness.nginx_paths import reserved_port
 from harness.readers import raising
-from harness.shop import fill, place, write
+from harness.shop import fill, orders, place, write
 from harness.stores import call, new_store
 from harness.waiting import until
 from harness.web import serving
@@ -27,13 +30,16 @@ from zeroeventhub import (
     Event,
     Failures,
     Principal,
+    TableFeed,
     bearer_tokens,
     everybody,
 )
 from zeroeventhub.console import console_routes
+from zeroeventhub.console.routes import VIEWS
 from zeroeventhub.errors import Forbidden
 
-PICTURES = Path(__file__).parents[2] / "docs" / "console"
+ROOT = Path(__file__).parents[2]
+EXAMPLES, PICTURES = ROOT / "examples", ROOT / "docs" / "console"
 PART = "partition-0123456789"
 
 
@@ -42,6 +48,41 @@ def browser():
     """A tab of a headless browser that the tests of this file share."""
     with launched() as tab:
         yield tab
+
+
+def test_guide_names_every_address(sqlite):
+    """The guide's console runs, and its table of the API has every address with its parameters."""
+    append(sqlite, {})
+    text = (PICTURES.parent / "console.md").read_text()
+    named = re.findall(r"^\| `(api/[^`]+)` \|", text, re.MULTILINE)
+    paths = {"/overview" if view.path == "/" else view.path for view in VIEWS}
+    assert {f"api{path}.json" for path in paths} == {*named}
+    feed = TableFeed(orders, data="data")
+    with (
+        guide("console.md", feed=feed, engine=sqlite) as piece,
+        serving(piece("mounted")["app"]) as url,
+    ):
+        answer = httpx.get(f"{url}/console/api/overview.json").json()
+    assert [one["name"] for one in answer["feeds"]] == ["orders"]
+
+
+def test_example_has_operators(monkeypatch, tmp_path):
+    """The example shows its console, with consumers, to who has the token, and the feed to all."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ORDERS_SECRET", "a secret of sixteen characters or more")
+    monkeypatch.setenv("OPERATOR_TOKEN", "operator-0123456789")
+    monkeypatch.syspath_prepend(EXAMPLES)
+    sys.modules.pop("shop", None)
+    found = runpy.run_path(str(EXAMPLES / "console_publisher.py"))
+    with serving(found["app"]) as url:
+        assert httpx.get(f"{url}/orders").status_code == 200
+        assert httpx.get(f"{url}/console/").status_code == 401
+        with httpx.Client(base_url=f"{url}/console/", follow_redirects=True) as http:
+            (csrf,) = re.findall(r'name="csrf" value="([^"]+)"', http.get("").text)
+            form = {"token": "operator-0123456789", "csrf": csrf}
+            answer = http.post("sign-in", data=form)
+        assert "There are none yet. A consumer is shown" in answer.text
+    found["engine"].dispose()
 
 
 @pytest.fixture
@@ -208,7 +249,6 @@ def test_dead_letter_is_retried_and_gone(browser, sqlite, billing, picture):
             page.get_by_text("There are none.").wait_for()
             page.get_by_role("link", name="Audit log").first.click()
             assert "invoices" in rows(page, "#audit")[0]
-            picture(page, "audit")
         finally:
             consumer.stop()
             thread.join()
@@ -277,6 +317,20 @@ def test_everybody_can_use_it(browser, sqlite, scheme, width):
             browser.open(path)
             assert violations(page) == [], path
             assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+
+
+@pytest.mark.test_all
+def test_last_hours_are_plotted(browser, sqlite):
+    """A partition's events a second are a plot, whose last value can be read aloud."""
+    append(sqlite, *({} for _ in range(100)), ago=3000, step=10)
+    with console(sqlite) as http, browser.at(http) as page:
+        browser.open("feeds/orders")
+        plot = page.get_by_role("img", name=re.compile("Events a second in partition 0: now"))
+        plot.locator("canvas").wait_for()
+        page.get_by_label("Hours").select_option("24")
+        plot.wait_for()
+        assert "hours=24" in page.url
+        assert violations(page) == []
 
 
 @pytest.mark.test_all

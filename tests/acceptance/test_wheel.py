@@ -69,6 +69,10 @@ def test_wheel_opens_every_door(tmp_path):
     assert run(python, "-m", "zeroeventhub", "--version").startswith("zeroeventhub")
     (packages,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
     assert (packages / "zeroeventhub" / "py.typed").exists()
+    for folder in ("assets", "templates"):
+        files = (ROOT / "zeroeventhub" / "console" / folder).iterdir()
+        packed = (packages / "zeroeventhub" / "console" / folder).iterdir()
+        assert {file.name for file in packed} == {file.name for file in files}
     # PySpark is the one of the tests' environment: it is large.
     pytest.importorskip("pyspark", reason="PySpark is not installed: pip install --group spark")
     (packages / "spark.pth").write_text(sysconfig.get_path("purelib"))

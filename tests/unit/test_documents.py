@@ -49,7 +49,8 @@ WORDS = {
 """Words that a reader of any page meets, with their forms; a link of every word would tire."""
 
 OTHER_MEANINGS = {
-    (page, "token") for page in ("configuration.md", "security.md", "spark.md", "telemetry.md")
+    (page, "token")
+    for page in ("configuration.md", "console.md", "security.md", "spark.md", "telemetry.md")
 }
 """Pages on which a word means something else: there, a token identifies a reader."""
 

@@ -283,7 +283,7 @@ def _expect_whole(principal: Principal) -> None:
 
 async def _change(console: Console, request: Request) -> Response:
     """Do what a confirmed form says, and lead back to the consumer."""
-    _use_cookie(request)
+    request = _signed_in(request)
     try:
         form = await read_form(request)
         principal = await console.identify(request)
@@ -401,7 +401,7 @@ async def _asset(request: Request) -> Response:
 
 async def _show(console: Console, view: View, request: Request) -> Response:
     """Answer with a page."""
-    _use_cookie(request)
+    request = _signed_in(request)
     try:
         principal = await console.identify(request)
         data = await view.data(console, request, principal)
@@ -419,7 +419,7 @@ async def _show(console: Console, view: View, request: Request) -> Response:
 
 async def _tell(console: Console, view: View, request: Request) -> Response:
     """Answer with the same as JSON."""
-    _use_cookie(request)
+    request = _signed_in(request)
     try:
         principal = await console.identify(request)
         return json_answer(await view.data(console, request, principal))
@@ -474,12 +474,14 @@ def _error(console: Console, request: Request, error: Exception, base: str) -> R
 # Signing in: a browser sends a cookie, and hooks read a header.
 
 
-def _use_cookie(request: Request) -> None:
-    """Turn the token of somebody who signed in into the header that hooks read."""
+def _signed_in(request: Request) -> Request:
+    """Return a request with the token of somebody who signed in, as the header that hooks read."""
     token = request.cookies.get(_COOKIE)
-    if token and "authorization" not in request.headers:
-        pair = (b"authorization", f"Bearer {token}".encode("latin-1", "replace"))
-        request.scope["headers"] = [*request.scope["headers"], pair]
+    if not token or "authorization" in request.headers:
+        return request
+    pair = (b"authorization", f"Bearer {token}".encode("latin-1", "replace"))
+    headers = [*request.scope["headers"], pair]
+    return Request({**request.scope, "headers": headers}, request.receive)
 
 
 def _context(request: Request) -> dict[str, Any]:

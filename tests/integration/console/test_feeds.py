@@ -147,7 +147,7 @@ def test_key_has_a_history(sqlite):
 
 def test_rates_add_up(sqlite):
     """The pieces of a plot hold the events of their times, each once."""
-    append(sqlite, *({} for _ in range(10)), ago=1800)
+    append(sqlite, *({} for _ in range(10)), ago=1600)
     append(sqlite, *({} for _ in range(20)), ago=5 * 3600)
     append(sqlite, *({} for _ in range(40)), ago=9 * 3600)
     with console(sqlite) as http:
