@@ -1,7 +1,7 @@
 """How a consumer reports its work: the hooks that telemetry implements, and its log."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -83,6 +83,7 @@ class RunLog:
     def __init__(self, name: str, observer: Observer) -> None:
         self._name = name
         self._observer = observer
+        self._is_left_out = False
 
     def waits(self, pause: Pause, partition: int | None = None) -> None:
         """Log a pause if an error is the reason; an error of a handler only by its class."""
@@ -111,9 +112,18 @@ class RunLog:
         if isinstance(error, Halted):
             self._observer.halted(self._name, partition, error)
 
-    def holds(self, partitions: frozenset[int]) -> None:
-        """Log which leases are held now."""
+    def holds(self, partitions: frozenset[int], elsewhere: Collection[int] = ()) -> None:
+        """Log which leases are held now, and once if other processes hold all of them."""
         _log.debug("Leases are held now: %s", sorted(partitions), extra=self._where(None))
+        is_left_out = bool(elsewhere) and not partitions
+        if is_left_out and not self._is_left_out:
+            _log.info(
+                "Other processes hold the leases of all partitions that this one may read: it "
+                "begins when they release a lease. One that was killed keeps its leases until they "
+                "expire.",
+                extra=self._where(None),
+            )
+        self._is_left_out = is_left_out
         self._observer.held(self._name, partitions)
 
     def could_not_report(self, error: Exception) -> None:

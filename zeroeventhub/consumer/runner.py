@@ -286,7 +286,7 @@ class Runner:
             self.letters.update(result.letters)
             self.epochs.clear()
             self.epochs.update(result.epochs)
-            self.config.log.holds(result.held)
+            self.config.log.holds(result.held, result.elsewhere)
             if time.monotonic() - self._pruned >= PRUNING_INTERVAL:
                 self._pruned = time.monotonic()
                 async with self.writers.slot():

@@ -272,7 +272,7 @@ class Checkup:
 _ROWS_LAST = (
     "A feed publishes each row once, as it was inserted: an update reaches no consumer, and a "
     "cursor at a changed row is refused. Insert a row for each change instead: see "
-    '"My rows change" in docs/ordering.md.'
+    "docs/changes.md."
 )
 
 

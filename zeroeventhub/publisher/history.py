@@ -245,8 +245,9 @@ class History:
             return
         if not compare_digest(self._signer.check(place.position, event.raw), place.check):
             raise Diverged(
-                "The event at this cursor is not the one that it was given for: the feed's "
-                "history is another one, such as after a failover that lost events."
+                "The event at this cursor is not the one that it was given for: either its row was "
+                "changed, or the feed's history is another one, such as after a failover that lost "
+                "events."
             )
 
     def _build_below(self, hint: IndexHint) -> Select[Any]:

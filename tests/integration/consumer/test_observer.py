@@ -4,7 +4,7 @@ import logging
 
 import httpx
 import pytest
-from harness.deliveries import Poison, event, failing
+from harness.deliveries import Poison, event, failing, write
 from harness.stores import call
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -53,6 +53,18 @@ def test_each_dead_letter_is_an_error_in_the_log(sync_shop, caplog):
     assert [(one.event, one.key) for one in letters] == [(events[0], "k"), (events[2], "k")]
     assert letters[0].error == "harness.deliveries.Poison: event 1 is poison"
     assert "in apply" in letters[0].traceback
+
+
+def test_process_that_waits_for_leases_says_so_once(sync_shop, caplog):
+    """After a kill, the log says why nothing happens until the leases of the dead expire."""
+    shop = sync_shop
+    caplog.set_level(logging.INFO, "zeroeventhub.consumer")
+    shop.feed.publish(event(1))
+    call(shop.store, shop.store.leases.claim, "dead", [0], seconds=2, share=True, name="billing")
+    shop.run(write, lease=1)
+    (waiting,) = [one for one in caplog.records if "leases of all" in one.getMessage()]
+    assert (waiting.levelname, waiting.consumer) == ("INFO", "billing")
+    assert shop.landed() == [1]
 
 
 def test_open_dead_letters_are_a_gauge(sync_shop):
