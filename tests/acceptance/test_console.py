@@ -195,6 +195,7 @@ def test_reader_sees_nothing_of_a_hidden_partition(browser, sqlite):
             assert '"secret":1' not in page.content()
 
 
+@pytest.mark.test_all
 def test_lagging_consumer_is_seen(browser, sqlite, billing, picture):
     """A consumer that does not keep up stands out, with how far it is behind and where it is."""
     append(sqlite, *({"part": n % 2} for n in range(400)), ago=7200, step=10)
