@@ -128,7 +128,9 @@ def project(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+@pytest.mark.parametrize(
+    "database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.test_all)]
+)
 @pytest.mark.parametrize("has_store", [False, True], ids=["beside", "in the metadata"])
 def test_autogenerate_drops_no_table_of_the_package(request, project, database, has_store):
     """With the lines of the guide, Alembic makes your tables and never drops the package's."""

@@ -143,7 +143,7 @@ def hook(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", [topic, hook])
+@pytest.mark.parametrize("target", [topic, pytest.param(hook, marks=pytest.mark.test_all)])
 def test_killed_relay_misses_nothing(target, sqlite, any_database_url, tmp_path):
     """Killed at any moment and started again, the relay delivers every event.
 

