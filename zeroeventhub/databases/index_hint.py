@@ -8,6 +8,7 @@ SQLite by the index's name.
 """
 
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 from uuid import UUID
 
@@ -29,6 +30,11 @@ from sqlalchemy.sql.selectable import Alias
 from sqlalchemy.sql.util import ClauseAdapter
 
 _PARTITION: Any = bindparam("partition", type_=Integer)
+
+# Statements of a feed share expressions. SQLAlchemy stores what it finds out of an expression in
+# two steps; a copy that another thread makes in between would still read the table without the
+# hint, beside the one with it, and each row would come as often as there are rows.
+_copying = Lock()
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,8 @@ class IndexHint:
             return query
         named = _NamedIndex._construct(table, name=self.index)  # noqa: SLF001 - as alias() does
         named.clause = self.clause
-        adapted: Select[Any] = ClauseAdapter(named).traverse(query)
+        with _copying:
+            adapted: Select[Any] = ClauseAdapter(named).traverse(query)
         return adapted
 
 

@@ -2,14 +2,19 @@
 
 import re
 import sqlite3
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
+from harness import shop
 from harness.databases import new_database
 from harness.statements import execute, scalars
 from psycopg import sql
+from sqlalchemy.util.langhelpers import HasMemoized
 
 from zeroeventhub import FIRST, LAST, TableFeed, TypeFilter
 from zeroeventhub.databases.sqlite import register
@@ -345,3 +350,34 @@ def test_sqlite_looks_at_no_more_than_it_answers(full, state):
             about = f"{name}, {state}: {steps} steps: {statement} {parameters} {plan}"
             lookups = statement.count("LIMIT")
             assert steps <= 60 * rows + 6_000 * lookups + 3_000, about
+
+
+def test_threads_that_read_at_once_get_each_event_once(sqlite, monkeypatch):
+    """Statements that several threads build at once read the table by the index alone.
+
+    SQLAlchemy stores what it finds out in two steps, between which the others get time here.
+    """
+    stored = HasMemoized.memoized_attribute
+    found = stored.__get__
+
+    def slowly(self, element, owner):
+        if element is None or self.__name__ != "clauses":
+            return found(self, element, owner)
+        element.__dict__[self.__name__] = value = self.fget(element)
+        time.sleep(0.02)
+        element._memoized_keys |= {self.__name__}  # noqa: SLF001 - the second step
+        return value
+
+    monkeypatch.setattr(stored, "__get__", slowly)
+    shop.fill(sqlite, 6, partitions=2)
+    columns = {"data": "data", "partition": "part", "type": "kind"}
+    feed = TableFeed(shop.orders, partitions=2, **columns).bind(sqlite)
+    placed, ready = TypeFilter(frozenset({"placed"})), threading.Barrier(6)
+
+    def read(number):
+        ready.wait()
+        time.sleep(0.004 * number)
+        return len(feed.read(number % 2, FIRST, 10, types=placed).events)
+
+    with ThreadPoolExecutor(6) as pool:
+        assert [*pool.map(read, range(6))] == [3] * 6
