@@ -6,12 +6,14 @@ import threading
 import time
 from collections.abc import Collection
 from datetime import datetime
+from typing import Any
 
 import click
 from sqlalchemy import Connection
 
 from zeroeventhub.cli.configuration import entry
 from zeroeventhub.cli.options import (
+    ATTEMPTS,
     NAMED_CURSORS,
     as_json,
     config_option,
@@ -26,7 +28,6 @@ from zeroeventhub.cli.options import (
 from zeroeventhub.cli.output import Meters, report
 from zeroeventhub.cli.table_options import open_database
 from zeroeventhub.client import Client
-from zeroeventhub.consumer.config import Failures
 from zeroeventhub.consumer.consumer import Consumer
 from zeroeventhub.consumer.event_insert import LandingTable
 from zeroeventhub.consumer.observer import Observer
@@ -35,9 +36,6 @@ from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.errors import ConfigurationError, printable
 from zeroeventhub.protocol import EVENT_TYPES, FIRST, TypeFilter
 from zeroeventhub.wire.documents import encode_info
-
-ATTEMPTS = 5
-"""How often a request is sent before an error is final; with --follow there is no limit."""
 
 
 def cursors_at(client: Client, moment: datetime, partitions: Collection[int]) -> dict[int, str]:
@@ -188,12 +186,7 @@ def sync(
     into: str,
     table: str,
     consumer: str,
-    follow: bool,
-    page: int | None,
-    tries: int,
-    set_aside: bool,
-    lease: float,
-    register_progress: bool,
+    running: dict[str, Any],
     types: TypeFilter | None,
     as_json: bool,
 ) -> None:
@@ -209,21 +202,13 @@ def sync(
     store = CursorStore(engine)
     with Meters({"landed": None}) as meters:
         expect_filter(client, types)
-        progress = RunProgress(meters, "landed", lease)
-        following = Consumer(
-            client,
-            store,
-            consumer,
-            follow=follow,
-            limit=page,
-            types=types,
-            attempts=None if follow else ATTEMPTS,
-            lease=lease,
-            failures=Failures(tries, "set-aside" if set_aside else "halt"),
-            observer=progress,
-            register_progress=register_progress,
-        )
-        if not follow and (info := client.discover()).token is None and not info.exactly_once:
+        progress = RunProgress(meters, "landed", running["lease"])
+        following = Consumer(client, store, consumer, types=types, observer=progress, **running)
+        if (
+            not running["follow"]
+            and (info := client.discover()).token is None
+            and not info.exactly_once
+        ):
             meters.say("The feed does not promise that it publishes an event only once.")
         with engine.begin() as connection:
             store.create_tables(connection)

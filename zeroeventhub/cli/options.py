@@ -12,6 +12,7 @@ import httpx
 
 from zeroeventhub.client import Client
 from zeroeventhub.client.connection_pool import open_http
+from zeroeventhub.consumer.config import Failures
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import FIRST, LAST, TypeFilter
 
@@ -125,10 +126,13 @@ server_options = option_group(
 )
 """The options of a server."""
 
+ATTEMPTS = 5
+"""How often a request is sent before an error is final; with --follow there is no limit."""
+
 LEASE = 10.0
 """Seconds until another process takes over the partitions of a killed one."""
 
-run_options = option_group(
+_run_options = option_group(
     follow_option,
     click.option("--page", type=click.IntRange(1), help="The number of events to request at once."),
     click.option(
@@ -154,7 +158,35 @@ run_options = option_group(
         help="Report the cursors to the publisher, so that it does not trim unread events.",
     ),
 )
-"""The options of commands that run a consumer."""
+
+
+def run_options(command: _Command) -> _Command:
+    """Add the options of a command that runs a consumer, which gets them as `running`."""
+
+    @_run_options
+    @wraps(command)
+    def with_running(
+        *,
+        follow: bool,
+        page: int | None,
+        tries: int,
+        set_aside: bool,
+        lease: float,
+        register_progress: bool,
+        **options: Any,
+    ) -> Any:
+        running = {
+            "follow": follow,
+            "limit": page,
+            "attempts": None if follow else ATTEMPTS,
+            "lease": lease,
+            "failures": Failures(tries, "set-aside" if set_aside else "halt"),
+            "register_progress": register_progress,
+        }
+        return command(running=running, **options)
+
+    return with_running
+
 
 landing_options = option_group(
     click.option(

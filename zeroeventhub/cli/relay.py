@@ -3,12 +3,13 @@
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from zeroeventhub.cli.consume import ATTEMPTS, RunProgress, expect_filter
+from zeroeventhub.cli.consume import RunProgress, expect_filter
 from zeroeventhub.cli.options import (
     as_json,
     consumer_option,
@@ -19,7 +20,6 @@ from zeroeventhub.cli.options import (
 from zeroeventhub.cli.output import Meters, report
 from zeroeventhub.cli.table_options import open_database
 from zeroeventhub.client import Client
-from zeroeventhub.consumer.config import Failures
 from zeroeventhub.consumer.consumer import Consumer
 from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.errors import ConfigurationError, ProtocolError
@@ -93,10 +93,7 @@ def relay(
     target: str,
     database: str,
     consumer: str,
-    follow: bool,
-    page: int | None,
-    tries: int,
-    set_aside: bool,
+    running: dict[str, Any],
     hold_back: bool,
     key: str | None,
     identity: str | None,
@@ -104,8 +101,6 @@ def relay(
     settings: Path | None,
     secret_file: Path | None,
     lanes: int | None,
-    lease: float,
-    register_progress: bool,
     types: TypeFilter | None,
     as_json: bool,
 ) -> None:
@@ -115,8 +110,10 @@ def relay(
     and not yet committed comes again, with the same id. Several processes with one consumer name
     share the partitions. Without --follow the command ends at the head.
     """
-    if hold_back and not set_aside:
-        raise ConfigurationError("--hold-back goes with --set-aside.")
+    if hold_back:
+        if running["failures"].then != "set-aside":
+            raise ConfigurationError("--hold-back goes with --set-aside.")
+        running["failures"] = replace(running["failures"], hold_back=True)
     choices: dict[str, Any] = {}
     if key is not None:
         choices["key"] = _member(key)
@@ -138,7 +135,7 @@ def relay(
             raise ConfigurationError("--keep-partitions and --kafka-settings are for Kafka.")
         from zeroeventhub.relay.webhooks import WebhookTarget  # noqa: PLC0415 - the same
 
-        page = page or WEBHOOK_PAGE
+        running["limit"] = running["limit"] or WEBHOOK_PAGE
         delivery = WebhookTarget(
             target, secrets=_secrets(secret_file), lanes=lanes or LANES, **choices
         )
@@ -146,20 +143,9 @@ def relay(
     store = CursorStore(engine)
     with delivery as receiver, Meters({"delivered": None}) as meters:
         expect_filter(client, types)
-        progress = RunProgress(meters, "delivered", lease)
+        progress = RunProgress(meters, "delivered", running["lease"])
         following = Consumer(
-            client,
-            store,
-            consumer,
-            follow=follow,
-            limit=page,
-            types=types,
-            attempts=None if follow else ATTEMPTS,
-            lease=lease,
-            failures=Failures(tries, "set-aside" if set_aside else "halt", hold_back),
-            observer=progress,
-            register_progress=register_progress,
-            **choices,
+            client, store, consumer, types=types, observer=progress, **running, **choices
         )
         with engine.begin() as connection:
             store.create_tables(connection)
