@@ -238,7 +238,7 @@ async def describe(
                 "ended": one.ended,
                 "owner": one.owner,
                 "until": one.lease_seconds and now + timedelta(seconds=one.lease_seconds),
-                "lag": lag and {"events": lag.events, "seconds": lag.seconds, "exact": lag.exact},
+                "lag": lag,
                 "stands_still": bool(lag and lag.events and idle > LATE),
             }
         )

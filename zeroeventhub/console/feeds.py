@@ -446,16 +446,13 @@ async def _chosen(
     return found
 
 
-async def _lag_or_none(
-    client: AsyncClient, info: FeedInfo, number: int, cursor: str
-) -> dict[str, Any] | None:
+async def _lag_or_none(client: AsyncClient, info: FeedInfo, number: int, cursor: str) -> Lag | None:
     if LAG not in info.extensions:
         return None
     try:
-        found = await client.lag(number, cursor)
+        return await client.lag(number, cursor)
     except (BadRequest, NotFound):
         return None
-    return {"events": found.events, "seconds": found.seconds, "exact": found.exact}
 
 
 async def rates(reader: Reader, number: int, hours: float, pieces: int = 48) -> dict[str, Any]:
