@@ -16,9 +16,12 @@ CONSUMER = tuple(f"{PACKAGE}/{room}" for room in ROOMS)
 """What the consumer's half is made of; the publisher's runs in the same process."""
 
 
-# On a busy machine, a page passes through some that another page does not.
+TRIES = 3
+"""On a busy machine, pages pass through a few functions more: the shortest way counts."""
+
+
 @pytest.mark.parametrize(
-    ("http", "functions", "files"), [(httpx.Client, 48, 12), (ConnectionPool, 69, 13)]
+    ("http", "functions", "files"), [(httpx.Client, 45, 12), (ConnectionPool, 66, 13)]
 )
 def test_page_passes_through_few_functions_and_files(sync_shop, http, functions, files):
     """From the feed to the commit, with its data decoded, a page takes few calls into few files."""
@@ -34,15 +37,21 @@ def test_page_passes_through_few_functions_and_files(sync_shop, http, functions,
         for one in page.events:
             assert one.data
 
-    sync_shop.feed.place(200)
-    before = sys.getprofile(), threading.getprofile()
-    sys.setprofile(note)
-    threading.setprofile(note)
-    try:
-        sync_shop.run(apply, limit=10, http=http)
-    finally:
-        sys.setprofile(before[0])
-        threading.setprofile(before[1])
-    assert len(pages) == 20
-    assert len(passed) <= functions
-    assert len({file for file, _ in passed}) <= files
+    def measure():
+        passed.clear()
+        pages.clear()
+        sync_shop.feed.place(200)
+        before = sys.getprofile(), threading.getprofile()
+        sys.setprofile(note)
+        threading.setprofile(note)
+        try:
+            sync_shop.run(apply, limit=10, http=http)
+        finally:
+            sys.setprofile(before[0])
+            threading.setprofile(before[1])
+        assert len(pages) == 20
+        return {*passed}
+
+    shortest = min((measure() for _ in range(TRIES)), key=len)
+    assert len(shortest) <= functions
+    assert len({file for file, _ in shortest}) <= files

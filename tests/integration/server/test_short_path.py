@@ -14,38 +14,42 @@ import zeroeventhub
 from zeroeventhub import FIRST, TableFeed
 
 PACKAGE = str(Path(zeroeventhub.__file__).parent)
-FUNCTIONS, FILES, CALLS, STATEMENTS = 78, 22, 45, 0.6
-BEFORE, PAGES = 20, 32
+FUNCTIONS, FILES, CALLS, STATEMENTS = 78, 22, 37, 0.6
+BEFORE, PAGES, TRIES = 20, 32, 3
+"""On a busy machine, pages take a few calls more: of several runs of pages, the shortest counts."""
 
 
 def test_page_passes_through_few_functions_and_statements(postgresql, monkeypatch):
     """From the table to the answer, a page takes few calls into few files, and few statements."""
     # What is done so many times a second is done for more pages on a quick machine.
     monkeypatch.setattr("zeroeventhub.server.pages.VOUCHED", 60)
-    calls, statements, read = Counter(), [], 0
+    runs, read = [(Counter(), []) for _ in range(TRIES + 1)], 0
+
+    def run():
+        return runs[(read - BEFORE) // PAGES] if read > BEFORE else (Counter(), [])
 
     def note(frame, kind, _):
         code = frame.f_code
-        if kind == "call" and read > BEFORE and code.co_filename.startswith(PACKAGE):
-            calls[code.co_filename, code.co_qualname] += 1
+        if kind == "call" and code.co_filename.startswith(PACKAGE):
+            run()[0][code.co_filename, code.co_qualname] += 1
 
     @event.listens_for(postgresql, "before_cursor_execute")
     def tell(connection, cursor, statement, *_):
-        if read > BEFORE:
-            statements.append(statement)
+        run()[1].append(statement)
 
-    fill(postgresql, (BEFORE + PAGES) * 10)
+    fill(postgresql, (BEFORE + TRIES * PAGES) * 10)
     before, cursor = threading.getprofile(), FIRST
     threading.setprofile(note)
     try:
         feed = TableFeed(orders, data="data")
         with mounted(feed, postgresql) as url, httpx.Client() as session:
-            while read < BEFORE + PAGES:
+            while read < BEFORE + TRIES * PAGES:
                 cursor = cursor_of(session.get(page_url(url, cursor=cursor, pagesizehint=10)))
                 read += 1
     finally:
         threading.setprofile(before)
         sys.setprofile(None)
+    calls, statements = min(runs[:TRIES], key=lambda one: one[0].total())
     found = f"{len(calls)} functions, {calls.total() / PAGES} calls, {len(statements)} statements"
     assert len(calls) <= FUNCTIONS, found
     assert len({file for file, _ in calls}) <= FILES, found
