@@ -18,7 +18,7 @@ from pyspark.sql.types import (
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import CLOUDEVENTS, EVERY_TYPE, Schemas, TypeFilter
-from zeroeventhub.spark.columns import OF_FEED, default_schema
+from zeroeventhub.spark.schema import OF_FEED, default_schema
 from zeroeventhub.wire.json_schema import alternatives, contents_of
 
 _SCALARS: dict[str, DataType] = {

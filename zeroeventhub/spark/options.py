@@ -10,22 +10,30 @@ from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
 
+from zeroeventhub.bulk.offsets import Offsets
+from zeroeventhub.bulk.options import (
+    EARLIEST,
+    LATEST,
+    TIMEOUT,
+    Boundary,
+    Moments,
+    ReadOptions,
+    Words,
+    origin_of,
+)
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import LARGEST_PAGE, TypeFilter
-from zeroeventhub.spark.offsets import Offsets
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t -~]*")
 """The ASCII that the name and the value of a header may have (RFC 9110, 5.1 and 5.5)."""
 
 _Http = TypeVar("_Http")
-
-_TIMEOUT = httpx.Timeout(30.0, connect=10.0)
 
 _SECRETS = ("bearerTokenEnv", "bearerTokenFile", "headersEnv", "headersFile")
 _PLACES = (*_SECRETS, "tlsCaFile", "tlsCertificateFile", "tlsKeyFile", "tlsKeyPasswordEnv")
@@ -75,7 +83,7 @@ class Credentials:
         authorities = self.places.get("tlsCaFile")
         certificate = self.places.get("tlsCertificateFile") if with_certificate else None
         if not authorities and not certificate:
-            return http(headers=headers, verify=_public_tls(), timeout=_TIMEOUT)
+            return http(headers=headers, verify=_public_tls(), timeout=TIMEOUT)
         try:
             context = ssl.create_default_context(cafile=authorities)
             if certificate:
@@ -87,7 +95,7 @@ class Credentials:
                 "The files that tlsCaFile, tlsCertificateFile and tlsKeyFile name cannot be read "
                 "on this machine as certificates and a key in PEM."
             ) from None
-        return http(headers=headers, verify=context, timeout=_TIMEOUT)
+        return http(headers=headers, verify=context, timeout=TIMEOUT)
 
     def _secret(self, name: str) -> str | None:
         """Read a secret from its place; None if no option names a place."""
@@ -131,98 +139,45 @@ def _read_headers(text: str) -> dict[str, str]:
     return found
 
 
-EARLIEST = "earliest"
-LATEST = "latest"
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@dataclass(frozen=True)
-class Moments:
-    """The cursors before the events of a moment, for each partition.
-
-    Attributes:
-        of_all: the moment for every partition without one of its own.
-        by_partition: moments of single partitions.
-    """
-
-    of_all: datetime | None
-    by_partition: Mapping[int, datetime]
-
-    def of(self, partition: int) -> datetime:
-        """Return the moment for a partition."""
-        moment = self.by_partition.get(partition, self.of_all)
-        if moment is None:
-            raise ConfigurationError(
-                f"startingOffsetsByTimestamp or endingOffsetsByTimestamp has no time for partition "
-                f"{partition}: add it, or give the others one by startingTimestamp or "
-                "endingTimestamp."
-            )
-        return moment
-
-
-Boundary: TypeAlias = str | Offsets | Moments
-"""Where to start or to end: EARLIEST, LATEST, offsets, or moments."""
-
-
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """The options of a read: which feed, from where, and how.
+class Options(ReadOptions):
+    """The options of the source, in addition to those of every read.
+
+    Without `starting`, a batch starts at `earliest` and a stream at `latest`, as with Spark's
+    source for Kafka.
 
     Attributes:
         url: the feed's address.
-        starting: where to start; None for `earliest` in a batch and `latest` in a stream, as with
-            Spark's source for Kafka.
-        ending: where a batch ends; `latest` is the horizon when it is planned.
-        partitions: the feed's partitions to read; None for all.
-        min_partitions: the least number of tasks, as far as the feed can be split.
         max_offsets_per_trigger: the most events of a micro-batch; None for no limit.
-        page_size: how many events to request at once, from 1 to 10,000.
-        read_segments: whether to read old events from files, if the feed shares them.
-        segment_origins: where such files may be, besides the feed's origin and signed URLs of
-            object stores: origins such as `https://cdn.example`, or `file://`.
-        attempts: how often a request is sent before a temporary error is final.
-        types: the types of events to read; None for all.
-        fail_on_data_loss: whether to fail if unread events are gone.
         include_headers: whether there is a column of headers (ZeroEventHub v1).
         v1_partitions: the number of partitions of a feed of ZeroEventHub v1.
         filter_pushdown: whether Spark passes the filters that the feed can apply.
-        among: the partitions that a query's filters allow, existing or not; None for all.
-        since: the query's filters allow no events before this moment; None for no limit.
-        column_name_of_corrupt_record: the name of the column for events that do not fit the schema.
         infer_schema: whether a read without a schema has the columns that the feed's schemas say.
         credentials: reads the secrets that requests are sent with.
     """
 
     url: str
-    starting: Boundary | None = None
-    ending: Boundary = LATEST
-    partitions: tuple[int, ...] | None = None
-    min_partitions: int = 1
+    words: ClassVar[Words] = Words(
+        start="startingOffsets",
+        stop="endingOffsets",
+        end="endingOffsets, endingTimestamp and endingOffsetsByTimestamp",
+        segment_origins="segmentOrigins",
+        read_segments="readSegments",
+        corrupt_record="_corrupt_record STRING, or of the name that the option "
+        "columnNameOfCorruptRecord gives,",
+        struct="read a column data STRUCT<…>, or set the option inferSchema",
+        on_data_loss="Set failOnDataLoss to false to go on without them, or start again with a new "
+        "checkpoint.",
+    )
     max_offsets_per_trigger: int | None = None
-    page_size: int = LARGEST_PAGE
-    read_segments: bool = True
-    segment_origins: frozenset[str] = frozenset()
-    attempts: int = 10
-    types: TypeFilter | None = None
-    fail_on_data_loss: bool = True
     include_headers: bool = False
     v1_partitions: int | None = None
     filter_pushdown: bool = False
-    among: frozenset[int] | None = None
-    since: datetime | None = None
-    column_name_of_corrupt_record: str = "_corrupt_record"
     infer_schema: bool = False
     credentials: Credentials = field(default_factory=Credentials)
-
-
-def origin_of(url: str) -> str:
-    """Return the scheme, host and port of a URL; `file://` of all files."""
-    parts = urlsplit(url)
-    if parts.scheme == "file":
-        return "file://"
-    host, port = parts.hostname or "", parts.port or {"http": 80, "https": 443}.get(parts.scheme)
-    return f"{parts.scheme}://{host}:{port}"
 
 
 def _offsets(text: str) -> Boundary:

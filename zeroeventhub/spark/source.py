@@ -20,16 +20,18 @@ from pyspark.sql.datasource import (
 from pyspark.sql.functions import udf
 from pyspark.sql.types import StructType
 
+from zeroeventhub.bulk.columns import Columns
+from zeroeventhub.bulk.offsets import Offsets
+from zeroeventhub.bulk.options import LATEST
+from zeroeventhub.bulk.plan import SCANNED, Plan
 from zeroeventhub.client import Client
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import TypeFilter
-from zeroeventhub.spark.columns import Columns, default_schema
-from zeroeventhub.spark.connection import Connection, log, log_to_stderr
+from zeroeventhub.spark.connection import SparkConnection, log, log_to_stderr
 from zeroeventhub.spark.inference import inferred_schema
-from zeroeventhub.spark.offsets import Offsets
-from zeroeventhub.spark.options import LATEST, Options, read_options
-from zeroeventhub.spark.plan import SCANNED, Plan
-from zeroeventhub.spark.range_reader import read_task, tasks_of
+from zeroeventhub.spark.options import Options, read_options
+from zeroeventhub.spark.schema import arrow_schema, default_schema
+from zeroeventhub.spark.tasks import read_task, tasks_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,11 +93,14 @@ class _TaskReader:
         self._schema = schema
         self._options = options
         # Refuses a column that cannot be made on the driver, before any task begins.
-        self._known = Columns(schema, options).known
+        self._known = self._columns().known
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
-        return read_task(partition, Columns(self._schema, self._options), self._options)
+        return read_task(partition, self._columns(), self._options)
+
+    def _columns(self) -> Columns:
+        return Columns(arrow_schema(self._schema), self._options)
 
 
 class BatchReader(_TaskReader, DataSourceReader):
@@ -103,7 +108,7 @@ class BatchReader(_TaskReader, DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Plan the tasks; the end of the batch is fixed here."""
-        with closing(Connection(self._options)) as connection:
+        with closing(SparkConnection(self._options)) as connection:
             return tasks_of(Plan(connection, self._options).batch())
 
 
@@ -128,7 +133,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, AvailableNow):
 
     def __init__(self, schema: StructType, options: Options) -> None:
         super().__init__(schema, options)
-        self._connection: Connection | None = None
+        self._connection: SparkConnection | None = None
         self._stops_at_head = False
         self._is_over = False
         self._is_at_head = False
@@ -205,7 +210,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, AvailableNow):
     def _plan(self) -> Plan:
         if self._connection is None:
             log_to_stderr()
-            self._connection = Connection(self._options)
+            self._connection = SparkConnection(self._options)
         return Plan(self._connection, self._options)
 
     def _head(self) -> Offsets:
@@ -244,7 +249,7 @@ class FeedSource(DataSource):
         options = read_options(self.options)
         if not options.infer_schema:
             return default_schema(with_headers=options.include_headers)
-        with closing(Connection(options)) as connection:
+        with closing(SparkConnection(options)) as connection:
             return inferred_schema(connection.request(Client.schemas), options.types)
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -137,7 +137,7 @@ def test_schema_makes_columns_of_members(shop, publish):
     odd = [{"n": "many"}, [1], {"n": 200, "customer": {"name": "c"}}]
     add(shop, orders, [{"data": data} for data in odd])
     strict = StructType().add("n", "long").add("customer", "string")
-    schema = StructType(strict.fields).add("partition", "integer").add("_corrupt_record", "string")
+    schema = StructType([*strict]).add("partition", "integer").add("_corrupt_record", "string")
     with publish(shop) as url:
         rows = read(url, schema, pageSize=50)
         with pytest.raises(ProtocolError, match="does not fit the schema") as refused:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from harness.spark import write_checkpoint
 
-from zeroeventhub import FIRST
+from zeroeventhub.bulk.offsets import Offsets
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.spark.offsets import Offsets, Range, chains, committed_offsets
+from zeroeventhub.spark.offsets import committed_offsets
 
 ORDERS = {"cursors": {"0": "a", "1": "b"}, "token": "7"}
 CLICKS = {"cursors": {"0": "c"}}
@@ -87,13 +87,3 @@ print(committed_offsets({checkpoint!r}).cursors)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("{0: 'a', 1: 'b'}\n", "")
-
-
-def test_ranges_come_after_those_that_are_read_before_them():
-    """A child is read after its parent, and from a feed that cannot stop so many events more."""
-    end = Offsets({0: "z", 1: "b", 2: "c"}, starts_after={0: 2}, counts={1: 7, 2: 9})
-    start = Offsets({1: "a"}, counts={1: 5})
-    assert sorted(chains(start, end), key=len) == [
-        [Range(1, "a", "b", 2)],
-        [Range(2, FIRST, "c", 9), Range(0, FIRST, "z")],
-    ]

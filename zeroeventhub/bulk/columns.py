@@ -1,4 +1,4 @@
-"""The columns of the source, and how events become rows of them."""
+"""The columns of a read, and how events become rows of them."""
 
 import datetime as dt
 import logging
@@ -7,50 +7,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache, cached_property
-from inspect import signature
 from itertools import compress, pairwise
 from typing import Annotated, Any, NotRequired, TypeAlias, TypedDict
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
 
+from zeroeventhub.bulk.options import ReadOptions, Words
 from zeroeventhub.errors import ConfigurationError, ProtocolError
 from zeroeventhub.protocol import Page, TypeFilter
-from zeroeventhub.spark.options import Options
 from zeroeventhub.wire.arrow import ArrowPage, string_array
 from zeroeventhub.wire.cloud_event import moment
 
-_log = logging.getLogger("zeroeventhub.spark")
-
-
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema that Spark expects for a schema; moments are in UTC."""
-    if "timezone" in signature(to_arrow_schema).parameters:
-        return to_arrow_schema(schema, timezone="UTC")
-    return to_arrow_schema(schema)
-
+_log = logging.getLogger("zeroeventhub.bulk")
 
 AnyPage: TypeAlias = ArrowPage | Page
 
@@ -79,56 +49,60 @@ def events_of(page: AnyPage) -> int:
     return sum(batch.num_rows for batch in page.batches)
 
 
-def _whole(bits: int) -> Any:
-    return Annotated[int, msgspec.Meta(ge=-(2 ** (bits - 1)), le=2 ** (bits - 1) - 1)]
+def _whole(low: int, high: int) -> Any:
+    return Annotated[int, msgspec.Meta(ge=low, le=high)]
 
 
 _LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
 """The largest number of 32 bits (IEEE 754)."""
 
-_SCALARS: dict[type[DataType], Any] = {
-    BinaryType: bytes,
-    BooleanType: bool,
-    ByteType: _whole(8),
-    DateType: dt.date,
-    DecimalType: Decimal,
-    DoubleType: float,
+_SCALARS: dict[pa.DataType, Any] = {
+    pa.binary(): bytes,
+    pa.bool_(): bool,
+    pa.date32(): dt.date,
     # Arrow would convert a larger number into infinity.
-    FloatType: Annotated[float, msgspec.Meta(ge=-_LARGEST_FLOAT, le=_LARGEST_FLOAT)],
-    IntegerType: _whole(32),
-    LongType: _whole(64),
-    ShortType: _whole(16),
-    StringType: str,
-    TimestampNTZType: Annotated[dt.datetime, msgspec.Meta(tz=False)],
-    TimestampType: Annotated[dt.datetime, msgspec.Meta(tz=True)],
+    pa.float32(): Annotated[float, msgspec.Meta(ge=-_LARGEST_FLOAT, le=_LARGEST_FLOAT)],
+    pa.float64(): float,
+    pa.int8(): _whole(-(2**7), 2**7 - 1),
+    pa.int16(): _whole(-(2**15), 2**15 - 1),
+    pa.int32(): _whole(-(2**31), 2**31 - 1),
+    pa.int64(): _whole(-(2**63), 2**63 - 1),
+    pa.uint8(): _whole(0, 2**8 - 1),
+    pa.uint16(): _whole(0, 2**16 - 1),
+    pa.uint32(): _whole(0, 2**32 - 1),
 }
 
 
-def json_type(kind: DataType, texts: Any) -> Any:
-    """Return the decoder's type for a type of Spark; a STRING becomes `texts`, str or Raw."""
-    match kind:
-        case ArrayType(elementType=element, containsNull=optional):
-            return list[_member(element, texts, optional=optional)]  # type: ignore[misc]
-        case MapType(keyType=StringType(), valueType=value, valueContainsNull=optional):
-            return dict[str, _member(value, texts, optional=optional)]  # type: ignore[misc]
-        case StructType(fields=fields):
-            members = {}
-            for one in fields:
-                member = _member(one.dataType, texts, optional=one.nullable)
-                members[one.name] = NotRequired[member] if one.nullable else member
-            return TypedDict("Event", members)  # type: ignore[operator]
-    if type(kind) in _SCALARS:
-        return texts if type(kind) is StringType else _SCALARS[type(kind)]
+def json_type(kind: pa.DataType, texts: Any) -> Any:
+    """Return the decoder's type for a type of Arrow; a string becomes `texts`, str or Raw."""
+    is_of = pa.types
+    if kind == pa.string():
+        return texts
+    if is_of.is_list(kind):
+        return list[_member(kind.value_field, texts)]  # type: ignore[misc]
+    if is_of.is_map(kind) and kind.key_type == pa.string():
+        return dict[str, _member(kind.item_field, texts)]  # type: ignore[misc]
+    if is_of.is_struct(kind):
+        members = {}
+        for one in kind:
+            member = _member(one, texts)
+            members[one.name] = NotRequired[member] if one.nullable else member
+        return TypedDict("Event", members)  # type: ignore[operator]
+    if is_of.is_decimal(kind):
+        return Decimal
+    if is_of.is_timestamp(kind) and kind.unit in {"us", "ns"}:
+        return Annotated[dt.datetime, msgspec.Meta(tz=kind.tz is not None)]
+    if kind in _SCALARS:
+        return _SCALARS[kind]
     raise ConfigurationError(
-        f"Events' JSON cannot be read as {kind.simpleString()}: read the column as STRING, and "
-        "let Spark convert it."
+        f"Events' JSON cannot be read as {kind}: read the column as a string, and convert it."
     )
 
 
-def _member(kind: DataType, texts: Any, *, optional: bool) -> Any:
-    found = json_type(kind, texts)
+def _member(field: pa.Field, texts: Any) -> Any:
+    found = json_type(field.type, texts)
     # Raw JSON may be null anyway.
-    return found | None if optional and found is not msgspec.Raw else found
+    return found | None if field.nullable and found is not msgspec.Raw else found
 
 
 ATTRIBUTES = frozenset({"id", "type", "time", "key"})
@@ -243,8 +217,11 @@ class JsonColumns:
             are null; None if they are an error.
     """
 
-    def __init__(self, fields: Sequence[StructField], corrupt: str | None) -> None:
-        self._row = StructType(list(fields))
+    def __init__(
+        self, fields: Sequence[pa.Field], corrupt: str | None, words: Words = ReadOptions.words
+    ) -> None:
+        self._words = words
+        self._row = pa.struct(fields)
         self._corrupt = corrupt
         if corrupt and not all(field.nullable for field in fields):
             raise ConfigurationError(
@@ -277,8 +254,8 @@ class JsonColumns:
                     detail = f": {error}" if isinstance(error, msgspec.DecodeError) else ""
                     raise ProtocolError(
                         f"An event does not fit the schema of the read{detail}. "
-                        "Change the schema, or add a column _corrupt_record STRING, or of the name "
-                        "that the option columnNameOfCorruptRecord gives, for such events."
+                        f"Change the schema, or add a column {self._words.corrupt_record} for such "
+                        "events."
                     ) from None
                 rows.append({})
                 unfit += one.to_pylist()
@@ -293,7 +270,7 @@ class JsonColumns:
     def _arrays(self, rows: list[dict[str, Any]], schema: pa.Schema) -> dict[str, pa.Array]:
         return {
             name: pa.array([row.get(name) for row in rows], schema.field(name).type)
-            for name in self._row.names
+            for name in (field.name for field in self._row)
         }
 
     def _rows(self, data: pa.StringArray) -> list[dict[str, Any]]:
@@ -305,7 +282,7 @@ class JsonColumns:
             return [_with_texts(self._decode_raw(text), self._row) for text in texts_of(data)]
 
 
-def _with_texts(value: Any, kind: DataType, *, optional: bool = True) -> Any:
+def _with_texts(value: Any, kind: pa.DataType, *, optional: bool = True) -> Any:
     """Replace raw JSON by texts, at any depth; refuse a null that the type does not allow."""
     if isinstance(value, msgspec.Raw):
         raw = bytes(value)
@@ -316,63 +293,74 @@ def _with_texts(value: Any, kind: DataType, *, optional: bool = True) -> Any:
         return msgspec.json.decode(raw, type=str) if raw.startswith(b'"') else raw.decode()
     if value is None:
         return None
-    match kind:
-        case ArrayType(elementType=element, containsNull=within):
-            return [_with_texts(one, element, optional=within) for one in value]
-        case MapType(valueType=element, valueContainsNull=within):
-            return {name: _with_texts(one, element, optional=within) for name, one in value.items()}
-        case StructType(fields=fields):
-            return {
-                one.name: _with_texts(value[one.name], one.dataType, optional=one.nullable)
-                for one in fields
-                if one.name in value
-            }
+    if pa.types.is_list(kind):
+        field = kind.value_field
+        return [_with_texts(one, field.type, optional=field.nullable) for one in value]
+    if pa.types.is_map(kind):
+        field = kind.item_field
+        return {
+            name: _with_texts(one, field.type, optional=field.nullable)
+            for name, one in value.items()
+        }
+    if pa.types.is_struct(kind):
+        return {
+            one.name: _with_texts(value[one.name], one.type, optional=one.nullable)
+            for one in kind
+            if one.name in value
+        }
     return value
 
 
-_TEXT = StringType()
-OF_FEED: dict[str, DataType] = {
-    "partition": IntegerType(),
+_TEXT = pa.string()
+OF_FEED = {
+    "partition": pa.int32(),
     "cursor": _TEXT,
     "key": _TEXT,
-    "headers": MapType(_TEXT, _TEXT),
+    "headers": pa.map_(_TEXT, _TEXT),
     "data": _TEXT,
 }
-_OF_EVENT: dict[str, DataType] = {"id": _TEXT, "type": _TEXT, "time": TimestampType()}
+_OF_EVENT = {"id": _TEXT, "type": _TEXT, "time": _TIME}
 
 
-def default_schema(*, with_headers: bool) -> StructType:
+def default_schema(*, with_headers: bool) -> pa.Schema:
     """Return the columns of a read without a schema."""
-    schema = StructType()
-    for name in ("partition", "cursor", "id", "type", "time", "key", "headers", "data"):
-        if name != "headers" or with_headers:
-            kind = OF_FEED.get(name) or _OF_EVENT[name]
-            schema.add(name, kind, nullable=name not in {"partition", "cursor", "data"})
-    return schema
+    names = ["partition", "cursor", "id", "type", "time", "key", "headers", "data"]
+    return pa.schema(
+        pa.field(
+            name,
+            OF_FEED.get(name) or _OF_EVENT[name],
+            nullable=name not in {"partition", "cursor", "data"},
+        )
+        for name in names
+        if name != "headers" or with_headers
+    )
 
 
 class Columns:
     """Make the columns of a schema out of pages; refuse a schema whose columns cannot be made.
 
-    Columns that the source does not know are members of the events' JSON objects.
+    Columns that the feed does not have are members of the events' JSON objects.
 
     Attributes:
+        schema: the columns.
         known: the columns that are not members of the events' JSON.
         with_headers: whether headers are one of them.
     """
 
-    def __init__(self, schema: StructType, options: Options) -> None:
+    def __init__(self, schema: pa.Schema, options: ReadOptions) -> None:
+        self.schema = schema
         self._types = options.types
+        self._words = options.words
         name = options.column_name_of_corrupt_record
         corrupt = name if name in schema.names else None
-        if corrupt and schema[corrupt].dataType != _TEXT:
+        if corrupt and schema.field(corrupt).type != _TEXT:
             raise ConfigurationError(
                 f"The column {corrupt} for events that do not fit has to be a STRING."
             )
         fields = [one for one in schema if one.name != corrupt]
-        known = [one for one in fields if OF_FEED.get(one.name) == one.dataType]
+        known = [one for one in fields if OF_FEED.get(one.name) == one.type]
         rest = [one for one in fields if one not in known]
-        if corrupt is None and all(_OF_EVENT.get(one.name) == one.dataType for one in rest):
+        if corrupt is None and all(_OF_EVENT.get(one.name) == one.type for one in rest):
             known, rest = fields, []
         for one in known:
             if one.name in ATTRIBUTES and not one.nullable:
@@ -381,25 +369,14 @@ class Columns:
                 )
         self.known = frozenset(one.name for one in known)
         self.with_headers = "headers" in self.known
-        self._json = JsonColumns(rest, corrupt) if rest or corrupt else None
+        self._json = JsonColumns(rest, corrupt, options.words) if rest or corrupt else None
         self._members = [one.name for one in rest]
         self._has_looked = False
-        # Last, because the error above for a type that JSON lacks is clearer than Spark's.
-        self._schema = arrow_schema(schema)
 
-    def batches(self, page: RangePage) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a page."""
-        left = page.count
-        for data, headers in _events(page.page):
-            taken = data.slice(0, left)
-            left -= len(taken)
-            batch = self._batch(page, taken, headers[: len(taken)])
-            if batch.num_rows:
-                yield batch
-
-    def _batch(
-        self, page: RangePage, data: pa.StringArray, headers: list[dict[str, str]]
-    ) -> pa.RecordBatch:
+    def batch(self, page: RangePage) -> pa.RecordBatch:
+        """Return the rows of a page."""
+        data, headers = _events(page.page)
+        data, headers = data.slice(0, page.count), headers[: page.count]
         attributes = Attributes(data)
         if self._types is not None and not page.is_filtered:
             chosen = attributes.chosen(self._types)
@@ -413,14 +390,14 @@ class Columns:
             found["cursor"] = pa.repeat(pa.scalar(page.page.cursor, pa.string()), len(data))
         if self.with_headers:
             pairs = [list(one.items()) for one in headers]
-            found["headers"] = pa.array(pairs, self._schema.field("headers").type)
+            found["headers"] = pa.array(pairs, self.schema.field("headers").type)
         found |= {name: attributes.column(name) for name in self.known & ATTRIBUTES}
         if self._json is not None:
-            found |= self._json.columns(data, self._schema)
+            found |= self._json.columns(data, self.schema)
             if len(data) and not self._has_looked:
                 self._has_looked = True
                 self._warn_of_envelopes(data, [found[name] for name in self._members])
-        return pa.record_batch([found[name] for name in self._schema.names], schema=self._schema)
+        return pa.record_batch([found[name] for name in self.schema.names], schema=self.schema)
 
     def _warn_of_envelopes(self, data: pa.StringArray, columns: list[pa.Array]) -> None:
         """Warn if columns are null because they are named as members of the envelopes' data."""
@@ -430,17 +407,16 @@ class Columns:
         if _envelope(first).specversion is not msgspec.UNSET:
             _log.warning(
                 "All of the columns %s are null, as the events are CloudEvents, which hold such "
-                "members in their data: read a column data STRUCT<…>, or set the option "
-                "inferSchema.",
+                "members in their data: %s.",
                 ", ".join(self._members),
+                self._words.struct,
             )
 
 
-def _events(page: AnyPage) -> Iterator[tuple[pa.StringArray, list[dict[str, str]]]]:
-    """Yield the texts of a page's events, and their headers if it has any."""
-    if isinstance(page, ArrowPage):
-        for batch in page.batches:
-            yield batch.column(0), []
-        return
-    texts = string_array([one.raw for one in page.events])
-    yield texts, [dict(one.headers) for one in page.events]
+def _events(page: AnyPage) -> tuple[pa.StringArray, list[dict[str, str]]]:
+    """Return the texts of a page's events, and their headers if it has any."""
+    if isinstance(page, Page):
+        texts = string_array([one.raw for one in page.events])
+        return texts, [dict(one.headers) for one in page.events]
+    columns = [batch.column(0) for batch in page.batches] or [pa.array([], pa.string())]
+    return columns[0] if len(columns) == 1 else pa.concat_arrays(columns), []

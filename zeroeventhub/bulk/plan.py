@@ -6,25 +6,24 @@ from functools import partial, wraps
 from itertools import pairwise
 from typing import Concatenate, ParamSpec, TypeVar
 
+from zeroeventhub.bulk.boundaries import Boundaries, Scan
+from zeroeventhub.bulk.connection import Connection, log
+from zeroeventhub.bulk.offsets import Offsets, Range, chains
+from zeroeventhub.bulk.options import EARLIEST, LATEST, ReadOptions
 from zeroeventhub.consumer.assignment import ready
 from zeroeventhub.errors import ConfigurationError, Diverged, Gone, TokenChanged, Trimmed
 from zeroeventhub.protocol import FIRST, MOST_SPLITS, Partition
-from zeroeventhub.spark.boundaries import Boundaries, Scan
-from zeroeventhub.spark.connection import Connection, log
-from zeroeventhub.spark.offsets import Offsets, Range, chains
-from zeroeventhub.spark.options import EARLIEST, LATEST, Options
 
 _Answer = TypeVar("_Answer")
 _Lost = TypeVar("_Lost", Trimmed, Diverged)
-
-_ADVICE = "Set failOnDataLoss to false to go on without them, or start again with a new checkpoint."
 
 
 class DataLossPolicy:
     """Fail if unread events are gone, or log it and continue."""
 
-    def __init__(self, *, fails: bool) -> None:
-        self._fails = fails
+    def __init__(self, options: ReadOptions) -> None:
+        self._fails = options.fail_on_data_loss
+        self._advice = options.words.on_data_loss
 
     def request(
         self, partition: int, cursor: str, call: Callable[[str], _Answer]
@@ -38,7 +37,7 @@ class DataLossPolicy:
             return call(cursor)
         except Trimmed as error:
             if self._fails:
-                raise _with_advice(partition, error) from None
+                raise self._with_advice(partition, error) from None
             earliest = error.earliest or FIRST
             log.warning(
                 "Events of partition %d after the cursor %s were not read: the feed no longer has "
@@ -49,7 +48,7 @@ class DataLossPolicy:
             )
         except Diverged as error:
             if self._fails:
-                raise _with_advice(partition, error) from None
+                raise self._with_advice(partition, error) from None
             log.warning(
                 "The cursor %s of partition %d is of a history that the feed no longer has. Going "
                 "on at the feed's head: events before it may not be read.",
@@ -61,7 +60,7 @@ class DataLossPolicy:
             return call(earliest)
         except Trimmed as error:
             # The events up to the end of the read are gone as well.
-            raise _with_advice(partition, error) from None
+            raise self._with_advice(partition, error) from None
 
     def skip(self, partition: int) -> None:
         """Skip the planned rest of a partition that is gone; raise Gone if `fails` is set."""
@@ -70,15 +69,14 @@ class DataLossPolicy:
             "its planned events."
         )
         if self._fails:
-            raise Gone(f"{error} {_ADVICE}")
+            raise Gone(f"{error} {self._advice}")
         log.warning("%s It was not read.", error)
 
-
-def _with_advice(partition: int, error: _Lost) -> _Lost:
-    message = f"Events of partition {partition} cannot be read. {error} {_ADVICE}"
-    if isinstance(error, Trimmed):
-        return type(error)(message, earliest=error.earliest)
-    return type(error)(message)
+    def _with_advice(self, partition: int, error: _Lost) -> _Lost:
+        message = f"Events of partition {partition} cannot be read. {error} {self._advice}"
+        if isinstance(error, Trimmed):
+            return type(error)(message, earliest=error.earliest)
+        return type(error)(message)
 
 
 SCANNED = 100_000
@@ -110,10 +108,10 @@ def _with_layout(
 class Plan:
     """Plan reads of a feed; a task is a list of ranges that are read one after the other."""
 
-    def __init__(self, connection: Connection, options: Options) -> None:
+    def __init__(self, connection: Connection, options: ReadOptions) -> None:
         self._connection = connection
         self._options = options
-        self._loss = DataLossPolicy(fails=options.fail_on_data_loss)
+        self._loss = DataLossPolicy(options)
 
     @_with_layout
     def batch(self, feed: Boundaries) -> list[list[Range]]:
@@ -213,8 +211,7 @@ class Plan:
         if self._options.ending != LATEST:
             raise ConfigurationError(
                 "This feed cannot be read up to an offset, because it does not have the extension "
-                "stop: leave out endingOffsets, endingTimestamp and endingOffsetsByTimestamp, and "
-                "the batch ends at the head of the feed."
+                f"stop: leave out {self._options.words.end}, and the batch ends at the head."
             )
         scans = {
             one: feed.scan(one, start, events=None, stop=None) for one, start in starts.items()

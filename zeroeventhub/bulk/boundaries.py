@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+from zeroeventhub.bulk.connection import Connection
+from zeroeventhub.bulk.offsets import Offsets, parents_first
+from zeroeventhub.bulk.options import EARLIEST, LATEST, Boundary, Moments, ReadOptions
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.assignment import choose
 from zeroeventhub.consumer.steps import EmptyPages
@@ -17,9 +20,6 @@ from zeroeventhub.protocol import (
     FeedInfo,
     Page,
 )
-from zeroeventhub.spark.connection import Connection
-from zeroeventhub.spark.offsets import Offsets, parents_first
-from zeroeventhub.spark.options import EARLIEST, LATEST, Boundary, Moments, Options
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Boundaries:
         can_split: whether the feed divides partitions into ranges.
     """
 
-    def __init__(self, connection: Connection, options: Options, info: FeedInfo) -> None:
+    def __init__(self, connection: Connection, options: ReadOptions, info: FeedInfo) -> None:
         self._connection = connection
         self._options = options
         self.info = info
@@ -72,7 +72,8 @@ class Boundaries:
         cursors = {}
         for one in self.partitions:
             cursor = boundary.cursor(one.id, one.cursor_from)
-            if cursor is None and one.starts_after is None:
+            is_new = one.starts_after is not None or self._options.begins_new_partitions
+            if cursor is None and not is_new:
                 raise ConfigurationError(
                     f"startingOffsets has no cursor for partition {one.id} of the feed: _first is "
                     "its beginning, and the option partitions leaves a partition out."
@@ -93,8 +94,8 @@ class Boundaries:
         if isinstance(boundary, Moments):
             if CURSOR_OF_TIME not in self.info.extensions:
                 raise ConfigurationError(
-                    "This feed does not have the extension cursor-of-time: give startingOffsets "
-                    "and endingOffsets in place of timestamps."
+                    "This feed does not have the extension cursor-of-time: give cursors by "
+                    f"{self._options.words.start} and {self._options.words.stop}, and no times."
                 )
             moment = boundary.of(partition)
             return self._connection.request(lambda client: client.cursor_at(moment, partition))

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from pyspark.sql import types
 
 from zeroeventhub import Event
+from zeroeventhub.bulk.columns import Attributes, JsonColumns
 from zeroeventhub.errors import ProtocolError
-from zeroeventhub.spark.columns import Attributes, JsonColumns, arrow_schema
+from zeroeventhub.spark.schema import arrow_schema
 from zeroeventhub.wire.cloud_event import event_id, event_key, event_time, event_type
 
 CORRUPT = "_corrupt_record"
@@ -31,8 +32,9 @@ def struct(*, nullable=True, **fields):
 
 def columns(schema, *texts, corrupt=True):
     """Read events by a schema; return the rows, with the texts that do not fit."""
-    made = JsonColumns(schema.fields, CORRUPT if corrupt else None)
-    found = made.columns(pa.array(texts, pa.string()), arrow_schema(schema))
+    fields = arrow_schema(schema)
+    made = JsonColumns([*fields], CORRUPT if corrupt else None)
+    found = made.columns(pa.array(texts, pa.string()), fields)
     return pa.table(found).to_pylist()
 
 

@@ -14,6 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
+from zeroeventhub.bulk.columns import RangePage
+from zeroeventhub.bulk.connection import Connection
+from zeroeventhub.bulk.offsets import Range
 from zeroeventhub.client.redaction import Redaction, requested
 from zeroeventhub.errors import (
     Gone,
@@ -24,9 +27,6 @@ from zeroeventhub.errors import (
     Unreachable,
 )
 from zeroeventhub.protocol import SegmentPart, Segments
-from zeroeventhub.spark.columns import RangePage
-from zeroeventhub.spark.connection import Connection
-from zeroeventhub.spark.offsets import Range
 from zeroeventhub.wire.arrow import ArrowPage, batch_of
 
 Read = Callable[[int, int], bytes]
@@ -90,8 +90,8 @@ def _of_folder(path: str) -> Read:
                 return file.read(length)
         except FileNotFoundError:
             raise Unreachable(
-                "A file that the feed names is not on this machine: share its folder with the "
-                "driver and all executors, or set the option readSegments to false."
+                "A file that the feed names is not on this machine: share its folder with every "
+                "machine that reads, or set the option readSegments (read_segments) to false."
             ) from None
 
     return read

@@ -1,50 +1,42 @@
-"""Read a range of a partition in a task of Spark."""
+"""Read ranges of partitions, page by page."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
-import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
-
+from zeroeventhub.bulk.columns import AnyPage, RangePage, events_of
+from zeroeventhub.bulk.connection import Connection
+from zeroeventhub.bulk.offsets import Range
+from zeroeventhub.bulk.options import ReadOptions
+from zeroeventhub.bulk.plan import DataLossPolicy
+from zeroeventhub.bulk.segment_reader import SegmentReader
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.steps import moves_cursor
 from zeroeventhub.errors import ProtocolError, TokenChanged, Trimmed, Unavailable
 from zeroeventhub.protocol import EVENT_TYPES, SEGMENTS, FeedInfo
-from zeroeventhub.spark.columns import AnyPage, Columns, RangePage, events_of
-from zeroeventhub.spark.connection import Connection, log, log_to_stderr
-from zeroeventhub.spark.offsets import Range
-from zeroeventhub.spark.options import Options
-from zeroeventhub.spark.plan import DataLossPolicy
-from zeroeventhub.spark.segment_reader import SegmentReader
 
 
 class RangeReader:
     """Read ranges of a feed, as pages of files or of the feed itself."""
 
-    def __init__(self, connection: Connection, options: Options, *, with_headers: bool) -> None:
+    def __init__(self, connection: Connection, options: ReadOptions, *, with_headers: bool) -> None:
         self._connection = connection
         self._options = options
         self._with_headers = with_headers
-        self._loss = DataLossPolicy(fails=options.fail_on_data_loss)
+        self._loss = DataLossPolicy(options)
         self._segments = SegmentReader(connection)
         self._info: FeedInfo | None = None
 
     def pages(self, one: Range) -> Iterator[RangePage]:
-        """Yield the pages of a range; the next page is fetched while one is used."""
-        # A thread fetches ahead: httpx waits, and decoding releases the GIL. It holds two pages.
-        with ThreadPoolExecutor(1) as ahead:
-            pages = self._read(one)
-            coming = ahead.submit(next, pages, None)
-            while (page := coming.result()) is not None:
-                coming = ahead.submit(next, pages, None)
-                if page.count:
-                    yield page
+        """Yield the pages of a range that have events."""
+        return (page for page, _ in self.read(one) if page.count)
 
-    def _read(self, one: Range) -> Iterator[RangePage]:
-        """Yield the pages of a range, also if its partition was split after the plan."""
+    def read(self, one: Range) -> Iterator[tuple[RangePage, Range]]:
+        """Yield the pages of a range, each with the rest of its partition's range after it.
+
+        The rest begins where the page ends, or before it while a file has not been read to its end.
+        The partition may be split after the plan.
+        """
         budget = self._connection.retry_budget()
         rest = [one]
         while rest:
@@ -57,7 +49,7 @@ class RangeReader:
                 for page, left in self._read_partition(current):
                     budget.failed = 0
                     current = left
-                    yield page
+                    yield page, left
             except TokenChanged as error:
                 self._connection.back_off(budget, error)
                 self._info = None
@@ -163,35 +155,3 @@ class RangeReader:
                 raise
             # All events of the range are gone.
             return None
-
-
-class Task(InputPartition):
-    """The ranges of a task, in the order in which they are read."""
-
-    def __init__(self, ranges: tuple[Range, ...]) -> None:
-        super().__init__(ranges)
-        self.ranges = ranges
-
-
-def tasks_of(planned: list[list[Range]]) -> list[InputPartition]:
-    """Return tasks for Spark; an empty plan is one task without ranges."""
-    return [Task(tuple(ranges)) for ranges in planned] or [Task(())]
-
-
-def read_task(
-    partition: InputPartition, columns: Columns, options: Options
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task."""
-    log_to_stderr()
-    ranges = partition.ranges if isinstance(partition, Task) else ()
-    rows, size = 0, 0
-    with closing(Connection(options)) as connection:
-        reader = RangeReader(connection, options, with_headers=columns.with_headers)
-        for one in ranges:
-            for page in reader.pages(one):
-                for batch in columns.batches(page):
-                    rows, size = rows + batch.num_rows, size + batch.nbytes
-                    yield batch
-    if ranges:
-        numbers = ", ".join(str(one.partition) for one in ranges)
-        log.info("Read partition %s: %s events, %s bytes.", numbers, f"{rows:,}", f"{size:,}")

@@ -25,6 +25,7 @@ from starlette.routing import Route
 from zeroeventhub import FIRST, TableFeed, feed_routes
 from zeroeventhub.archive import Archive
 from zeroeventhub.archive.segment_writer import SegmentWriter
+from zeroeventhub.bulk import segment_reader
 from zeroeventhub.errors import (
     BadCursor,
     ConfigurationError,
@@ -35,9 +36,6 @@ from zeroeventhub.errors import (
 )
 from zeroeventhub.protocol import SEGMENTS, STOP, SegmentPart, Segments
 from zeroeventhub.publisher.retention import Retention
-from zeroeventhub.spark import segment_reader
-from zeroeventhub.spark.connection import Connection
-from zeroeventhub.spark.options import read_options
 
 
 class FiledFeed(ReadFeed):
@@ -305,16 +303,6 @@ def test_files_elsewhere_are_read_where_the_options_say_so(feed, store, url, bas
     assert store.asked == []
     if base == "file":
         assert found(url, 0, segmentOrigins="https://x.example, file://") == wanted(feed, 0)
-
-
-def test_signed_addresses_of_a_store_are_read():
-    """An HTTPS URL with a signature of an object store is allowed."""
-    connection = Connection(read_options({"path": "https://shop.example/orders"}))
-    for signature in ("X-Amz-Signature=1", "sv=1&sig=2", "X-Goog-Signature=3"):
-        assert connection.client_for(f"https://bucket.example/x?{signature}")
-        with pytest.raises(ConfigurationError, match="segmentOrigins"):
-            connection.client_for(f"http://169.254.169.254/x?{signature}")
-    connection.close()
 
 
 def test_credentials_and_signatures_stay_where_they_belong(feed, store, url, monkeypatch, caplog):
