@@ -22,6 +22,7 @@ from zeroeventhub.settings import Capacity, Limits
 from zeroeventhub.wire.cloud_event import CloudEvent
 
 if TYPE_CHECKING:
+    from zeroeventhub.bulk.arrow_read import read_arrow
     from zeroeventhub.consumer.config import Failures
     from zeroeventhub.consumer.consumer import AsyncConsumer, Consumer
     from zeroeventhub.consumer.lag import async_lag, lag
@@ -104,6 +105,7 @@ __all__ = [
     "lag",
     "layout_expression",
     "partition_expression",
+    "read_arrow",
 ]
 
 # Imported when first asked for: they need what only an extra installs.
@@ -143,6 +145,7 @@ _LAZY = {
     "lag": "consumer.lag",
     "layout_expression": "publisher.partition_hash",
     "partition_expression": "publisher.partition_hash",
+    "read_arrow": "bulk.arrow_read",
 }
 
 
@@ -156,6 +159,8 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = _LAZY[name]
+    if module.startswith("bulk."):
+        errors.require("pyarrow", extra="arrow", user=name)
     if module.startswith("consumer."):
         # Not in the package itself: Spark's executors import parts of it without this extra.
         for package in ("sqlalchemy", "greenlet"):

@@ -1,15 +1,16 @@
-"""Processes that trim, seal and erase, and are killed at a point of it."""
+"""Processes that trim, seal, erase and export, and are killed at a point of it."""
 
 import sys
 import threading
 from datetime import timedelta
 
+import duckdb
 from sqlalchemy import NullPool, create_engine
 
 from harness.forks import forks
 from harness.kills.points import Points, kill
 from harness.log import LOG
-from zeroeventhub import Retention, TableFeed
+from zeroeventhub import Retention, TableFeed, export
 from zeroeventhub.archive import Archive, objects
 
 PATIENCE = 60  # seconds that a process may take
@@ -75,6 +76,42 @@ def creating(folder, path, content, at):
     store = Archive(folder).objects
     _watch_calls_of(objects, Points(at, kill))
     store.create(path, content)
+
+
+def exporting(url, to, chunk, at):
+    """Export a feed in chunks of some rows."""
+    points = Points(at, kill)
+    export.CHUNK_ROWS = chunk
+    duckdb.connect = _watching(duckdb.connect, points)
+    _watch_calls_of(export, points)
+    export.export(url, to, page_size=5)
+
+
+class _Watched:
+    """Take the moments before and after every call of an object of DuckDB's."""
+
+    def __init__(self, one, points):
+        self._one, self._points = one, points
+
+    def __getattr__(self, name):
+        value = getattr(self._one, name)
+        return _watching(value, self._points) if callable(value) else value
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def _watching(function, points):
+    def watched(*arguments):
+        points.touch()
+        found = function(*arguments)
+        points.touch()
+        return _Watched(found, points) if type(found).__module__ == "_duckdb" else found
+
+    return watched
 
 
 def _watched(url, ordering, store, at):

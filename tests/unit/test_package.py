@@ -67,6 +67,7 @@ NEEDED = [
     ("zeroeventhub", "CursorStore", "sqlalchemy", "sql"),
     ("zeroeventhub", "CursorStore", "greenlet", "sql"),
     ("zeroeventhub", "lag", "sqlalchemy", "sql"),
+    ("zeroeventhub", "read_arrow", "pyarrow", "arrow"),
     ("zeroeventhub", "feed_routes", "starlette", "server"),
     ("zeroeventhub.spark", "FeedSource", "pyspark", "spark"),
     ("zeroeventhub.spark", "register", "pyspark", "spark"),
@@ -77,6 +78,8 @@ NEEDED = [
     ("zeroeventhub.telemetry", "lag_collector", "prometheus_client", "prometheus"),
     ("zeroeventhub.relay.kafka", "KafkaTarget", "confluent_kafka", "kafka"),
     ("zeroeventhub.relay.webhooks", "WebhookTarget", "standardwebhooks", "webhooks"),
+    ("zeroeventhub.export", "export", "pyarrow", "arrow"),
+    ("zeroeventhub.dlt", "feed_resource", "dlt", "dlt"),
 ]
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from zeroeventhub.bulk.connection import Connection
-from zeroeventhub.bulk.offsets import Offsets, parents_first
+from zeroeventhub.bulk.offsets import Offsets, Range, parents_first
 from zeroeventhub.bulk.options import EARLIEST, LATEST, Boundary, Moments, ReadOptions
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.assignment import choose
@@ -20,6 +20,9 @@ from zeroeventhub.protocol import (
     FeedInfo,
     Page,
 )
+
+_SAMPLED = 100
+"""Pieces of a range with very many events, of which one is counted."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ class Boundaries:
         partitions: those to read, each after the one that it starts after.
         can_stop: whether the feed has the extension stop: it reads up to a cursor and no further.
         can_split: whether the feed divides partitions into ranges.
+        can_count: whether the feed counts the events between two cursors.
     """
 
     def __init__(self, connection: Connection, options: ReadOptions, info: FeedInfo) -> None:
@@ -53,6 +57,7 @@ class Boundaries:
         self.info = info
         self.can_stop = STOP in info.extensions
         self.can_split = SPLITS in info.extensions
+        self.can_count = CURSOR_OF_COUNT in info.extensions
         try:
             chosen = {one.id: one for one in choose(info, options.partitions)}
         except ConfigurationError as error:
@@ -128,13 +133,27 @@ class Boundaries:
             lambda client: client.splits(partition, count, start=start, stop=stop)
         )
 
+    def count(self, one: Range) -> int:
+        """Return how many events a range has; an estimate if these are very many."""
+        found = self._counted(one.partition, one.start, one.stop)
+        if found < MOST_COUNTED:
+            return found
+        pieces = self.pieces(one.partition, _SAMPLED, one.start, one.stop)
+        middle = len(pieces) // 2
+        return (len(pieces) - 1) * self._counted(one.partition, *pieces[middle - 1 : middle + 1])
+
+    def _counted(self, partition: int, start: str, stop: str) -> int:
+        return self._connection.request(
+            lambda client: client.cursor_of_count(partition, start, MOST_COUNTED, stop=stop)
+        ).events
+
     def scan(self, partition: int, start: str, *, events: int | None, stop: str | None) -> Scan:
         """Return where a read of at most `events` events ends, `stop` or the head at the latest."""
         if not self.can_stop:
             return self._scan_pages(partition, start, events, None)
         if events is None:
             return self._scan_all(partition, start, stop)
-        if CURSOR_OF_COUNT not in self.info.extensions:
+        if not self.can_count:
             return self._scan_pages(partition, start, events, stop)
         wanted = min(events, MOST_COUNTED)
         found = self._connection.request(

@@ -34,12 +34,15 @@ class RangePage:
         page: its events, as columns or, with their headers, one by one.
         count: how many of its events, from the first one on, belong to the range.
         is_filtered: whether the feed has left out events of types that were not requested.
+        cursor_after: the cursor from which to read on after these events; None within a file,
+            where there is none.
     """
 
     partition: int
     page: AnyPage
     count: int
     is_filtered: bool
+    cursor_after: str | None
 
 
 def events_of(page: AnyPage) -> int:

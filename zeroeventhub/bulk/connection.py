@@ -30,11 +30,15 @@ class Connection:
     Args:
         client: the feed's; it stays open.
         options: those of the read.
+        stopped: returns whether to give up instead of trying again.
     """
 
-    def __init__(self, client: Client, options: ReadOptions) -> None:
+    def __init__(
+        self, client: Client, options: ReadOptions, *, stopped: Callable[[], bool] = lambda: False
+    ) -> None:
         self._client = client
         self._options = options
+        self._stopped = stopped
         self._files: dict[bool, httpx.Client] = {}
 
     def request(self, call: Callable[[Client], _Answer]) -> _Answer:
@@ -48,14 +52,14 @@ class Connection:
 
     def retry_budget(self) -> RetryBudget:
         """Return a count of consecutive failures, limited by the option `attempts`."""
-        return RetryBudget(self._options.attempts, stopped=lambda: False)
+        return RetryBudget(self._options.attempts, self._stopped)
 
     def back_off(self, budget: RetryBudget, error: Exception) -> None:
         """Pause before another attempt; raise the error after the last one."""
         for step in budget.wait_out(error):
             if isinstance(step, Pause):
                 log.warning("%s Retrying in %.1f s.", error, step.seconds)
-                time.sleep(step.seconds)
+                time.sleep(step.begin())
 
     def client_for(self, url: str) -> httpx.Client:
         """Return the HTTP client for a file at a URL that the feed gave.

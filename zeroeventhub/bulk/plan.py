@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sized
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 from itertools import pairwise
 from typing import Concatenate, ParamSpec, TypeVar
@@ -79,6 +81,23 @@ class DataLossPolicy:
         return type(error)(message)
 
 
+@dataclass(frozen=True)
+class Share:
+    """What is read of a partition.
+
+    Attributes:
+        partition: the partition's id.
+        start: the cursor before the first event.
+        pieces: ranges with all events of it, in order.
+        events: about how many these are; None if that is unknown.
+    """
+
+    partition: int
+    start: str
+    pieces: list[Range]
+    events: int | None
+
+
 SCANNED = 100_000
 """The most events of a micro-batch if the driver has to read pages to plan it."""
 
@@ -118,7 +137,7 @@ class Plan:
         """Return the tasks of a batch, whose end is fixed now."""
         starts = feed.starts(self._options.starting or EARLIEST)
         if not feed.can_stop:
-            return self._scanned(feed, starts)
+            return [[one] for one in self._scanned(feed, starts) if one.count]
         if feed.can_split and self._options.ending == LATEST:
             # One request returns the head and the cursors that divide the range before it.
             count = self._pieces_each(starts)
@@ -130,6 +149,34 @@ class Plan:
         ends = feed.ends(self._options.ending)
         ranges = [Range(one, starts[one], ends[one]) for one in starts if one in ends]
         return self._divided(feed, [[one] for one in ranges if one.start != one.stop])
+
+    @_with_layout
+    def shares(self, feed: Boundaries, size: int, at_once: int) -> list[Share]:
+        """Return what a batch reads of each partition, in pieces of about `size` events.
+
+        `at_once` is how many requests are sent side by side.
+        """
+        starts = feed.starts(self._options.starting or EARLIEST)
+        if feed.can_stop:
+            ends = feed.ends(self._options.ending)
+            ranges = [Range(one, start, ends.get(one, start)) for one, start in starts.items()]
+        else:
+            ranges = self._scanned(feed, starts)
+        with ThreadPoolExecutor(at_once) as pool:
+            return [*pool.map(lambda one: self._share(feed, one, size), ranges)]
+
+    def _share(self, feed: Boundaries, one: Range, size: int) -> Share:
+        pieces, events = [one], one.count
+        if one.start == one.stop:
+            events = 0
+        elif events is None and feed.can_split and feed.can_count:
+            events = self._loss.request(
+                one.partition, one.start, lambda cursor: feed.count(replace(one, start=cursor))
+            )
+            if events is not None and events > size:
+                count = min(-(-events // size), MOST_SPLITS)
+                pieces = self._pieces(feed, one.partition, count, one.start, one.stop)
+        return Share(one.partition, one.start, pieces if events != 0 else [], events)
 
     @_with_layout
     def begin(self, feed: Boundaries) -> Offsets:
@@ -206,7 +253,7 @@ class Plan:
             is_first = False
         return ends
 
-    def _scanned(self, feed: Boundaries, starts: dict[int, str]) -> list[list[Range]]:
+    def _scanned(self, feed: Boundaries, starts: dict[int, str]) -> list[Range]:
         """Plan ranges of a feed that cannot stop at a cursor: by their number of events."""
         if self._options.ending != LATEST:
             raise ConfigurationError(
@@ -216,11 +263,7 @@ class Plan:
         scans = {
             one: feed.scan(one, start, events=None, stop=None) for one, start in starts.items()
         }
-        return [
-            [Range(one, starts[one], scan.cursor, scan.events)]
-            for one, scan in scans.items()
-            if scan.events
-        ]
+        return [Range(one, starts[one], end.cursor, end.events) for one, end in scans.items()]
 
     def _pieces_each(self, planned: Sized) -> int:
         """Return into how many pieces each range is divided, so that there are enough tasks."""

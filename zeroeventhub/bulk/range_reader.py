@@ -28,14 +28,9 @@ class RangeReader:
         self._info: FeedInfo | None = None
 
     def pages(self, one: Range) -> Iterator[RangePage]:
-        """Yield the pages of a range that have events."""
-        return (page for page, _ in self.read(one) if page.count)
+        """Yield the pages of a range, also if its partition was split after the plan.
 
-    def read(self, one: Range) -> Iterator[tuple[RangePage, Range]]:
-        """Yield the pages of a range, each with the rest of its partition's range after it.
-
-        The rest begins where the page ends, or before it while a file has not been read to its end.
-        The partition may be split after the plan.
+        The last page of a file has no events, and the cursor after them.
         """
         budget = self._connection.retry_budget()
         rest = [one]
@@ -49,7 +44,7 @@ class RangeReader:
                 for page, left in self._read_partition(current):
                     budget.failed = 0
                     current = left
-                    yield page, left
+                    yield page
             except TokenChanged as error:
                 self._connection.back_off(budget, error)
                 self._info = None
@@ -100,8 +95,9 @@ class RangeReader:
                     "this read was planned. Without the extension stop it cannot be read again "
                     "exactly: start again from other offsets."
                 )
-            one = replace(one, start=page.cursor, count=left)
-            yield RangePage(one.partition, page, taken, is_filtered), one
+            # A page that is longer than the range ends after it.
+            one = replace(one, start=one.stop if left == 0 else page.cursor, count=left)
+            yield RangePage(one.partition, page, taken, is_filtered, one.start), one
             if page.stop_reached:
                 return
 

@@ -240,10 +240,10 @@ class SegmentReader:
                     http = self._connection.client_for(part.url)
                     for last, data in read_part(part, one.partition, done, http):
                         budget.failed, done = 0, last
-                        yield _page(one, part, data), one
+                        yield _page(one, part, data, None), one
                     one, done = replace(one, start=part.cursor), 0
                     # Without events, this page says that those of the part have all been read.
-                    yield _page(one, part, pa.array([], pa.string())), one
+                    yield _page(one, part, pa.array([], pa.string()), part.cursor), one
             except TransientError as error:
                 # The URL may have expired, or its file been replaced: ask the feed for it again.
                 self._connection.back_off(budget, error)
@@ -269,6 +269,8 @@ class SegmentReader:
         return found
 
 
-def _page(one: Range, part: SegmentPart, data: pa.StringArray) -> RangePage:
+def _page(
+    one: Range, part: SegmentPart, data: pa.StringArray, cursor_after: str | None
+) -> RangePage:
     page = ArrowPage([batch_of(data)] if len(data) else [], part.cursor)
-    return RangePage(one.partition, page, len(data), is_filtered=False)
+    return RangePage(one.partition, page, len(data), is_filtered=False, cursor_after=cursor_after)

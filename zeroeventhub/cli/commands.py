@@ -11,6 +11,7 @@ from zeroeventhub.cli.console import console
 from zeroeventhub.cli.consume import discover, sync, tail
 from zeroeventhub.cli.cursors import cursors, lag
 from zeroeventhub.cli.dead_letters import dead_letters
+from zeroeventhub.cli.export import export
 from zeroeventhub.cli.init import init
 from zeroeventhub.cli.maintenance import check, compact, ddl, erase, horizon, progress, seal, trim
 from zeroeventhub.cli.output import write_log
@@ -82,6 +83,6 @@ def commands(*, verbose: bool) -> None:
 
 for command in (
     *(check, codegen, compact, conformance, console, cursors, ddl, dead_letters, discover, erase),
-    *(horizon, init, lag, progress, relay, schema, seal, serve, sync, tail, token, trim),
+    *(export, horizon, init, lag, progress, relay, schema, seal, serve, sync, tail, token, trim),
 ):
     commands.add_command(command)

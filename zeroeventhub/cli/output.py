@@ -132,13 +132,13 @@ class Meters:
         if self._bars is not None:
             self._bars.stop()
 
-    def show(self, name: str, count: int) -> None:
-        """Set a counter."""
+    def show(self, name: str, count: int, total: int | None = None) -> None:
+        """Set a counter, and its total if that has become known."""
         self._counts[name] = count
         if self._bars is not None:
             elapsed = time.monotonic() - self._started
             rate = f"{count:,} events, {count / max(elapsed, 0.001):,.0f}/s"
-            self._bars.update(self._tasks[name], completed=count, rate=rate)
+            self._bars.update(self._tasks[name], completed=count, total=total, rate=rate)
         elif time.monotonic() - self._last_line >= PLAIN_INTERVAL:
             self._last_line = time.monotonic()
             self.say(", ".join(f"{name} {count:,}" for name, count in self._counts.items()))

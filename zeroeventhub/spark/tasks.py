@@ -55,4 +55,5 @@ def _fetched_ahead(reader: RangeReader, one: Range) -> Iterator[RangePage]:
         coming = ahead.submit(next, pages, None)
         while (page := coming.result()) is not None:
             coming = ahead.submit(next, pages, None)
-            yield page
+            if page.count:
+                yield page

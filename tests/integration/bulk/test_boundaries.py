@@ -11,7 +11,7 @@ from harness.spark_reading import Streaming, numbers, planned, read
 from harness.statements import add, execute
 from sqlalchemy import delete
 
-from zeroeventhub import FIRST, LAST, errors
+from zeroeventhub import FIRST, LAST, errors, read_arrow
 from zeroeventhub.protocol import STOP
 
 
@@ -72,3 +72,14 @@ def test_feed_without_times_is_not_asked_for_them():
     refused = pytest.raises(errors.ConfigurationError, match="startingOffsets and endingOffsets")
     with mounted(ReadFeed(1, frozenset({STOP}))) as url, refused:
         planned(url, endingTimestamp=1)
+
+
+@pytest.mark.parametrize(("counted", "found"), [(1000, 100), (100, 100), (20, 100)])
+def test_events_are_counted_or_estimated(shop, publish, monkeypatch, counted, found):
+    """If a feed counts no further, one of many pieces is counted in place of all events."""
+    monkeypatch.setattr("zeroeventhub.bulk.boundaries.MOST_COUNTED", counted)
+    monkeypatch.setattr("zeroeventhub.bulk.boundaries._SAMPLED", 10)
+    told = []
+    with publish(shop) as url:
+        read_arrow(url, partitions=[1], progress=lambda *one: told.append(one)).reader.read_all()
+    assert told[-1] == (100, found)

@@ -1,0 +1,63 @@
+"""`zeroeventhub export`."""
+
+import json
+
+import duckdb
+import pytest
+from harness.command_line import invoke
+from harness.shop import write
+from pyarrow import parquet
+
+
+@pytest.mark.parametrize("place", ["out.parquet", "out.duckdb"])
+def test_events_are_exported_once(sqlite, feed, tmp_path, place):
+    """The command exports what there is, adds what is new, and says how much."""
+    command = ("export", feed, "--to", tmp_path / place)
+    first = invoke(*command)
+    assert (first.exit_code, first.stdout) == (0, "")
+    assert f"Events exported to {tmp_path / place}: 100\n" in first.stderr
+    write(sqlite, 5, first=100)
+    again = invoke(*command, "--json")
+    assert json.loads(again.stdout) == {"exported": 5, "to": str(tmp_path / place)}
+
+
+def test_columns_and_table_are_those_that_are_asked_for(feed, tmp_path):
+    """Members of events become columns of a type, in a table of a name."""
+    columns = (
+        "--column",
+        "subject:string",
+        "--column",
+        "time:timestamp",
+        "--column",
+        "shop:name:string",
+    )
+    done = invoke("export", feed, "--to", tmp_path / "a.parquet", *columns)
+    assert done.exit_code == 0, done.output
+    schema = parquet.read_schema(tmp_path / "a.parquet" / "00000000.parquet")
+    assert [(one.name, str(one.type)) for one in schema] == [
+        ("subject", "string"),
+        ("time", "timestamp[us, tz=UTC]"),
+        ("shop:name", "string"),
+    ]
+    to = ("--to", tmp_path / "a.duckdb", "--table", "orders", "--column", "id:string")
+    done = invoke("export", feed, *to, "--partition", 0, "--no-segments", "--readers", 1)
+    assert done.exit_code == 0, done.output
+    with duckdb.connect(tmp_path / "a.duckdb") as database:
+        assert database.sql("SELECT count(*), max(id) FROM orders").fetchall() == [(50, "99")]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--to", "out.csv"), "ends in .parquet"),
+        (("--to", "out.parquet", "--column", "n:number"), "written as NAME:TYPE"),
+        (("--to", "out.parquet", "--column", "n"), "written as NAME:TYPE"),
+        (("--to", "out.parquet", "--column", "n:"), "written as NAME:TYPE"),
+    ],
+)
+def test_what_cannot_work_is_told(feed, tmp_path, monkeypatch, options, sentence):
+    """A wrong option ends the command with a sentence, before anything is exported."""
+    monkeypatch.chdir(tmp_path)
+    done = invoke("export", feed, *options)
+    assert (done.exit_code, sentence in done.stderr) == (2, True), done.output
+    assert [*tmp_path.glob("out.*")] == []
