@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain, zip_longest
@@ -134,7 +135,10 @@ class _SideBySide:
         """Read pieces, in a thread."""
         with_headers = self._columns.with_headers
         try:
-            connection = Connection(self._client, self._options, stopped=lambda: self._is_over)
+            # A client of its own, on the same connections: another thread that learns of new
+            # partitions would send their token with requests for those that this one knows.
+            client = copy(self._client)
+            connection = Connection(client, self._options, stopped=lambda: self._is_over)
             with closing(connection):
                 reader = RangeReader(connection, self._options, with_headers=with_headers)
                 while (piece := self._begun()) is not None:
