@@ -8,6 +8,7 @@ from benchmarks.suites.append import append
 from benchmarks.suites.apply import apply
 from benchmarks.suites.archive import archive
 from benchmarks.suites.cache import cache
+from benchmarks.suites.data_frames import data_frames
 from benchmarks.suites.depth import depth
 from benchmarks.suites.drain import drain
 from benchmarks.suites.end_to_end import end_to_end
@@ -29,7 +30,7 @@ SUITES: dict[str, Suite] = {
     for suite in (
         *(drain, cache, end_to_end, apply, append, sqlite, mariadb, latency, waiters, many),
         *(depth, memory, archive),
-        *(spark, spark_tasks, spark_memory),
+        *(data_frames, spark, spark_tasks, spark_memory),
     )
 }
 """In the order of the document."""
