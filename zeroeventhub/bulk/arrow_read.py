@@ -70,8 +70,8 @@ class _SideBySide:
         self._readers = readers
         self._cursors = {one.partition: {one.partition: one.start} for one in shares}
         # The pieces of a partition are handed over in order, and read side by side.
-        self._lanes = [(one.partition, deque(map(_Piece, one.pieces))) for one in shares]
-        rounds = zip_longest(*(lane for _, lane in self._lanes))
+        self._lanes = [deque(map(_Piece, one.pieces)) for one in shares]
+        rounds = zip_longest(*self._lanes)
         self._waiting = deque(one for one in chain.from_iterable(rounds) if one is not None)
         self._under_way = 0
         self._changed = Condition()
@@ -84,7 +84,7 @@ class _SideBySide:
         with self._changed:
             return dict(chain.from_iterable(one.items() for one in self._cursors.values()))
 
-    def batches(self) -> Generator[pa.RecordBatch, None, None]:
+    def batches(self) -> Generator[tuple[_Piece, _Batch], None, None]:
         """Start the threads, and yield what they read."""
         threads = [
             Thread(target=self._read, name=f"read_arrow-{number}", daemon=True)
@@ -93,8 +93,8 @@ class _SideBySide:
         for thread in threads:
             thread.start()
         try:
-            while (batch := self._next()) is not None:
-                yield batch
+            while (found := self._next()) is not None:
+                yield found
             for thread in threads:
                 thread.join()
         finally:
@@ -103,11 +103,21 @@ class _SideBySide:
                 self._is_over = True
                 self._changed.notify_all()
 
-    def _next(self) -> pa.RecordBatch | None:
-        """Wait for a batch, and move the cursor of its partition; None after the last one."""
+    def move(self, piece: _Piece, batch: _Batch) -> None:
+        """Move the cursor of a partition past a batch."""
+        with self._changed:
+            planned = piece.one.partition
+            if not piece.is_begun:
+                # Also where the partition has been replaced, its heirs have been read up to here.
+                piece.is_begun = True
+                self._cursors[planned] = {planned: piece.one.start}
+            self._cursors[planned][batch.partition] = batch.cursor
+
+    def _next(self) -> tuple[_Piece, _Batch] | None:
+        """Wait for a batch, and take it; return None after the last one."""
         with self._changed:
             while self._error is None:
-                for place, (planned, lane) in enumerate(self._lanes):
+                for place, lane in enumerate(self._lanes):
                     while lane and lane[0].is_read and not lane[0].batches:
                         lane.popleft()
                         self._under_way -= 1
@@ -115,21 +125,12 @@ class _SideBySide:
                     if lane and lane[0].batches:
                         # The next batch comes from another partition, if one is there.
                         self._lanes.append(self._lanes.pop(place))
-                        return self._taken(planned, lane[0])
-                if not any(lane for _, lane in self._lanes):
+                        self._changed.notify_all()
+                        return lane[0], lane[0].batches.popleft()
+                if not any(self._lanes):
                     return None
                 self._changed.wait()
             raise self._error
-
-    def _taken(self, planned: int, piece: _Piece) -> pa.RecordBatch:
-        if not piece.is_begun:
-            # Also where its partition has been replaced: its heirs have been read as far as this.
-            piece.is_begun = True
-            self._cursors[planned] = {planned: piece.one.start}
-        batch = piece.batches.popleft()
-        self._cursors[planned][batch.partition] = batch.cursor
-        self._changed.notify_all()
-        return batch.rows
 
     def _read(self) -> None:
         """Read pieces, in a thread."""
@@ -260,11 +261,13 @@ def _with_progress(
     """Yield batches with rows, and tell how many rows there have been."""
     rows = 0
     with closing(source.batches()) as batches, _shown(progress) as show:
-        for batch in batches:
-            rows += batch.num_rows
+        for piece, batch in batches:
+            rows += batch.rows.num_rows
             show(rows, total)
-            if batch.num_rows:
-                yield batch
+            # Last: if something is raised before, the rows have not been handed over.
+            source.move(piece, batch)
+            if batch.rows.num_rows:
+                yield batch.rows
 
 
 def read_arrow(
@@ -288,8 +291,8 @@ def read_arrow(
 
     Args:
         feed: the feed's address, or a client with your authentication, certificates and limits.
-        schema: the columns, by default partition, cursor, id, type, time, key and data (docs/
-            data_frames.md); other names are members of the events' JSON.
+        schema: the columns: some of partition, cursor, id, type, time, key and data, which are the
+            default, or members of the events' JSON.
         start: the cursors of an earlier read, or a moment; by default the first event. Partitions
             that the cursors do not name are new, and are read from their first event.
         stop: cursors or a moment to stop at; by default the head of now. Partitions that the

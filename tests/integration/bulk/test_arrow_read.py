@@ -390,6 +390,15 @@ def test_progress_is_told_and_drawn(shop, publish, capsys):
     assert told[-1] == (1, None)
 
 
+def test_batch_whose_progress_fails_is_not_handed_over(shop, publish):
+    """If telling the progress raises, the cursors stay before the rows that nobody got."""
+    with publish(shop) as url:
+        read = read_arrow(url, **SMALL, progress=lambda *_: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            read.reader.read_all()
+        assert in_order(everything(url, start=read.cursors)) == [*range(200)]
+
+
 def test_pieces_of_a_partition_are_read_side_by_side(shop, publish, monkeypatch):
     """One partition is divided by the feed, and several threads read its pieces."""
     fetched = Counter()
