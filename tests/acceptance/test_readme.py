@@ -189,3 +189,34 @@ def test_tutorial_ends_with_the_truth(tmp_path):
     shown = re.search(r"```console\n(.*?)```", page, re.DOTALL)[1]
     assert re.sub(r"\d+", "0", run.stdout) == re.sub(r"\d+", "0", shown)
     assert list(tmp_path.iterdir()) == []
+
+
+STEPS = range(1, 8)
+
+
+def test_each_step_of_a_log_fails_where_a_feed_holds():
+    """The steps, here run by one process, print what their page shows."""
+    page = (ROOT / "docs" / "build_a_log.md").read_text()
+    shown = [
+        re.search(rf"<!-- step {number} -->\n```console\n(.*?)```", page, re.DOTALL)[1]
+        for number in STEPS
+    ]
+    run_all = "import runpy, sys; [runpy.run_path(step, {}, '__main__') for step in sys.argv[1:]]"
+    run = subprocess.run(
+        [sys.executable, "-c", run_all, *(f"step_{number}.py" for number in STEPS)],
+        cwd=TUTORIAL / "build_a_log",
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert run.stdout + run.stderr == "".join(shown)
+
+
+@pytest.mark.parametrize("number", STEPS)
+def test_code_of_a_log_is_the_step(number):
+    """The page shows pieces of a step's file as they are."""
+    page, step = (ROOT / "docs" / "build_a_log.md").read_text(), f"build_a_log/step_{number}.py"
+    pieces = re.findall(rf"tutorial/{step} -->\n```python\n(.*?)```", page, re.DOTALL)
+    assert pieces
+    assert [piece for piece in pieces if piece not in (TUTORIAL / step).read_text()] == []
