@@ -231,22 +231,6 @@ def test_ordering_is_installed_by_a_migration(postgresql):
         assert connection.scalar(sa.text(triggers)) == before
 
 
-def test_state_and_event_are_written_together(sqlite):
-    """The transaction of the guide changes a customer and says so in a table of events."""
-    tables = sa.MetaData()
-    number = sa.Column("id", sa.Integer, primary_key=True)
-    customers = sa.Table("customers", tables, number, sa.Column("city", sa.Text))
-    sa.Table("customer_events", tables, sa.Column("data", sa.JSON))
-    tables.create_all(sqlite)
-    add(sqlite, customers, [{"id": 7, "city": "Bergen"}])
-    with guide(
-        "ordering.md", engine=sqlite, insert=sa.insert, update=sa.update, **tables.tables
-    ) as piece:
-        piece("both")
-    assert scalars(sqlite, "SELECT city FROM customers") == ["Oslo"]
-    assert scalars(sqlite, "SELECT data ->> 'city' FROM customer_events") == ["Oslo"]
-
-
 # Single lines.
 
 

@@ -21,7 +21,7 @@ from zeroeventhub.cli.options import (
     partition_option,
     yes_option,
 )
-from zeroeventhub.cli.output import Answer, answering, confirm, duration, table
+from zeroeventhub.cli.output import Answer, answering, confirm, table
 from zeroeventhub.cli.table_options import open_database, reflect
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.lag import lag as find_lag
@@ -31,6 +31,7 @@ from zeroeventhub.coroutines import blocking
 from zeroeventhub.errors import ConfigurationError, printable
 from zeroeventhub.protocol import FIRST, LAST
 from zeroeventhub.spark.offsets import committed_offsets
+from zeroeventhub.times import duration
 
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 

@@ -14,7 +14,7 @@ from sqlalchemy.schema import AddConstraint, DropConstraint
 
 from zeroeventhub.cli.configuration import FeedCommand
 from zeroeventhub.cli.options import as_json, consumer_option, yes_option
-from zeroeventhub.cli.output import Answer, Meters, answering, confirm, duration, report
+from zeroeventhub.cli.output import Answer, Meters, answering, confirm, report
 from zeroeventhub.cli.output import table as in_columns
 from zeroeventhub.cli.table_options import (
     compact_options,
@@ -32,6 +32,7 @@ from zeroeventhub.publisher.bound_feed import BoundFeed
 from zeroeventhub.publisher.checks import Finding
 from zeroeventhub.publisher.progress import Progress, Registered
 from zeroeventhub.publisher.retention import MarkTable, Retention
+from zeroeventhub.times import duration
 
 PATIENCE = 30.0
 """Seconds for which a command waits until the horizon is known."""
@@ -317,7 +318,7 @@ def list_(**table: Any) -> Answer:
             printable(one.principal) or "-",
             str(one.partition),
             "lost some" if lag is None else f"{lag.events:,}{'' if lag.exact else '+'}",
-            "unknown" if lag is None else duration(lag.seconds),
+            duration(None if lag is None else lag.seconds),
             f"{duration(one.heard)} ago",
         )
         for one, lag in found

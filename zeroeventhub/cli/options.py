@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from datetime import datetime, time, timedelta
+from datetime import datetime, timedelta
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,14 @@ from zeroeventhub.client.connection_pool import open_http
 from zeroeventhub.consumer.config import Failures
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import FIRST, LAST, TypeFilter
+from zeroeventhub.times import FORMS, UNITS
+from zeroeventhub.times import moment as read_moment
 
 TIMEOUT = httpx.Timeout(30.0, connect=10.0)
 """Seconds for one operation on a connection."""
 
 NAMED_CURSORS = {"first": FIRST, "last": LAST}
 """Cursors that an operator writes by name."""
-
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 _Command = Callable[..., Any]
 
@@ -36,7 +36,7 @@ def age(text: str) -> timedelta:
     match = AGE.fullmatch(text)
     if match is None:
         raise click.BadParameter("an age is written as 45s, 90m, 12h, 30d or 8w.")
-    return timedelta(**{_UNITS[match[2]]: int(match[1])})
+    return timedelta(**{UNITS[match[2]]: int(match[1])})
 
 
 def age_option(name: str, *, help: str, **options: Any) -> Callable[[_Command], _Command]:  # noqa: A002 - click's name
@@ -44,29 +44,12 @@ def age_option(name: str, *, help: str, **options: Any) -> Callable[[_Command], 
     return click.option(name, type=age, metavar="AGE", help=help, **options)
 
 
-_AGO = re.compile(r"([0-9]{1,6}) ?(?:([smhdw])|(second|minute|hour|day|week)s?)(?: ago)?", re.ASCII)
-_DAYS = {"today": 0, "yesterday": 1}
-
-
 def moment(text: str) -> datetime:
     """Read a moment, as the type of an option; without a time zone it is of this machine's."""
-    now = datetime.now().astimezone()
     try:
-        if ago := _AGO.fullmatch(text):
-            return now - timedelta(**{_UNITS[ago[2] or ago[3][0]]: int(ago[1])})
-        day, _, hour = text.partition(" ")
-        if day in _DAYS:
-            date = now.date() - timedelta(days=_DAYS[day])
-            return datetime.combine(date, time.fromisoformat(hour or "00:00")).astimezone()
-        if ":" in text[:3]:
-            return datetime.combine(now.date(), time.fromisoformat(text)).astimezone()
-        found = datetime.fromisoformat(text)
-        return found if found.tzinfo else found.astimezone()
+        return read_moment(text)
     except (ValueError, OverflowError):
-        raise click.BadParameter(
-            "a moment is written as 2026-01-31T12:00:00Z, 2026-01-31, 14:30, yesterday, "
-            "'yesterday 14:30', 2h or '3 days ago'."
-        ) from None
+        raise click.BadParameter(f"a moment is written as {FORMS}.") from None
 
 
 def option_group(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _Command]:

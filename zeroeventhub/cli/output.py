@@ -30,9 +30,6 @@ def write_log(*, verbose: bool) -> None:
     logging.getLogger("zeroeventhub").setLevel(logging.INFO if verbose else logging.WARNING)
 
 
-_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
-
-
 def report(
     document: Any, lines: Iterable[str], *, as_json: bool, indent: int | None = None
 ) -> None:
@@ -83,16 +80,6 @@ def table(rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Align rows in columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.rjust, row, widths)) for row in rows]
-
-
-def duration(seconds: float | None) -> str:
-    """Format seconds in the largest unit that fits, such as 2.5 h."""
-    if seconds is None:
-        return "unknown"
-    for size, unit in _UNITS:
-        if seconds >= size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.1f} s"
 
 
 PLAIN_INTERVAL = 5.0

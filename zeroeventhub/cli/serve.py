@@ -140,8 +140,8 @@ def serve(
     """
     if not (token_file or public or is_loopback(host)):
         raise ConfigurationError(
-            f"Whoever reaches {host} could read everything: give --token-file, or --public if that "
-            "is meant."
+            f"Everybody who can connect to {host} could read all feeds. Let in only readers with a "
+            "token by --token-file, or allow everybody by --public."
         )
     application, feeds, console = _site(context)
     with listen(host, port) as listening, upkeep(context.obj.upkeep):

@@ -1,7 +1,6 @@
 """Feeds for the console: read over their own routes, with the rights of who looks."""
 
 import asyncio
-import re
 import shlex
 import time
 from collections import Counter
@@ -9,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
@@ -43,6 +42,7 @@ from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.server.app import Answer, FeedApp, RouteApp
 from zeroeventhub.server.request import FeedRequest, parameters, types_of
 from zeroeventhub.server.responses import FRESH
+from zeroeventhub.times import FORMS, moment
 from zeroeventhub.wire.cloud_event import event_id, event_key, event_time, event_type
 from zeroeventhub.wire.problem import error_of, problem_in
 
@@ -651,28 +651,17 @@ def shown(event: Event) -> dict[str, Any]:
     }
 
 
-_AGE = re.compile(r"([0-9]{1,6})([smhdw])", re.ASCII)
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-
-
 def moment_in(text: str, zone: str = "") -> datetime:
-    """Read a moment, or an age such as 2h.
+    """Read a moment of a form or an address; return it in UTC.
 
     Args:
-        text: of RFC 3339; without a time zone, in the one of the browser.
+        text: the moment; without a time zone, in the one of the browser.
         zone: how many minutes the browser's clock is ahead of UTC; empty for none.
 
     Raises:
-        BadRequest: the text is neither.
+        BadRequest: the text is no moment.
     """
     try:
-        if age := _AGE.fullmatch(text):
-            return datetime.now(UTC) - timedelta(**{_UNITS[age[2]]: int(age[1])})
-        found = datetime.fromisoformat(text)
-        if found.tzinfo is None:
-            found = found.replace(tzinfo=UTC) - timedelta(minutes=int(zone or "0"))
-        return found.astimezone(UTC)
+        return moment(text, timezone(timedelta(minutes=int(zone or "0")))).astimezone(UTC)
     except (ValueError, OverflowError):
-        raise BadRequest(
-            "A moment is written as 2026-01-31T12:00:00Z, or as an age such as 90m, 2h or 3d."
-        ) from None
+        raise BadRequest(f"A moment is written as {FORMS}.") from None

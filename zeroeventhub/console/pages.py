@@ -1,6 +1,6 @@
 """Answers of the console: pages from templates, JSON, assets, and the headers that guard them."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import cache
 from hashlib import blake2b
 from importlib import resources
@@ -12,6 +12,8 @@ import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import Response
+
+from zeroeventhub.times import duration
 
 HEADERS = {
     "Cache-Control": "no-store",
@@ -111,20 +113,7 @@ def moment(found: datetime | str | None) -> Markup:
     return Markup('<time datetime="{}" title="{}">{}</time>').format(exact, exact, shown)
 
 
-_SPANS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
-
-
-def duration(seconds: float | timedelta | None) -> str:
-    """Show seconds in the largest unit that fits."""
-    if seconds is None:
-        return "—"
-    if isinstance(seconds, timedelta):
-        seconds = seconds.total_seconds()
-    for length, unit in _SPANS:
-        if seconds >= length:
-            return f"{seconds / length:,.1f} {unit}"
-    return f"{seconds:.1f} s"
 
 
 def size(count: float) -> str:

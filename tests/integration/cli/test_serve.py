@@ -151,6 +151,6 @@ def test_other_machines_need_a_token(here, sqlite_url, host):
         table += ("--port", taken.getsockname()[1])
         refused = invoke(*table)
         assert (refused.exit_code, refused.stdout) == (2, "")
-        assert "give --token-file, or --public" in refused.stderr
+        assert "by --token-file, or allow everybody by --public" in refused.stderr
         for allowed in (["--public"], ["--token-file", here / "tokens.toml"]):
             assert f"Cannot listen on {host}" in invoke(*table, *allowed).stderr

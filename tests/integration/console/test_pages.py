@@ -1,10 +1,10 @@
 """How a console writes numbers, times and sizes, and its files."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 
-from zeroeventhub.console.pages import asset, duration, grouped, moment, size
+from zeroeventhub.console.pages import asset, grouped, moment, size
 
 
 @pytest.mark.parametrize(
@@ -23,15 +23,6 @@ def test_moment_is_exact_to_machines():
     expected = f'<time datetime="{exact}" title="{exact}">2026-01-31 12:00:00 UTC</time>'
     assert moment(found) == moment(found.isoformat()) == expected
     assert moment(None) == "—"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(None, "—"), (0, "0.0 s"), (90, "1.5 min"), (timedelta(hours=3), "3.0 h"), (172_800, "2.0 d")],
-)
-def test_duration_has_a_unit(seconds, text):
-    """A duration is in the largest unit that fits."""
-    assert duration(seconds) == text
 
 
 @pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (2048, "2.0 KiB"), (5 << 40, "5.0 TiB")])

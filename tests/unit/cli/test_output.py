@@ -1,11 +1,11 @@
-"""How commands show progress, and the units of times."""
+"""How commands show progress."""
 
 import sys
 
 import pytest
 
 from zeroeventhub.cli import output
-from zeroeventhub.cli.output import Meters, duration
+from zeroeventhub.cli.output import Meters
 
 
 def test_progress_is_a_line_now_and_then_in_a_file(capsys, monkeypatch):
@@ -29,12 +29,3 @@ def test_progress_is_a_bar_on_a_terminal(capsys, monkeypatch, total, shown):
     text = capsys.readouterr().err
     assert "1,000 events, " in text
     assert (shown in text, "/5000" in text) == (True, total is not None)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(None, "unknown"), (59.94, "59.9 s"), (60, "1.0 min"), (5400, "1.5 h"), (86_400, "1.0 d")],
-)
-def test_duration_has_the_largest_unit_that_fits(seconds, text):
-    """A time is in the largest unit of which it has at least one."""
-    assert duration(seconds) == text
