@@ -35,6 +35,9 @@ from zeroeventhub.times import duration
 
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
+WIDTH = 120
+"""How many characters of a key or an error are shown in a line."""
+
 
 def store_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the option that names a store; the command gets its `engine`, and the `store`."""
@@ -97,17 +100,19 @@ def list_(engine: Engine, store: CursorStore, *, consumer: str | None) -> Answer
         found = list(group)
         processes = len({one.owner for one in found} - {None})
         moved = max(one.updated_at for one in found)
+        halted = sum(one.error is not None for one in found)
         listed.append(
             {
                 "consumer": name,
                 "partitions": len(found),
                 "processes": processes,
                 "updated_at": moved,
+                "halted": halted,
             }
         )
         lines.append(
             f"{printable(name)}: partitions {len(found)}, processes {processes}, "
-            f"moved {moved:{TIME_FORMAT}}"
+            f"moved {moved:{TIME_FORMAT}}" + (f", halted {halted}" if halted else "")
         )
     return listed, lines
 
@@ -116,7 +121,7 @@ def list_(engine: Engine, store: CursorStore, *, consumer: str | None) -> Answer
 @consumer_options
 @answering
 def show(engine: Engine, store: CursorStore, *, consumer: str) -> Answer:
-    """Show a consumer's cursor in each partition, and the process that reads it."""
+    """Show a consumer's cursor in each partition, who reads it, and why it halted."""
     found = _statuses(engine, store, consumer)
     return found, map(_line, found)
 
@@ -128,6 +133,9 @@ def _line(status: CursorStatus) -> str:
     if status.owner is not None:
         owner = printable(status.owner)
         notes.append(f"read by {owner}, whose lease ends in {status.lease_seconds:.0f} s")
+    if status.error is not None:
+        error = printable(status.error.partition("\n")[0], longest=WIDTH)
+        notes.append(f"halted {status.halted_at:{TIME_FORMAT}} after {status.tries} tries: {error}")
     return f"partition {status.partition}: {printable(status.cursor)}; {'; '.join(notes)}"
 
 

@@ -5,15 +5,12 @@ from collections.abc import Iterator
 import click
 from sqlalchemy import Connection, Engine
 
-from zeroeventhub.cli.cursors import TIME_FORMAT, consumer_options, expect_consumer
+from zeroeventhub.cli.cursors import TIME_FORMAT, WIDTH, consumer_options, expect_consumer
 from zeroeventhub.cli.options import option_group, partition_option, yes_option
 from zeroeventhub.cli.output import Answer, answering, confirm
 from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.consumer.store.dead_letters import DeadLetter
 from zeroeventhub.errors import ConfigurationError, printable
-
-_WIDTH = 120
-"""How many characters of a key or an error are listed."""
 
 _ID = click.IntRange(0, 2**63 - 1)
 
@@ -112,10 +109,10 @@ def _line(letter: DeadLetter) -> str:
     }
     parts = [f"{letter.id}", f"partition {letter.partition}"]
     if letter.key is not None:
-        parts.append(f"key {_cut(letter.key)}")
+        parts.append(f"key {printable(letter.key, longest=WIDTH)}")
     parts += [state[letter.state], f"{letter.created_at:{TIME_FORMAT}}"]
     if letter.error:
-        parts.append(_cut(letter.error.partition("\n")[0]))
+        parts.append(printable(letter.error.partition("\n")[0], longest=WIDTH))
     return "  ".join(parts)
 
 
@@ -126,10 +123,6 @@ def _lines(letter: DeadLetter) -> Iterator[str]:
     yield printable(letter.event.raw.decode())
     if letter.traceback:
         yield printable(letter.traceback, keep="\n").removesuffix("\n")
-
-
-def _cut(text: str) -> str:
-    return printable(text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…")
 
 
 def _described(letter: DeadLetter) -> dict[str, object]:

@@ -132,6 +132,7 @@ async def listed(store: ConsoleStore, principal: Principal) -> list[dict[str, An
                 "partitions": len(standings),
                 "processes": len({one.owner for one in standings} - {None}),
                 "moved": max(one.updated_at for one in standings),
+                "halted": sum(one.error is not None for one in standings),
                 "dead_letters": sum(visible),
             }
         )
@@ -215,7 +216,7 @@ async def describe(
     reader: Reader | None,
     found: list[CursorStatus],
 ) -> dict[str, Any]:
-    """Describe a consumer: its cursors, leases, lags and dead letters."""
+    """Describe a consumer: its cursors, leases, lags, halts and dead letters."""
     now = datetime.now(UTC)
     cursors = {one.partition: one.cursor for one in found}
     known = dict.fromkeys(cursors) if reader is None else await lags(reader, cursors)
@@ -240,6 +241,10 @@ async def describe(
                 "until": one.lease_seconds and now + timedelta(seconds=one.lease_seconds),
                 "lag": lag,
                 "stands_still": bool(lag and lag.events and idle > LATE),
+                # It may hold an event's data, as those of dead letters.
+                "error": one.error if principal.types is None else None,
+                "tries": one.tries,
+                "halted_at": one.halted_at,
             }
         )
     return {

@@ -20,6 +20,7 @@ from zeroeventhub.consumer.steps import (
     EmptyPages,
     End,
     Fetch,
+    Halt,
     Load,
     Pause,
     Place,
@@ -298,7 +299,7 @@ class PartitionFollower:
             except Exception as error:
                 tries += 1
                 if set_aside:
-                    raise self._halted(tries, error) from error
+                    raise (yield from self._halted(tries, error)) from error
                 set_aside = yield from self._retry_or_halt(tries, error)
             else:
                 self._commits.failed = 0
@@ -310,7 +311,7 @@ class PartitionFollower:
         if tries < failures.tries:
             yield Pause(backoff(tries, error), error)
         elif failures.then == "halt":
-            raise self._halted(tries, error) from error
+            raise (yield from self._halted(tries, error)) from error
         if self.stopped():
             raise Stopped
         return tries >= failures.tries
@@ -346,8 +347,12 @@ class PartitionFollower:
         # An operator may have set the cursor back, to before pages that were empty.
         self._empty_pages.cursors.clear()
 
-    def _halted(self, tries: int, error: Exception) -> Halted:
-        """Return the error of a halted partition, without the cause's text, which may hold data."""
+    def _halted(self, tries: int, error: Exception) -> Generator[Step, Any, Halted]:
+        """Store why the partition halts, and return the error to raise.
+
+        The store has the text of the cause, which may hold data; the error that is raised has not.
+        """
+        yield Halt(self.partition.id, self._place, error, tries)
         reason = f" {error}" if isinstance(error, TooManyDeadLetters) else ""
         return Halted(
             f"Partition {self.partition.id} stands still at cursor {self._place.cursor!r}: what "

@@ -134,6 +134,14 @@ class RunLog:
             extra=self._where(None),
         )
 
+    def could_not_store_halt(self, partition: int, error: Exception) -> None:
+        """Log that the store does not have the error at which a partition halts."""
+        _log.warning(
+            "Why the partition halts was not stored: %s",
+            _sentence(error),
+            extra=self._where(partition),
+        )
+
     def keeps_leases(self, error: Exception) -> None:
         """Log that leases could not be released, and have to run out."""
         _log.warning(

@@ -27,6 +27,7 @@ from zeroeventhub.consumer.steps import (
     Deliver,
     Discover,
     Fetch,
+    Halt,
     Load,
     Outcome,
     Pause,
@@ -168,8 +169,11 @@ class PartitionReader:
         try:
             config = runner.config
             return await in_store(config.store, carry_out, config, runner.owner, step)
-        except Fenced as error:
-            if not isinstance(step, Load):
+        except Exception as error:
+            if isinstance(step, Halt):
+                runner.config.log.could_not_store_halt(self._partition, error)
+                return None
+            if isinstance(error, Fenced) and not isinstance(step, Load):
                 runner.config.log.fenced(self._partition, error)
             raise
 

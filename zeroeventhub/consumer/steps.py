@@ -116,6 +116,23 @@ class Redeliver:
 
 
 @dataclass(frozen=True)
+class Halt:
+    """Store the error at which a partition halts; it halts also if that does not succeed.
+
+    Attributes:
+        partition: the partition's id.
+        place: the consumer's place.
+        error: the error of the last try.
+        tries: how often what follows the place was tried.
+    """
+
+    partition: int
+    place: Place
+    error: Exception
+    tries: int
+
+
+@dataclass(frozen=True)
 class Pause:
     """Wait, in seconds, or until the consumer is stopped.
 
@@ -217,6 +234,7 @@ Step = (
     | Deliver
     | End
     | Redeliver
+    | Halt
     | Pause
     | Claim
     | Start

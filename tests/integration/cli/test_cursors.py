@@ -59,6 +59,21 @@ def test_list_and_show_say_where_consumers_stand(store, any_database_url, of_bil
     assert 0 < first["lease_seconds"] <= 30
 
 
+def test_halted_partition_is_shown_with_its_error(store, any_database_url, of_billing):
+    """List counts partitions that halted, and show has the error in a line that stays one."""
+    error = ValueError(f"no such customer\x1b[2J{'x' * 200}\n[SQL: SELECT 1]")
+    call(store, store.halt, 0, Place("a"), error=error, tries=3)
+    assert run("list", "--store", any_database_url).stdout.endswith(", halted 1\n")
+    assert json.loads(run("list", *of_billing, "--json").stdout)[0]["halted"] == 1
+    shown, other = run("show", *of_billing).stdout.splitlines()
+    assert " after 3 tries: ValueError: no such customer\\x1b[2Jxxx" in shown
+    assert shown.endswith("…")
+    assert "halted" not in other
+    found, _ = json.loads(run("show", *of_billing, "--json").stdout)
+    assert (found["error"], found["tries"]) == (f"ValueError: {error}", 3)
+    assert datetime.fromisoformat(found["halted_at"]).tzinfo is not None
+
+
 def test_set_puts_one_cursor_elsewhere(store, of_billing):
     """A cursor is set by its name or as it is, after a question that shows both."""
     asked = run("set", *of_billing, "--partition", 0, "c", answer="y\n")

@@ -47,6 +47,13 @@ def set_aside(store, data, *, partition=0, key="ann", error="It broke.", name="b
         store.dead_letters.add(connection, name, partition, event, key=key, error=found, tries=3)
 
 
+def halt(store, error, partition=0, name="billing"):
+    """Let a partition halt where its cursor is."""
+    with store.engine.begin() as connection:
+        place = store.load(connection, name, partition)
+        store.halt(connection, name, partition, place, error=ValueError(error), tries=3)
+
+
 def stand(store, cursor, partition=0, name="billing"):
     """Set a consumer's cursor."""
     with store.engine.begin() as connection:
@@ -93,6 +100,24 @@ def test_consumer_is_described(sqlite, store):
         assert letter["headers"] == {"trace": "t1"}
         lag = told(http, "stores/billing/lag", name="billing")
         assert lag == found["lag"] | {"seconds": lag["seconds"]}
+
+
+def test_halted_partition_is_shown_with_its_error(sqlite, store):
+    """Where a partition halted, its page has the error, when it was, and the event behind it."""
+    append(sqlite, *({"part": n % 2} for n in range(4)))
+    with shown(sqlite, store, feed={"partitions": 2}) as http:
+        for number in (0, 1):
+            stand(store, FIRST, partition=number)
+        halt(store, "no price of <b>17</b>")
+        assert told(http, "overview")["consumers"][0]["halted"] == 1
+        one, other = told(http, CONSUMER, name="billing")["partitions"]
+        assert (one["error"], one["tries"]) == ("ValueError: no price of <b>17</b>", 3)
+        assert one["halted_at"] >= one["moved"]
+        assert (other["error"], other["halted_at"]) == (None, None)
+        page = http.get(CONSUMER, params={"name": "billing"}).text
+        assert "Partition 0 has halted" in page
+        assert "no price of &lt;b&gt;17" in page
+        assert "Partition 1 has halted" not in page
 
 
 def test_rate_is_that_between_two_looks(sqlite, store, monkeypatch):
@@ -142,6 +167,7 @@ def test_principal_sees_its_part(sqlite, store, principal, numbers, letters):
     for number in (0, 1):
         stand(store, FIRST, partition=number)
         set_aside(store, {"n": number}, partition=number)
+        halt(store, "It broke.", partition=number)
 
     async def hook(_):
         return principal
@@ -152,6 +178,12 @@ def test_principal_sees_its_part(sqlite, store, principal, numbers, letters):
         if numbers is not None:
             assert [one["id"] for one in answer.json()["partitions"]] == numbers
             assert [one["id"] for one in answer.json()["dead_letters"]] == letters
+            errors = [one["error"] for one in answer.json()["partitions"]]
+            assert errors == (
+                [None] * 2 if principal.types else ["ValueError: It broke."] * len(numbers)
+            )
+            page = http.get(CONSUMER, params={"name": "billing"}).text
+            assert ("It broke." in page) == (principal.types is None)
         for number in (1, 2):
             query = {"name": "billing", "id": number}
             status = http.get("api/stores/billing/dead-letter.json", params=query).status_code
@@ -169,6 +201,7 @@ def test_texts_of_consumers_stay_texts(sqlite, store):
             stand(store, FIRST, name=text[:200])
             claim(store, text[:200], [0])
             set_aside(store, {"x": text}, key=text, error=text, name=text[:200])
+            halt(store, text, name=text[:200])
             number = len(structures) + 1
             page = http.get(CONSUMER, params={"name": text[:200]})
             query = {"name": text[:200], "id": number}

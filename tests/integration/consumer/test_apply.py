@@ -67,6 +67,32 @@ def test_error_of_apply_undoes_everything(either_shop):
     assert shop.observer["committed"] == []
 
 
+def test_error_of_a_halt_is_in_the_store(every_shop):
+    """The store says why a partition stands still, until it goes on; no page was applied."""
+    shop = every_shop
+    shop.feed.publish(event(1), event(2))
+    with halting(Poison):
+        shop.run(failing(2), failures=Failures(tries=2))
+    (found,) = call(shop.store, shop.store.standings)
+    assert (found.error, found.tries) == ("harness.deliveries.Poison: event 2 is poison", 2)
+    assert (found.cursor, shop.landed()) == ("_first", [])
+    shop.run(write_page)
+    (found,) = call(shop.store, shop.store.standings)
+    assert (found.error, shop.landed()) == (None, [1, 2])
+
+
+def test_partition_halts_also_where_its_error_cannot_be_stored(either_shop, caplog):
+    """A store without the table of halts halts as before, and the log says what it lacks."""
+    shop = either_shop
+    execute(shop.engine, "DROP TABLE zeroeventhub_halts")
+    shop.feed.publish(event(1))
+    with halting(Poison):
+        shop.run(failing(1))
+    (told,) = [one for one in caplog.records if "was not stored" in one.getMessage()]
+    assert "no table zeroeventhub_halts" in told.getMessage()
+    assert (told.levelname, told.consumer, told.partition) == ("WARNING", "billing", 0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("act", "cursor", "lanes"),

@@ -29,6 +29,7 @@ from zeroeventhub.consumer.steps import (
     Discover,
     End,
     Fetch,
+    Halt,
     Inherit,
     Load,
     Pause,
@@ -292,3 +293,4 @@ def test_partition_halts_where_nothing_can_be_set_aside():
     with pytest.raises(Halted) as raised:
         read(world, failures=Failures(tries=2, then="set-aside"))
     assert raised.value.__cause__ is BROKEN
+    assert world.taken[-1] == Halt(0, Place(FIRST, 1), BROKEN, 3)

@@ -19,13 +19,14 @@ from sqlalchemy import (
     func,
     inspect,
     literal,
+    null,
     select,
 )
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.schema import CreateTable
 
 from zeroeventhub.consumer.steps import Place
-from zeroeventhub.consumer.store.dead_letters import DeadLetters
+from zeroeventhub.consumer.store.dead_letters import DeadLetters, error_text
 from zeroeventhub.consumer.store.inbox import Inbox
 from zeroeventhub.consumer.store.lane_progress import Lanes
 from zeroeventhub.consumer.store.leases import Leases
@@ -73,6 +74,10 @@ class CursorStatus:
         updated_at: when the cursor was moved last, in UTC.
         owner: the process that holds the lease; None if no process does.
         lease_seconds: seconds until the lease ends if it is not renewed; None without a lease.
+        error: the error at which the partition halted: its type, and what it says. None if it has
+            not, or was entered or moved since.
+        tries: how often what follows the cursor was tried until then; None without an error.
+        halted_at: when that was, in UTC; None without an error.
     """
 
     consumer: str
@@ -83,6 +88,9 @@ class CursorStatus:
     updated_at: datetime
     owner: str | None
     lease_seconds: float | None
+    error: str | None = None
+    tries: int | None = None
+    halted_at: datetime | None = None
 
 
 class CursorStore:
@@ -134,18 +142,16 @@ class CursorStore:
             self.check_tables(connection)
 
     def check_tables(self, connection: Connection) -> None:
-        """Check that the tables exist, in this version.
+        """Check that the tables exist, in this version; an older store has no table of halts.
 
         Raises:
             ConfigurationError: a table is missing, or that of cursors is of an older version.
         """
         cursors, inspector = self.tables.cursors, inspect(connection)
         for table in self.tables.all():
-            if not inspector.has_table(table.name, schema=table.schema):
-                raise ConfigurationError(
-                    f"This database has no table {table.fullname}: is it the one that the consumer "
-                    "writes to? CursorStore.create_tables creates it."
-                )
+            is_needed = table is not self.tables.halts
+            if is_needed and not inspector.has_table(table.name, schema=table.schema):
+                raise _missing(table)
         columns = inspector.get_columns(cursors.name, schema=cursors.schema)
         there = {column["name"] for column in columns}
         if missing := [f"{name} {kind}" for name, kind in _ADDED.items() if name not in there]:
@@ -248,8 +254,25 @@ class CursorStore:
         )
         if consumer is not None:
             query = query.where(columns.consumer == consumer)
-        rows = connection.execute(query).mappings()
-        return [CursorStatus(**{**row, "updated_at": as_utc(row["updated_at"])}) for row in rows]
+        halts = self.tables.halts.c
+        halt: list[ColumnElement[Any]] = [halts.error, halts.tries, halts.halted_at]
+        if self._has_halts(connection):
+            # Whoever enters, moves or sets the cursor takes the error back by that.
+            is_halted = and_(
+                halts.consumer == columns.consumer,
+                halts.partition == columns.partition,
+                halts.epoch == columns.epoch,
+                is_at(halts.cursor, columns.cursor),
+            )
+            query = query.outerjoin(self.tables.halts, is_halted).add_columns(*halt)
+        else:
+            query = query.add_columns(*(null().label(column.key) for column in halt))
+        found = []
+        for row in connection.execute(query).mappings():
+            halted_at = row["halted_at"] and as_utc(row["halted_at"])
+            moments = {"updated_at": as_utc(row["updated_at"]), "halted_at": halted_at}
+            found.append(CursorStatus(**{**row, **moments}))
+        return found
 
     def begin(
         self, connection: Connection, consumer: str, partitions: Collection[int], start: str
@@ -353,6 +376,36 @@ class CursorStore:
         if connection.execute(end).rowcount != 1:
             raise _moved(consumer, partition)
 
+    def halt(
+        self,
+        connection: Connection,
+        consumer: str,
+        partition: int,
+        place: Place,
+        *,
+        error: Exception,
+        tries: int,
+    ) -> None:
+        """Store the error at which a partition halted.
+
+        Raises:
+            Fenced: the cursor has moved; roll the transaction back.
+            ConfigurationError: there is no table of halts.
+        """
+        if not self._has_halts(connection):
+            raise _missing(self.tables.halts)
+        stays = self._at(consumer, partition, place).values(epoch=place.epoch)
+        if connection.execute(stays).rowcount != 1:
+            raise _moved(consumer, partition)
+        row: dict[str, Any] = {
+            "cursor": place.cursor,
+            "epoch": place.epoch,
+            "error": error_text(error),
+            "tries": tries,
+        }
+        key = {"consumer": consumer, "partition": partition}
+        upsert(connection, self.tables.halts, key | row, row | {"halted_at": Moment()})
+
     def set(self, connection: Connection, consumer: str, partition: int, cursor: str) -> None:
         """Set a cursor for an operator, and fence the process that reads the partition.
 
@@ -419,10 +472,9 @@ class CursorStore:
     def holdings(self, connection: Connection, consumer: str) -> dict[str, int]:
         """Count what a store has of a consumer: rows of `cursors`, `inbox`, and so on, by name."""
         found = {}
-        for field in fields(self.tables):
-            table = getattr(self.tables, field.name)
+        for name, table in self._present(connection).items():
             query = select(func.count()).where(table.c.consumer == consumer)
-            found[field.name] = connection.scalar(query) or 0
+            found[name] = connection.scalar(query) or 0
         return found
 
     def rename(self, connection: Connection, consumer: str, name: str) -> None:
@@ -438,7 +490,7 @@ class CursorStore:
         """
         self.leases.end(connection, consumer)
         self._expect_free(connection, name)
-        for table in self.tables.all():
+        for table in self._present(connection).values():
             rename = table.update().where(table.c.consumer == consumer)
             connection.execute(rename.values(consumer=name))
 
@@ -486,6 +538,20 @@ class CursorStore:
         self.leases.end(connection, consumer)
         found = self.holdings(connection, consumer)
         self._forget(connection, found, consumer, None)
+        return found
+
+    def _has_halts(self, connection: Connection) -> bool:
+        """Return whether there is a table of halts, which an older store lacks."""
+        halts = self.tables.halts
+        return inspect(connection).has_table(halts.name, schema=halts.schema)
+
+    def _present(self, connection: Connection) -> dict[str, Table]:
+        """Return the tables that there are, by name."""
+        found: dict[str, Table] = {
+            field.name: getattr(self.tables, field.name) for field in fields(self.tables)
+        }
+        if not self._has_halts(connection):
+            del found["halts"]
         return found
 
     def _expect_free(self, connection: Connection, name: str) -> None:
@@ -555,6 +621,13 @@ def check_consumer_name(name: str) -> None:
         raise ConfigurationError(
             f"A consumer's name has 1 to {NAME_LENGTH} characters; this one {len(name)}."
         )
+
+
+def _missing(table: Table) -> ConfigurationError:
+    return ConfigurationError(
+        f"This database has no table {table.fullname}: is it the one that the consumer writes to? "
+        "CursorStore.create_tables creates it."
+    )
 
 
 def _moved(consumer: str, partition: int) -> Fenced:

@@ -246,13 +246,15 @@ class DeadLetters:
         return update if ids is None else update.where(self._table.c.id.in_(sorted(ids)))
 
 
+def error_text(error: BaseException) -> str:
+    """Return the type of an error and what it says, as it is stored."""
+    return _short("".join(format_exception_only(error)).strip())
+
+
 def _described(error: BaseException | None) -> dict[str, str]:
     if error is None:
         return {"error": "", "traceback": ""}
-    return {
-        "error": _short("".join(format_exception_only(error)).strip()),
-        "traceback": _short("".join(format_exception(error))),
-    }
+    return {"error": error_text(error), "traceback": _short("".join(format_exception(error)))}
 
 
 def _short(text: str) -> str:

@@ -4,7 +4,6 @@ from dataclasses import dataclass, fields
 
 from sqlalchemy import (
     BigInteger,
-    BindParameter,
     Boolean,
     Column,
     ColumnElement,
@@ -45,6 +44,7 @@ class Tables:
         inbox: the ids of events that were applied, of feeds that may publish an event twice.
         dead_letters: events that could not be applied, and those held back after them.
         lanes: how far the parallel lanes of a page have applied it.
+        halts: the errors at which partitions halted.
     """
 
     cursors: Table
@@ -53,6 +53,7 @@ class Tables:
     inbox: Table
     dead_letters: Table
     lanes: Table
+    halts: Table
 
     def all(self) -> tuple[Table, ...]:
         """Return the tables in the order in which they are created."""
@@ -135,10 +136,19 @@ def cursor_tables(metadata: MetaData, *, schema: str | None = None) -> Tables:
             Column("cursor", exact(Text()), nullable=False),
             Column("done", BigInteger, nullable=False),
         ),
+        halts=table(
+            "halts",
+            _partition(primary_key=True),
+            Column("cursor", exact(Text()), nullable=False),
+            Column("epoch", BigInteger, nullable=False),
+            Column("error", long_text(is_exact=True), nullable=False),
+            Column("tries", Integer, nullable=False),
+            Column("halted_at", _MOMENT, nullable=False, default=Moment()),
+        ),
     )
 
 
-def is_at(column: ColumnElement[str], cursor: str | BindParameter[str]) -> ColumnElement[bool]:
+def is_at(column: ColumnElement[str], cursor: str | ColumnElement[str]) -> ColumnElement[bool]:
     """Compare a cursor including trailing spaces, which MariaDB and MySQL ignore."""
     return and_(column == cursor, func.length(column) == func.length(cursor))
 

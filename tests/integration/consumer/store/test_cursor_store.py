@@ -263,6 +263,57 @@ def test_standings_show_who_reads_what(store):
     assert max(ages) < 60
 
 
+def halt(store, place, error, tries, partition=0):
+    """Store the error at which a partition halts."""
+    call(store, store.halt, partition, place, error=error, tries=tries)
+
+
+def test_error_of_a_halt_is_shown_where_the_partition_halted(store):
+    """An operator sees the last error and when it was, of the partition that halted alone."""
+    place = load(store, 0, start="a")
+    load(store, 1, start="a")
+    call(store, store.load, 0, start="a", name="audit")
+    for tries in (1, 3):
+        halt(store, place, ValueError(f"no customer \0 in try {tries}"), tries)
+    found = call(store, store.standings, name=None)
+    assert [(one.error, one.tries) for one in found] == [
+        (None, None),
+        ("ValueError: no customer \\x00 in try 3", 3),
+        (None, None),
+    ]
+    assert found[0].halted_at is None
+    assert abs((found[1].halted_at - found[1].updated_at).total_seconds()) < 60
+
+
+def enter_anew(store):
+    """Enter a partition as a process does that starts."""
+    claim(store, "one", [0])
+    enter(store, 0, "one")
+
+
+@pytest.mark.parametrize(
+    "go_on",
+    [
+        lambda store: move(store, 0, Place("a"), "b"),
+        lambda store: call(store, store.set, 0, "a"),
+        lambda store: call(store, store.reset, cursor="a"),
+        enter_anew,
+    ],
+    ids=["moved", "set", "reset", "entered"],
+)
+def test_error_of_a_halt_is_gone_once_the_partition_goes_on(store, go_on):
+    """Who moves, sets, resets or enters a cursor clears its error; a stale one is not stored."""
+    place = load(store, 0, start="a")
+    halt(store, place, ValueError("no"), 3)
+    go_on(store)
+    with pytest.raises(Fenced):
+        halt(store, place, ValueError("stale"), 3)
+    (found,) = call(store, store.standings)
+    assert (found.error, found.tries, found.halted_at) == (None, None, None)
+    halt(store, load(store, 0), ValueError("again"), 1)
+    assert call(store, store.standings)[0].error == "ValueError: again"
+
+
 def test_operator_sets_a_cursor(store):
     """A cursor is set whether it was there or not, and lanes that counted from it are forgotten."""
     place = load(store, 0)
@@ -333,7 +384,8 @@ def lived(store, name=NAME):
     for number in (1, 2):
         letter = (Event.of(number, {"h": "1"}), "k", ValueError("no"), 1)
         call(store, store.dead_letters.add, 0, letter[0], key="k", error=letter[2], tries=1)
-    return {"cursors": 2, "inbox": 2, "dead_letters": 2, "lanes": 1}
+    halt(store, load(store, 1, name=name), ValueError("no"), 1, partition=1)
+    return {"cursors": 2, "inbox": 2, "dead_letters": 2, "lanes": 1, "halts": 1}
 
 
 def letters_of(store, name=NAME):
@@ -351,6 +403,7 @@ def test_renamed_consumer_goes_on_where_it_was(store):
     assert holdings(store, "invoices") == before
     assert call(store, store.cursors, name="invoices") == {0: "a", 1: "b"}
     assert letters_of(store, "invoices") == letters
+    assert call(store, store.standings, name="invoices")[1].error == "ValueError: no"
     assert unseen(store, ["x", "y", "z"], name="invoices") == {"z"}
     with pytest.raises(Fenced):
         move(store, 0, Place("a"), "d")
@@ -368,7 +421,7 @@ def test_copy_is_a_consumer_of_its_own(store):
     claim(store, "one", [0, 1])
     enter(store, 0, "one")
     call(store, store.copy, "shadow")
-    assert holdings(store, "shadow") == before
+    assert holdings(store, "shadow") | {"halts": 1} == before
     assert letters_of(store, "shadow") == letters
     assert [one.ended for one in call(store, store.standings, name="shadow")] == [False, True]
     assert call(store, store.lanes.progress, 0, Place("a"), name="shadow").done == {0: 2}

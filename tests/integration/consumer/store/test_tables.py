@@ -3,7 +3,7 @@
 import pytest
 from harness.engines import connected
 from harness.statements import execute
-from harness.stores import NAME, beside, cursor, load, move, new_store, outcome
+from harness.stores import NAME, beside, call, cursor, load, move, new_store, outcome
 from sqlalchemy import MetaData, column, inspect, table, text
 
 from zeroeventhub import CursorStore, cursor_tables
@@ -31,6 +31,23 @@ def test_tables_may_lie_in_a_schema(postgresql):
     move(store, 0, load(store, 0), "a")
     assert cursor(store, 0) == "a"
     assert inspect(postgresql).get_table_names() == []
+
+
+def test_store_of_an_older_version_lacks_only_halts(store):
+    """Without the table of halts a store works, names the table, and says of no halt why."""
+    execute(store.engine, "DROP TABLE zeroeventhub_halts")
+    place = load(store, 0, start="a")
+    call(store, lambda connection, _: store.check_tables(connection))
+    with pytest.raises(ConfigurationError, match="no table zeroeventhub_halts"):
+        call(store, store.halt, 0, place, error=ValueError("no"), tries=1)
+    move(store, 0, place, "b")
+    call(store, store.rename, "invoices")
+    (found,) = call(store, store.standings, name="invoices")
+    assert (found.cursor, found.error, found.halted_at) == ("b", None, None)
+    assert call(store, store.forget, name="invoices")["cursors"] == 1
+    new_store(store.engine)
+    call(store, store.halt, 0, load(store, 0), error=ValueError("no"), tries=1)
+    assert call(store, store.standings)[0].error == "ValueError: no"
 
 
 def test_table_of_an_older_version_is_named(engine):
