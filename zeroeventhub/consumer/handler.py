@@ -7,18 +7,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, is_dataclass
 from enum import Enum, auto
 from functools import partial
-from importlib import import_module
-from types import MappingProxyType, SimpleNamespace, UnionType
-from typing import (
-    Any,
-    TypeAlias,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-    is_typeddict,
-)
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, TypeAlias, TypeVar, get_args, get_origin, get_type_hints, is_typeddict
 from weakref import WeakSet
 
 import msgspec
@@ -30,10 +20,19 @@ from sqlalchemy.orm import Session
 from zeroeventhub.consumer.page import AsyncPendingPage, PendingPage
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.error_codes import has_rolled_back, is_transient
-from zeroeventhub.errors import ConfigurationError, Fenced, ProtocolError, StoreUnavailable
+from zeroeventhub.errors import ConfigurationError, Fenced, StoreUnavailable
 from zeroeventhub.protocol import EVERY_TYPE, Event
 from zeroeventhub.wire.cloud_event import CloudEvent
 from zeroeventhub.wire.json_schema import is_pydantic
+from zeroeventhub.wire.models import (
+    Read,
+    choices_of,
+    function_of,
+    name_of,
+    reader_by_type,
+    reader_for,
+    reader_of,
+)
 from zeroeventhub.wire.ndjson import PageEvents
 
 _ANYTHING = (inspect.Parameter.empty, Any, object)
@@ -43,7 +42,6 @@ _Result = TypeVar("_Result")
 _Sessions: TypeAlias = Callable[[], Any]
 
 Decode: TypeAlias = Callable[[Event], Any]
-_Read: TypeAlias = Callable[[bytes], Any]
 
 
 class Kind(Enum):
@@ -161,19 +159,10 @@ def _committed_page() -> ConfigurationError:
     )
 
 
-def _function(apply: Callable[..., Any]) -> Any:
-    """Return the function that has a callable's annotations."""
-    while isinstance(apply, partial):
-        apply = apply.func
-    if inspect.isroutine(apply) or isinstance(apply, type):
-        return apply
-    return type(apply).__call__
-
-
 def _is_async(apply: Callable[..., Any]) -> bool:
     if not callable(apply):
         raise ConfigurationError("apply is a function of a transaction and a page.")
-    function = _function(apply)
+    function = function_of(apply)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigurationError("apply is a generator, which would never run: return.")
     return inspect.iscoroutinefunction(function)
@@ -191,7 +180,7 @@ def _annotations(apply: Callable[..., Any]) -> tuple[Any, Any]:
         raise ConfigurationError(
             f"apply takes two arguments, a transaction and what is to be applied: {error}"
         ) from error
-    function = _function(apply)
+    function = function_of(apply)
     written = getattr(function, "__annotations__", {})
     chosen = {number: names[number] for number in (0, 1) if names.get(number) in written}
     only = SimpleNamespace(__annotations__={name: written[name] for name in chosen.values()})
@@ -203,10 +192,6 @@ def _annotations(apply: Callable[..., Any]) -> tuple[Any, Any]:
             "it is defined, and not only for type checkers."
         ) from error
     return tuple(hints[chosen[number]] if number in chosen else Any for number in (0, 1))  # type: ignore[return-value]
-
-
-def _choices(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
 def _is(hint: Any, kind: type) -> bool:
@@ -228,14 +213,15 @@ def _transaction(
     session = kinds[Kind.SESSION]
     if wanted in _ANYTHING:
         return next(iter(kinds)), session
-    for choice in _choices(wanted):
+    for choice in choices_of(wanted):
         for kind, known in kinds.items():
             if _is(choice, known):
                 return kind, choice if kind is Kind.SESSION else session
     names = [f"{'psycopg.' * (kind is Kind.DRIVER)}{kinds[kind].__name__}" for kind in kinds]
     raise ConfigurationError(
-        f"apply asks for a transaction that is {_name(wanted)}; {'async' if is_async else 'sync'} "
-        f"as it is, and with this store, it can be given one that is {' or '.join(names)}"
+        f"apply asks for a transaction that is {name_of(wanted)}; "
+        f"{'async' if is_async else 'sync'} as it is, and with this store, it can be given one "
+        f"that is {' or '.join(names)}"
         f"{', since `sessions` was given' if sessions else ''}."
     )
 
@@ -249,7 +235,7 @@ def _argument(
         together = (get_origin(wanted) or wanted) in _LISTS
         (model,) = (get_args(wanted) or (Any,)) if together else (wanted,)
         return _typed_decoder(model, models), None, together
-    if wanted in _ANYTHING or any(_is(choice, page) for choice in _choices(wanted)):
+    if wanted in _ANYTHING or any(_is(choice, page) for choice in choices_of(wanted)):
         return None, None, False
     together = (get_origin(wanted) or wanted) in _LISTS
     (model,) = (get_args(wanted) or (Event,)) if together else (wanted,)
@@ -260,7 +246,7 @@ def _argument(
         if decode is not None:
             return decode, data_type, together
     raise ConfigurationError(
-        f"apply asks to be given {_name(wanted)}; it can be given {page.__name__}, Event, a "
+        f"apply asks to be given {name_of(wanted)}; it can be given {page.__name__}, Event, a "
         "dataclass, TypedDict, msgspec.Struct or pydantic model, or a list of one of these."
     )
 
@@ -274,40 +260,13 @@ def _decoder(model: Any) -> tuple[Decode | None, Any]:
     Raises:
         ConfigurationError: the model cannot be decoded.
     """
-    kinds = [get_origin(choice) or choice for choice in _choices(model)]
+    kinds = [get_origin(choice) or choice for choice in choices_of(model)]
     if not all(_is_model(kind) for kind in kinds):
         return None, None
-    if get_origin(model) is CloudEvent and any(map(is_pydantic, _choices(*get_args(model)))):
+    if get_origin(model) is CloudEvent and any(map(is_pydantic, choices_of(*get_args(model)))):
         return _typed_decoder(model, {}), None
-    read = _reader_of(model)
+    read = reader_of(model)
     return lambda event: read(event.raw), None if any(map(is_pydantic, kinds)) else model
-
-
-def _reader_of(model: Any) -> _Read:
-    """Return the function that decodes JSON as a model.
-
-    Raises:
-        ConfigurationError: the model cannot be decoded.
-    """
-    choices = _choices(model)
-    try:
-        if any(is_pydantic(get_origin(choice) or choice) for choice in choices):
-            decode: _Read = import_module("pydantic").TypeAdapter(model).validate_json
-        else:
-            decode = msgspec.json.Decoder(model).decode
-    except (TypeError, NameError) as error:
-        hint = " `models` says which type of events is which." if len(choices) > 1 else ""
-        raise ConfigurationError(f"Events cannot be decoded as {model}: {error}.{hint}") from error
-
-    def read(text: bytes) -> Any:
-        try:
-            return decode(text)
-        except (ValueError, RecursionError) as error:
-            raise ProtocolError(
-                f"An event does not fit {_name(model)}: {_reason(error)}"
-            ) from error
-
-    return read
 
 
 def _typed_decoder(wanted: Any, models: Mapping[str, Any]) -> Decode:
@@ -323,36 +282,23 @@ def _typed_decoder(wanted: Any, models: Mapping[str, Any]) -> Decode:
     """
     whole = (get_origin(wanted) or wanted) is CloudEvent
     data = (get_args(wanted) or (Any,))[0] if whole else wanted
-    taken = (data, *_choices(data), *_ANYTHING)
-    readers: dict[str, _Read] = {}
+    taken = (data, *choices_of(data), *_ANYTHING)
+    readers: dict[str, Read] = {}
     for kind, model in (models or {EVERY_TYPE: data}).items():
-        readers[kind], made = _reader_for(model)
-        if data not in _ANYTHING and any(one not in taken for one in (made, *_choices(made))):
+        readers[kind], made = reader_for(model)
+        if data not in _ANYTHING and any(one not in taken for one in (made, *choices_of(made))):
             raise ConfigurationError(
-                f"`models` says {_name(made)} for events of the type {kind!r}, and apply takes "
-                f"{_name(wanted)}."
+                f"`models` says {name_of(made)} for events of the type {kind!r}, and apply takes "
+                f"{name_of(wanted)}."
             )
-    read_envelope = _reader_of(CloudEvent[msgspec.Raw])
+    read_envelope = reader_of(CloudEvent[msgspec.Raw])
 
     def decode_event(event: Event) -> Any:
         found = read_envelope(event.raw)
-        read = readers.get(found.type) or readers.get(EVERY_TYPE)
-        if read is None:
-            raise ProtocolError(f"`models` has nothing for events of the type {found.type!r}.")
-        found.data = read(bytes(found.data))
+        found.data = reader_by_type(readers, found.type)(bytes(found.data))
         return found if whole else found.data
 
     return decode_event
-
-
-def _reader_for(given: Any) -> tuple[_Read, Any]:
-    """Return what reads an event's data by a model, or by a function of one, and what it makes."""
-    if not callable(given) or isinstance(given, type) or get_origin(given) is not None:
-        return _reader_of(given), given
-    hints = get_type_hints(_function(given))
-    parameter = next(iter(inspect.signature(given).parameters), "")
-    read = _reader_of(hints.get(parameter, Any))
-    return lambda text: given(read(text)), hints.get("return", Any)
 
 
 def _is_model(kind: Any) -> bool:
@@ -365,23 +311,8 @@ def _is_model(kind: Any) -> bool:
     )
 
 
-def _reason(error: Exception) -> str:
-    """Describe what does not fit, without the event's data, which pydantic's text contains."""
-    errors = getattr(error, "errors", None)
-    if not callable(errors):
-        return str(error)
-    return "; ".join(
-        f"{'.'.join(map(str, one['loc'])) or 'the event'}: {one['msg']}"
-        for one in errors(include_url=False, include_context=False, include_input=False)
-    )
-
-
 def _itself(event: Event) -> Event:
     return event
-
-
-def _name(hint: Any) -> str:
-    return getattr(hint, "__name__", None) or str(hint)
 
 
 ABORTED = 3
