@@ -22,7 +22,7 @@ ZeroEventHubError
 │   ├── Unreachable         the network or the server did not answer
 │   ├── CutPage             a page ended before its checkpoint
 │   └── StoreUnavailable    the caller's own database did not answer, or asked for a retry
-├── Conflict                another writer has appended to the key: nothing was appended
+├── Conflict                the key has another version: nothing was appended or saved
 ├── IdReused                the log has another event with this id
 ├── Fenced                  the cursor moved since the page was read: nothing was applied
 │   └── LeaseLost           another process of this consumer now reads the partition
@@ -192,7 +192,7 @@ class StoreUnavailable(TransientError):  # noqa: N818 - named for what happened
 
 
 class Conflict(ZeroEventHubError):  # noqa: N818 - the field's word for a version that has moved
-    """Say that a key has another version than was expected; nothing was appended.
+    """Say that a key has another version than was expected; nothing was appended or saved.
 
     Attributes:
         key: the key.

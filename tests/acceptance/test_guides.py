@@ -9,11 +9,12 @@ import pyarrow.parquet
 import pytest
 import sqlalchemy as sa
 from harness.guides import DOCUMENTS, guide
+from harness.published import install
 from harness.readers import client_of, mounted
 from harness.shop import fill, orders
 from harness.statements import add, scalars
 from harness.stores import new_store
-from harness.trimmed import numbers
+from harness.trimmed import numbers, trim
 from harness.web import serving
 from sqlalchemy.ext.asyncio import create_async_engine
 from starlette.applications import Starlette
@@ -121,6 +122,33 @@ async def test_log_in_a_few_lines():
             await names["place"](connection, {"customer": "cy", "amount": 1})
         await engine.dispose()
         assert {"customer": "cy", "amount": 1} in [data for _, data in read_log(piece("feed"))]
+
+
+def test_accounts_are_restored_from_snapshots():
+    """An account is saved every hundred events, all are covered for a trim, and old forms read."""
+    with guide("event_log.md") as piece:
+        piece("log")
+        names = piece("snapshots")
+        engine, log, withdraw = (names[name] for name in ("engine", "accounts", "withdraw"))
+        with engine.begin() as connection:
+            for key, count in (("ada", 100), ("bob", 2)):
+                events = [NewEvent("Deposited", {"amount": 1}) for _ in range(count)]
+                log.append_to(connection, key, events, expected_version=0)
+                withdraw(connection, key, 2)
+            with pytest.raises(ValueError, match="not enough"):
+                withdraw(connection, "bob", 1)
+        assert scalars(engine, "SELECT key FROM accounts_snapshots") == ["ada"]
+        feed = log.feed(retention=zeroeventhub.Retention())
+        install(feed, engine)
+        with guide("retention.md", **names) as other:
+            other("cover")["cover"](datetime.now(UTC) + timedelta(days=1))
+        assert trim(feed.bind(engine), 10**6) == 104
+        with engine.begin() as connection:
+            withdraw(connection, "ada", 90)
+            old = [NewEvent("WithdrawnInCents", {"cents": -150})]
+            version = log.append_to(connection, "ada", old, expected_version=102)
+            restored = piece("upcast")["accounts"].restore(connection, "ada")
+            assert (restored.version, names["balance_of"](restored)) == (version, 98 - 90 - 1.5)
 
 
 # Keys.

@@ -5,15 +5,16 @@ import threading
 from datetime import timedelta
 
 import duckdb
-from sqlalchemy import NullPool, create_engine
+from sqlalchemy import MetaData, NullPool, create_engine
 
 from harness.forks import forks
 from harness.kills.points import Points, kill
 from harness.log import LOG
-from zeroeventhub import Retention, TableFeed, export
+from zeroeventhub import EventLog, NewEvent, Retention, TableFeed, export
 from zeroeventhub.archive import Archive, objects
 
 PATIENCE = 60  # seconds that a process may take
+PLENTY = 10**9  # a position above all others
 
 
 def source(ordering, archive=None):
@@ -59,6 +60,29 @@ def trimming(url, ordering, below, at):
     plan = feed.plan_trim(below=below)
     Points(at, kill).watch(engine)
     feed.trim(plan, rows=2)
+
+
+def keep_and_trim(engine, log, feed):
+    """Append to two keys, save snapshots of them, and trim what these cover."""
+    for key in ("ada", "bob", "ada"):
+        with engine.begin() as connection:
+            found = log.restore(connection, key)
+            numbers = [*(found.snapshot or []), *(event.data["n"] for event in found.events)]
+            new = [NewEvent("counted", {"n": found.version + more}) for more in (1, 2)]
+            version = log.append_to(connection, key, new, expected_version=found.version)
+            numbers += [version - 1, version]
+            log.save_snapshot(connection, key, version, numbers)
+    feed.head()
+    feed.trim(feed.plan_trim(below=PLENTY), rows=3)
+
+
+def keeping(url, at):
+    """Append to the keys of a log, save snapshots, and trim it."""
+    engine = create_engine(url, poolclass=NullPool)
+    log = EventLog(MetaData(), "orders", snapshots=True)
+    feed = log.feed(retention=Retention()).bind(engine)
+    Points(at, kill).watch(engine)
+    keep_and_trim(engine, log, feed)
 
 
 def moving(url, ordering, store, at):

@@ -45,6 +45,11 @@ def before_query(engine, number, act):
     return _at(engine, "before_cursor_execute", "SELECT", number, act)
 
 
+def before_insert(engine, number, act):
+    """Act before one of the next inserts, counted from 0; yield what is empty until then."""
+    return _at(engine, "before_cursor_execute", "INSERT", number, act)
+
+
 @contextmanager
 def _at(engine, moment, beginning, number, act):
     statements, done = count(), []

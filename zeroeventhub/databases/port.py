@@ -55,6 +55,7 @@ class Database(ABC):
         joins_rows: whether a page is quicker to read as one text, as each row costs the driver
             much.
         unix_time: the SQL of the seconds since 1970 at which the statement runs.
+        is_frozen: the SQL of whether the transaction cannot see later commits, even by `latest`.
         moment: the SQL of the time now, in UTC if the type has no zone.
         statement_moment: the SQL of the statement's time, as the default of a column.
         fine_moment: a type of times with six decimals; None for SQLAlchemy's.
@@ -81,6 +82,7 @@ class Database(ABC):
     makes_json = False
     joins_rows = False
     unix_time: str
+    is_frozen = "0"
     moment = "CURRENT_TIMESTAMP"
     statement_moment = "CURRENT_TIMESTAMP"
     fine_moment: TypeEngine[Any] | None = None

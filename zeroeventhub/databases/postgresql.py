@@ -83,6 +83,7 @@ class PostgreSQL(Database):
     makes_json = True
     # now() is the start of the transaction, which may have waited for a lock since.
     unix_time = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)"
+    is_frozen = "(current_setting('transaction_isolation') IN ('repeatable read', 'serializable'))"
     # CURRENT_TIMESTAMP is the start of the transaction.
     statement_moment = "statement_timestamp()"
     document = postgresql.JSONB()

@@ -8,13 +8,14 @@ from functools import cached_property
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import JSON, Column, Connection, RowMapping, Select, Table, select
+from sqlalchemy import JSON, Column, Connection, RowMapping, Select, Table, null, select
 
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.clock import as_utc
 from zeroeventhub.databases.json_form import json_form
 from zeroeventhub.errors import ConfigurationError, IdReused, StoreUnavailable
 from zeroeventhub.protocol import Event
+from zeroeventhub.wire.models import Read, reader_by_type
 
 LONGEST_NAME = 200
 """The most characters of the id, the key or the type of an event."""
@@ -55,21 +56,26 @@ class NewEvent:
 
     @cached_property
     def text(self) -> str:
-        """Return the JSON of the data.
+        """Return the JSON of the data; see `json_text`."""
+        return json_text(self.data)
 
-        Raises:
-            ConfigurationError: it has no JSON form, contains U+0000, which PostgreSQL refuses, or
-                is a bare number, which SQLite may change.
-        """
-        text = Event.of(self.data).raw.decode()
-        if text.lstrip()[:1] in "-0123456789":
-            raise ConfigurationError(
-                f"The event's data is a bare number, {text[:40]}, which some databases change: put "
-                'it into an object, such as {"amount": 12.5}.'
-            )
-        if "\\u0000" in text.replace("\\\\", ""):
-            raise ConfigurationError("The event's data holds U+0000, which PostgreSQL refuses.")
-        return text
+
+def json_text(data: Any) -> str:
+    """Return the JSON of an event's data, or of a snapshot's.
+
+    Raises:
+        ConfigurationError: it has no JSON form, contains U+0000, which PostgreSQL refuses, or is a
+            bare number, which SQLite may change.
+    """
+    text = Event.of(data).raw.decode()
+    if text.lstrip()[:1] in "-0123456789":
+        raise ConfigurationError(
+            f"The data is a bare number, {text[:40]}, which some databases change: put it into an "
+            'object, such as {"amount": 12.5}.'
+        )
+    if "\\u0000" in text.replace("\\\\", ""):
+        raise ConfigurationError("The data holds U+0000, which PostgreSQL refuses.")
+    return text
 
 
 def check_name(attribute: str, value: Any) -> None:
@@ -197,6 +203,7 @@ class KeptEvent:
         type: what has happened.
         time: when it was appended.
         raw: the JSON of its data in the database's form.
+        reader: makes the data of the JSON; None to decode it.
     """
 
     key: str
@@ -205,17 +212,24 @@ class KeptEvent:
     type: str
     time: datetime
     raw: bytes
+    reader: Read | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def data(self) -> Any:
-        """Decode the event's data; done once."""
-        return Event(self.raw).data
+        """Decode the event's data as the log's `models` say; done once."""
+        return Event(self.raw).data if self.reader is None else self.reader(self.raw)
 
     @classmethod
-    def of(cls, row: RowMapping) -> "KeptEvent":
-        """Return the event of a row of `kept_events`."""
+    def of(cls, row: RowMapping, readers: Mapping[str, Read]) -> "KeptEvent":
+        """Return the event of a row of `kept_events`, with the reader of its type if there are any.
+
+        Raises:
+            ProtocolError: none of the readers is for its type.
+        """
         values = dict(row)
-        return cls(raw=values.pop("text").encode(), time=as_utc(values.pop("time")), **values)
+        raw, time = values.pop("text").encode(), as_utc(values.pop("time"))
+        reader = reader_by_type(readers, row["type"]) if readers else None
+        return cls(raw=raw, time=time, reader=reader, **values)
 
 
 def kept_events(table: Table) -> Select[Any]:
@@ -223,3 +237,10 @@ def kept_events(table: Table) -> Select[Any]:
     columns = table.c
     text = json_form(columns.data, "data").select.label("text")
     return select(columns.key, columns.version, columns.id, columns.type, columns.time, text)
+
+
+def kept_snapshots(table: Table) -> Select[Any]:
+    """Select the same columns from a table of snapshots, which have neither id, type nor time."""
+    columns = table.c
+    text = json_form(columns.data, "data").select.label("text")
+    return select(columns.key, columns.version, null(), null(), null(), text)

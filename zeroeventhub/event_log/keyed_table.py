@@ -1,10 +1,10 @@
 """A table of events by key and version, and appends that expect a version."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from typing import Any
 
-from sqlalchemy import BindParameter, Column, Connection, Select, Table, bindparam, func, select
+from sqlalchemy import Column, Connection, Select, Table, func, select
 from sqlalchemy.engine import RowMapping
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
@@ -21,6 +21,7 @@ from zeroeventhub.event_log.log_table import (
     insert_rows,
     writing,
 )
+from zeroeventhub.event_log.snapshots import AFTER, OF, Snapshots
 from zeroeventhub.publisher.key_query import expect_unique
 from zeroeventhub.publisher.mapping import resolve
 
@@ -72,9 +73,6 @@ _TRIES = 20
 
 _STORE = "The database of the events"
 
-_OF: BindParameter[Any] = bindparam("of")
-_AFTER: BindParameter[Any] = bindparam("after")
-
 
 class KeyedTable:
     """Append events to the keys of your table with an expected version, and read those of a key.
@@ -91,6 +89,7 @@ class KeyedTable:
         id: the column of unique ids, by which a repeated append is recognized and changes nothing;
             None to raise Conflict for it.
         same: the columns besides the key that have to be equal in a repeated append.
+        snapshots: those of an EventLog, which go on counting where events were trimmed.
 
     Raises:
         ConfigurationError: the table has no such column, or is not declared to have such an index.
@@ -104,8 +103,10 @@ class KeyedTable:
         version: str = "version",
         id: str | None = None,  # noqa: A002 - the name that users know
         same: Sequence[str] = (),
+        snapshots: Snapshots | None = None,
     ) -> None:
         self._table = table
+        self._snapshots = snapshots
         self._key, self._version = _column(table, key), _column(table, version)
         expect_unique(table, self._key, self._version)
         self._id = None if id is None else _column(table, id)
@@ -115,11 +116,11 @@ class KeyedTable:
             self._stored = Stored(table, self._id, compared, [self._version])
         self._required = {_column(table, each).name for each in (*([id] if id else ()), *same)}
         self._single = RowInsert(table)
-        self._last = select(func.max(self._version)).where(self._key == _OF)
+        self._last = self._last_version()
         self._rows = self.query(select(table))
 
     def version(self, handle: Connection | Session, key: str | int) -> int:
-        """Return the version of a key's last event; 0 for a key without events."""
+        """Return the version of a key's last event; 0 for a key that never had one."""
         with reaching_store(_STORE):
             return self._version_of(connected(handle, self._table), self._last, key)
 
@@ -146,7 +147,7 @@ class KeyedTable:
 
     def query(self, selected: Select[Any]) -> Select[Any]:
         """Restrict a query to the events of the key `:of` after the version `:after`, in order."""
-        mine = selected.where(self._key == _OF, self._version > _AFTER)
+        mine = selected.where(self._key == OF, self._version > AFTER)
         return mine.order_by(self._version)
 
     def append(
@@ -196,7 +197,6 @@ class KeyedTable:
         rows: Sequence[dict[str, Any]],
         expected: int | ExpectedVersion,
     ) -> int:
-        latest = database_of(connection).latest(self._last)
         version, taken = self._version_of(connection, self._last, key), None
         for _ in range(_TRIES):
             if fits := is_expected(expected, version):
@@ -207,9 +207,12 @@ class KeyedTable:
                 except DuplicateKey as error:
                     taken = error
                 else:
+                    if rows and self._snapshots is not None:
+                        self._snapshots.refuse_reused(connection, key, version + 1)
                     return version + len(rows)
             if (known := self._known(connection, rows, expected)) is not None:
                 return known
+            latest = self._last_version(database_of(connection).latest)
             found = self._version_of(connection, latest, key)
             if found == version:
                 if fits:
@@ -268,8 +271,18 @@ class KeyedTable:
             "other, or to another version: roll back, and give new events ids of their own."
         )
 
+    def _last_version(
+        self, see: Callable[[Select[Any]], Select[Any]] = lambda query: query
+    ) -> Select[tuple[int]]:
+        """Select the version of a key's last event, or of its snapshot if no event is left."""
+        last = [select(func.max(self._version)).where(self._key == OF)]
+        if self._snapshots is not None:
+            last.append(self._snapshots.version)
+        return select(func.coalesce(*(see(one).scalar_subquery() for one in last), 0))
+
     def _version_of(self, connection: Connection, query: Any, key: str | int) -> int:
-        return connection.scalar(query, {"of": key}) or 0
+        version: int = connection.scalar(query, {"of": key})
+        return version
 
     def _ready(
         self, connection: Connection, key: str | int, row: Mapping[str, Any]

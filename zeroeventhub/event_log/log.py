@@ -2,20 +2,22 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import Connection, MetaData, Table, event, func
+from sqlalchemy import Connection, Executable, MetaData, RowMapping, Table, event, func
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.error_codes import is_duplicate, reaching_store
-from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.errors import ConfigurationError, Conflict, Trimmed
 from zeroeventhub.event_log.events import (
     KeptEvent,
     NewEvent,
     Stored,
     check_name,
+    json_text,
     kept_events,
     unseen,
 )
@@ -26,11 +28,15 @@ from zeroeventhub.event_log.log_table import (
     connected,
     insert_rows,
     log_table,
+    snapshot_table,
     writing,
 )
+from zeroeventhub.event_log.snapshots import AFTER, RestoredKey, Snapshots
 from zeroeventhub.partitions import Layout
+from zeroeventhub.protocol import Event
 from zeroeventhub.publisher import TableFeed
 from zeroeventhub.publisher.partition_hash import layout_expression
+from zeroeventhub.wire.models import reader_for
 
 _STORE = "The database of the log"
 
@@ -60,9 +66,15 @@ class EventLog:
             table. What another ordering needs, such as the triggers of "gated", is installed when
             `metadata` creates the table; in an Alembic migration, call
             `log.feed().install(op.get_bind())`.
+        snapshots: whether keys have snapshots, in a further table named after this one with
+            `_snapshots` at its end; see docs/event_log.md.
+        models: how the data of events is read from a key, by their type, with "*" for all others:
+            a model, or a function that makes present data of old data; see docs/schemas.md. By
+            default it is decoded JSON.
 
     Attributes:
         table: the table, for your queries and migrations.
+        snapshots: the table of snapshots, with the columns key, version and data; None without one.
 
     Raises:
         ConfigurationError: the number of partitions is not allowed.
@@ -76,6 +88,8 @@ class EventLog:
         partitions: int | Layout = 1,
         schema: str | None = None,
         ordering: str | None = None,
+        snapshots: bool = False,
+        models: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self._layout = partitions if isinstance(partitions, Layout) else Layout.of(partitions)
         self._ordering = ordering
@@ -84,7 +98,11 @@ class EventLog:
         compared = (columns.type, columns.key, columns.data)
         self._stored = Stored(self.table, columns.id, compared)
         self._single = RowInsert(self.table)
-        self._keyed = KeyedTable(self.table, id="id", same=("type", "data"))
+        self.snapshots = snapshot_table(metadata, name, schema) if snapshots else None
+        self._snapshots = None if self.snapshots is None else Snapshots(self.snapshots, self.table)
+        self._readers = {kind: reader_for(model)[0] for kind, model in models.items()}
+        same = ("type", "data")
+        self._keyed = KeyedTable(self.table, id="id", same=same, snapshots=self._snapshots)
         self._kept = self._keyed.query(kept_events(self.table))
         if ordering is not None:
             event.listen(self.table, "after_create", self._install)
@@ -183,11 +201,83 @@ class EventLog:
             key: the key.
             after_version: the version after which to begin.
             limit: how many events to read at most; None for all.
+
+        Raises:
+            Trimmed: some of these events were trimmed: `restore` has their snapshot.
+            ProtocolError: the log's `models` have nothing for the type of an event.
         """
+        query: Executable = self._kept.limit(limit)
+        if (snapshots := self._snapshots) is not None:
+            query = snapshots.beside(self._kept.limit(limit), snapshots.table.c.version > AFTER)
+        events, snapshot = self._read(handle, query, {"of": key, "after": after_version})
+        last = events[-1].version if events else None
+        if snapshot is not None and last != after_version + len(events):
+            raise Trimmed(
+                f"Key {key!r} no longer has all events after version {after_version}: restore it "
+                "from its snapshot."
+            )
+        return events
+
+    def save_snapshot(
+        self, handle: Connection | Session, key: str, version: int, data: Any
+    ) -> None:
+        """Save the state of a key at a version in your transaction, in place of an earlier one.
+
+        A snapshot of a later version stays. Events that a snapshot covers may be trimmed.
+
+        Args:
+            handle: the connection or session of the transaction.
+            key: the key.
+            version: the version of the last event that made this state, 1 or more.
+            data: the state, in the form of an event's data.
+
+        Raises:
+            Conflict: the key does not have so many events: nothing was saved.
+            ConfigurationError: the data cannot be stored, or the log has no snapshots.
+            StoreUnavailable: a transient error of the database: roll back, and try again.
+        """
+        snapshots, text = self._with_snapshots(), json_text(data)
+        if version < 1:
+            raise ConfigurationError(f"A snapshot is of a version from 1 on, not {version!r}.")
+        connection = writing(handle, self.table)
         with reaching_store(_STORE):
-            values = {"of": key, "after": after_version}
-            found = connected(handle, self.table).execute(self._kept.limit(limit), values)
-            return [KeptEvent.of(row) for row in found.mappings()]
+            if (known := self._keyed.version(connection, key)) < version:
+                raise Conflict(
+                    f"Key {key!r} has version {known}, so that version {version} has no state yet: "
+                    "no snapshot was saved.",
+                    key=key,
+                    version=known,
+                )
+            snapshots.save(connection, key, version, text)
+
+    def restore(self, handle: Connection | Session, key: str) -> RestoredKey:
+        """Read the newest snapshot of a key and the events after it, by one query.
+
+        Raises:
+            ConfigurationError: the log has no snapshots.
+            ProtocolError: the log's `models` have nothing for the type of an event.
+        """
+        events, snapshot = self._read(handle, self._with_snapshots().restoring, {"of": key})
+        if snapshot is None:
+            return RestoredKey(None, events, events[-1].version if events else 0)
+        version = events[-1].version if events else snapshot["version"]
+        return RestoredKey(Event(snapshot["text"].encode()).data, events, version)
+
+    def _read(
+        self, handle: Connection | Session, query: Executable, values: Mapping[str, Any]
+    ) -> tuple[list[KeptEvent], RowMapping | None]:
+        """Return the events of a key, and the row of its snapshot if the query has found it."""
+        with reaching_store(_STORE):
+            rows = connected(handle, self.table).execute(query, values).mappings().all()
+        snapshot = next((row for row in rows if row["id"] is None), None)
+        events = [KeptEvent.of(row, self._readers) for row in rows if row is not snapshot]
+        return events, snapshot
+
+    def _with_snapshots(self) -> Snapshots:
+        """Return the log's snapshots, or raise ConfigurationError."""
+        if self._snapshots is None:
+            raise ConfigurationError("This log has no snapshots: EventLog(…, snapshots=True).")
+        return self._snapshots
 
     def feed(self, *, key_history: bool = False, **options: Any) -> TableFeed:
         """Return the feed of the log.
@@ -207,6 +297,7 @@ class EventLog:
             "type": columns.type,
             "key": columns.key,
             "version": columns.version,
+            "snapshots": self.snapshots,
             "key_history": key_history,
             "id": columns.id,
             "time": columns.time,

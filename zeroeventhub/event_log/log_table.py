@@ -109,6 +109,20 @@ def writing(handle: Any, table: Table) -> Connection:
     return connection
 
 
+def snapshot_table(metadata: MetaData, name: str, schema: str | None) -> Table:
+    """Add the table of the snapshots of a log's keys to the caller's metadata."""
+    return Table(
+        f"{name}_snapshots",
+        metadata,
+        Column("key", exact(String(LONGEST_NAME)), primary_key=True),
+        Column("version", BigInteger, nullable=False),
+        Column("data", document(), nullable=False),
+        schema=schema,
+        mysql_engine="InnoDB",
+        mariadb_engine="InnoDB",
+    )
+
+
 def log_table(
     metadata: MetaData, name: str, schema: str | None = None, ordering: str | None = None
 ) -> Table:

@@ -68,7 +68,7 @@ class Span:
 
 
 class Compactor:
-    """Compact a feed by the column of its keys."""
+    """Compact a feed by the column of its keys; what is `needed` to restore a key stays."""
 
     def __init__(
         self,
@@ -79,11 +79,13 @@ class Compactor:
         *,
         table: Table,
         key: ColumnElement[Any],
+        needed: ColumnElement[bool] | None,
     ) -> None:
         self._reader = reader
         self._source = source
         self._marks = marks
         self._key = key
+        self._needed = needed
         tombstone = compaction.tombstone
         self._tombstone = None if tombstone is None else resolve(table, tombstone)
         self._keep = compaction.keep_tombstones
@@ -120,6 +122,8 @@ class Compactor:
         """Select the next events, each with whether it is superseded or an old tombstone."""
         source = self._source
         gone = or_(self._is_superseded(), self._is_old_tombstone())
+        if self._needed is not None:
+            gone = and_(gone, ~self._needed)
         columns = [source.position.label("position"), gone.label("is_gone")]
         columns += [source.table.c[name].label(name) for name in source.key]
         query = select(*columns).select_from(source.join(source.table))

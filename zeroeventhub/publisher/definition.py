@@ -17,6 +17,8 @@ from sqlalchemy import (
     Integer,
     String,
     Table,
+    and_,
+    exists,
     inspect,
 )
 from sqlalchemy.engine.default import StrCompileDialect
@@ -192,6 +194,7 @@ class Definition:
     envelope: CloudEvents | None
     attributes: Mapping[str, ColumnElement[Any]]
     version: ColumnElement[Any] | None
+    snapshots: Table | None
     shows_keys: bool
     signer: Signer
     is_mutable: bool
@@ -221,6 +224,8 @@ class Definition:
                     "The history of a key is read in the order of versions: give the column of "
                     "those."
                 )
+            if self.snapshots is not None:
+                yield "A snapshot covers versions of its key: give the column of those."
         elif key is None:
             yield "A version is the number of an event within its key: give both."
         elif not (isinstance(key, Column) and isinstance(version, Column)):
@@ -237,10 +242,10 @@ class Definition:
             return
         if not isinstance(self.attributes.get("key"), Column):
             yield "A feed is compacted by its key, which has to be a column of its table: give key."
-        if self.version is not None:
+        if self.version is not None and self.snapshots is None:
             yield (
-                "A key's versions are counted on from its events, of which compaction would leave "
-                "the last: leave out version or compaction."
+                "A key is restored from all of its events, of which compaction would leave the "
+                "last: give the table of snapshots as well, or leave out version or compaction."
             )
         if self.retention is None:
             yield (
@@ -290,6 +295,18 @@ class Definition:
         if self.version is not None:
             known.append(attributes["key"])
         return [*self.mapper.columns, *(one for one in known if one is not None)]
+
+    @property
+    def needed(self) -> ColumnElement[bool] | None:
+        """Return the condition that a key is restored from an event; None without versions."""
+        if self.version is None:
+            return None
+        if self.snapshots is None:
+            return self.version.is_not(None)
+        key, version = (resolve(self.snapshots, name) for name in ("key", "version"))
+        covers = and_(key == self.attributes["key"], version >= self.version)
+        covered = exists().where(covers).correlate(self.events.table)
+        return and_(self.version.is_not(None), ~covered)
 
     def ordering(self, dialect: str) -> Ordering:
         """Make the ordering of the table, for a database by SQLAlchemy's name for it.
@@ -381,11 +398,15 @@ def build(
             lookups,
             # Consumers that come late read on from the archive.
             registry=registry if archive is None else None,
-            version=defined.version,
+            key=defined.attributes.get("key"),
+            needed=defined.needed,
         )
         if (compaction := defined.compaction) is not None:
             table, key = defined.events.table, defined.attributes["key"]
-            compactor = Compactor(reader, source, marks, compaction, table=table, key=key)
+            needed = defined.needed
+            compactor = Compactor(
+                reader, source, marks, compaction, table=table, key=key, needed=needed
+            )
     if archive is not None:
         sealer = Sealer(
             archive,

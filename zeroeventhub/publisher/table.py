@@ -56,7 +56,9 @@ class TableFeed:
         type: the column of the event's type.
         key: the column whose equal values keep their order.
         version: the column of an event's number within its key, unique together with the key.
-            Events with one are not trimmed.
+            Events with one are only trimmed if there are `snapshots`.
+        snapshots: the table of the snapshots of an EventLog's keys: events up to the version of
+            their key's snapshot may be trimmed and compacted.
         key_history: let readers request the events of one key; see docs/keys.md.
         id: the column that identifies the event; by default its position.
         time: the column of the time of the event.
@@ -107,6 +109,7 @@ class TableFeed:
         type: Expression | None = None,  # noqa: A002 - the name that users know
         key: Expression | None = None,
         version: Expression | None = None,
+        snapshots: Table | None = None,
         key_history: bool = False,
         id: Expression | None = None,  # noqa: A002 - the name that users know
         time: Expression | None = None,
@@ -152,6 +155,7 @@ class TableFeed:
             envelope=envelope,
             attributes=given,
             version=None if version is None else resolve(found, version),
+            snapshots=snapshots,
             shows_keys=key_history,
             signer=Signer(mapper.recipe, cursor_secret),
             is_mutable=mutable,

@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, Connection, Integer, func, literal_column, select
+from sqlalchemy import ColumnElement, Connection, Integer, Row, Select, func, literal_column, select
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION, Place
@@ -125,7 +125,8 @@ class Trimmer:
     """Trim a feed: plan it, and delete the events in batches.
 
     The registry is None for a feed without `progress`, and for one with an archive, where no
-    consumer loses anything. `version` is the column of an event's number within its key.
+    consumer loses anything. `needed` is the condition that a key is restored from an event, and
+    `key` the column of keys.
     """
 
     def __init__(
@@ -137,7 +138,8 @@ class Trimmer:
         lookups: Lookups,
         *,
         registry: Registry | None = None,
-        version: ColumnElement[int] | None = None,
+        key: ColumnElement[Any] | None,
+        needed: ColumnElement[bool] | None,
     ) -> None:
         self._reader = reader
         self._ordering = ordering
@@ -146,7 +148,8 @@ class Trimmer:
         self._marks = marks
         self._lookups = lookups
         self._registry = registry
-        self._version = version
+        self._key = key
+        self._needed = needed
         self._near = NearRows.of_all(ordering.source)
 
     def plan(self, connection: Connection, bound: TrimBound) -> TrimPlan:
@@ -164,12 +167,12 @@ class Trimmer:
             if last is not None and last <= until:
                 until = last - 1
                 held_back.append("The last event stays: SQLite would give its number again.")
-        versioned = self._first_with_version(connection, mark.trimmed, until)
-        if versioned is not None:
-            until = versioned - 1
+        if (needed := self._first_needed(connection, mark.trimmed, until)) is not None:
+            until = needed.position - 1
             held_back.append(
-                f"What lies above position {until} stays: writers count a key's versions on from "
-                "these events, and a reader that restores a key's state needs all of them."
+                f"What lies above position {until} stays: the next event is of key {needed.key!r}, "
+                "whose versions are counted and whose state is restored from it, as no snapshot of "
+                "the key covers it."
             )
         first = self._near.first(connection, 0, mark.trimmed, until)
         last = None if first is None else self._near.last(connection, 0, until)
@@ -219,16 +222,15 @@ class Trimmer:
                 reasons.append(f"{one.name} keeps what lies above position {allowed} {where}.")
         return lowest, reasons
 
-    def _first_with_version(self, connection: Connection, after: int, until: int) -> int | None:
-        """Return the position of the first event that has a version."""
-        if self._version is None:
+    def _first_needed(self, connection: Connection, after: int, until: int) -> Row[Any] | None:
+        """Return position and key of the first event from which a key is restored."""
+        if self._key is None or self._needed is None:
             return None
         source = self._source
-        query = select(source.position).select_from(source.join(source.table))
-        query = query.where(self._version.is_not(None))
-        query = self._near.above(query, self._near.hint(connection))
-        found: int | None = connection.scalar(query.limit(ONE), {"after": after, "until": until})
-        return found
+        columns = source.position.label("position"), self._key.label("key")
+        query: Select[Any] = select(*columns).select_from(source.join(source.table))
+        query = self._near.above(query.where(self._needed), self._near.hint(connection))
+        return connection.execute(query.limit(ONE), {"after": after, "until": until}).first()
 
     def _count(self, connection: Connection, after: int, until: int) -> int:
         query = self._near.rows(self._near.hint(connection), self._source.position)

@@ -1,0 +1,122 @@
+"""The newest snapshot of each key of a log, and the versions that snapshots cover."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    BindParameter,
+    ColumnElement,
+    CompoundSelect,
+    Connection,
+    Insert,
+    Select,
+    Table,
+    Text,
+    bindparam,
+    case,
+    func,
+    literal_column,
+    select,
+    union_all,
+)
+
+from zeroeventhub.databases import database_of
+from zeroeventhub.databases.port import Database
+from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.event_log.events import KeptEvent, kept_events, kept_snapshots, unseen
+
+OF: BindParameter[Any] = bindparam("of")
+"""The key whose events a query selects."""
+
+AFTER: BindParameter[Any] = bindparam("after")
+"""The version after which they begin."""
+
+
+@dataclass(frozen=True)
+class RestoredKey:
+    """A key's newest snapshot, and the events after it.
+
+    Example:
+        restored = log.restore(connection, "17")
+        state = restored.snapshot or {"paid": 0}
+        for event in restored.events:
+            state["paid"] += event.data["amount"]
+        log.append_to(connection, "17", [placed], expected_version=restored.version)
+
+    Attributes:
+        snapshot: the data of the snapshot; None without one.
+        events: the events after it, in order.
+        version: the key's version; 0 for a key that never had an event.
+    """
+
+    snapshot: Any
+    events: list[KeptEvent]
+    version: int
+
+
+class Snapshots:
+    """Save snapshots, and guard the versions that they cover.
+
+    Attributes:
+        table: the table, with one row for each key that has a snapshot.
+        version: selects the version of a key's snapshot.
+        restoring: selects a key's snapshot and the events after it.
+    """
+
+    def __init__(self, table: Table, events: Table) -> None:
+        self.table = table
+        self.version: Select[tuple[int]] = select(table.c.version).where(table.c.key == OF)
+        after = func.coalesce(self.version.scalar_subquery(), 0)
+        mine = events.c.key == OF, events.c.version > after
+        self.restoring = self.beside(kept_events(events).where(*mine))
+        self._upsert = lru_cache(maxsize=4)(self._build_upsert)
+        self._look = lru_cache(maxsize=4)(self._build_look)
+
+    def beside(self, events: Select[Any], *conditions: ColumnElement[bool]) -> CompoundSelect[Any]:
+        """Add a key's snapshot to a query for its events, as a row without an id."""
+        mine = kept_snapshots(self.table).where(self.table.c.key == OF, *conditions)
+        return union_all(select(events.subquery()), mine).order_by("version")
+
+    def save(self, connection: Connection, key: str, version: int, text: str) -> None:
+        """Save a snapshot as JSON, unless the key has one of a later version."""
+        values = {"of": key, "number": version, "text": text}
+        connection.execute(self._upsert(database_of(connection)), values)
+
+    def _build_upsert(self, database: Database) -> Insert:
+        columns = self.table.c
+        version: BindParameter[int] = bindparam("number", type_=BigInteger)
+        data = database.json_parameter(bindparam("text", type_=Text), columns.data.type)
+        is_later = columns.version <= version
+        changes = {
+            "version": case((is_later, version), else_=columns.version),
+            "data": case((is_later, data), else_=columns.data),
+        }
+        values = {"key": OF, "version": version, "data": data}
+        return database.upsert(self.table, changes).values(values)
+
+    def refuse_reused(self, connection: Connection, key: str | int, first: int) -> None:
+        """Refuse events that were just inserted, from a version on, if they repeat versions.
+
+        The unique index keeps versions apart as long as their rows are there. What is trimmed was
+        covered by a snapshot before, which is looked up after the insert: whoever reads the key's
+        version, and inserts after others have appended more and a trim has deleted it, finds it.
+
+        Raises:
+            StoreUnavailable: a snapshot covers the version.
+            ConfigurationError: the transaction does not see what others have committed.
+        """
+        found = connection.execute(self._look(database_of(connection)), {"of": key}).one()
+        if found.frozen:
+            raise ConfigurationError(
+                "An append to a key of a log with snapshots needs the isolation level READ "
+                "COMMITTED, to see which versions were trimmed: roll back, and set it for the "
+                "connection."
+            )
+        if found.covered is not None and found.covered >= first:
+            raise unseen()
+
+    def _build_look(self, database: Database) -> Select[Any]:
+        covered = database.latest(self.version).scalar_subquery()
+        return select(covered.label("covered"), literal_column(database.is_frozen).label("frozen"))
