@@ -31,7 +31,14 @@ if TYPE_CHECKING:
     from zeroeventhub.consumer.store.cursor_store import CursorStatus, CursorStore
     from zeroeventhub.consumer.store.dead_letters import DeadLetter
     from zeroeventhub.consumer.store.tables import cursor_metadata, cursor_tables
-    from zeroeventhub.event_log import EventLog, ExpectedVersion, KeptEvent, KeyedTable, NewEvent
+    from zeroeventhub.event_log import (
+        EventLog,
+        ExpectedVersion,
+        KeptEvent,
+        KeyedTable,
+        NewEvent,
+        RestoredKey,
+    )
     from zeroeventhub.feed import AsyncExtendedFeed, AsyncFeed, ExtendedFeed, Feed
     from zeroeventhub.publisher import TableFeed
     from zeroeventhub.publisher.compaction import Compaction
@@ -91,6 +98,7 @@ __all__ = [
     "Principal",
     "Progress",
     "Quota",
+    "RestoredKey",
     "Retention",
     "TableFeed",
     "TypeFilter",
@@ -133,6 +141,7 @@ _LAZY = {
     "Principal": "server",
     "Progress": "publisher.progress",
     "Quota": "server",
+    "RestoredKey": "event_log",
     "Retention": "publisher.retention",
     "TableFeed": "publisher",
     "async_lag": "consumer.lag",

@@ -8,5 +8,6 @@ for package in ("sqlalchemy", "greenlet"):
 from zeroeventhub.event_log.events import KeptEvent, NewEvent  # noqa: E402
 from zeroeventhub.event_log.keyed_table import ExpectedVersion, KeyedTable  # noqa: E402 - after the extra's check
 from zeroeventhub.event_log.log import EventLog  # noqa: E402
+from zeroeventhub.event_log.snapshots import RestoredKey  # noqa: E402
 
-__all__ = ["EventLog", "ExpectedVersion", "KeptEvent", "KeyedTable", "NewEvent"]
+__all__ = ["EventLog", "ExpectedVersion", "KeptEvent", "KeyedTable", "NewEvent", "RestoredKey"]

@@ -97,11 +97,16 @@ class Snapshots:
         return database.upsert(self.table, changes).values(values)
 
     def refuse_reused(self, connection: Connection, key: str | int, first: int) -> None:
-        """Refuse events that were just inserted, from a version on, if they repeat versions.
+        """Refuse the events that were just inserted if others have had their versions.
 
-        The unique index keeps versions apart as long as their rows are there. What is trimmed was
-        covered by a snapshot before, which is looked up after the insert: whoever reads the key's
-        version, and inserts after others have appended more and a trim has deleted it, finds it.
+        The unique index no longer knows a version that was trimmed since this transaction read the
+        key's version. But a snapshot covers it, which was committed before the trim, and so before
+        the insert: a look after the insert finds it.
+
+        Args:
+            connection: in the transaction of the insert.
+            key: the key.
+            first: the version of the first event.
 
         Raises:
             StoreUnavailable: a snapshot covers the version.
