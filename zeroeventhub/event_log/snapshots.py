@@ -39,11 +39,10 @@ class RestoredKey:
     """A key's newest snapshot, and the events after it.
 
     Example:
-        restored = log.restore(connection, "17")
-        state = restored.snapshot or {"paid": 0}
-        for event in restored.events:
-            state["paid"] += event.data["amount"]
-        log.append_to(connection, "17", [placed], expected_version=restored.version)
+        with engine.begin() as connection:
+            found = log.restore(connection, "17")
+            types = [*(found.snapshot or []), *(event.type for event in found.events)]
+            log.save_snapshot(connection, "17", found.version, types)
 
     Attributes:
         snapshot: the data of the snapshot; None without one.
