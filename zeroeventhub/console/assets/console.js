@@ -38,6 +38,11 @@ function sort(table) {
 
 // Plots: of a document that is fetched, or of samples taken while the page is open.
 const colors = ["--link", "--warn", "--text", "--soft"];
+const ticks = [
+  [60, new Intl.DateTimeFormat(undefined, { timeStyle: "medium" })],
+  [21_600, new Intl.DateTimeFormat(undefined, { timeStyle: "short" })],
+  [Infinity, new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", hour: "2-digit" })],
+];
 const plots = new WeakMap();
 const samples = new Map();
 
@@ -53,15 +58,19 @@ function resolved(name) {
 function draw(element, names, data) {
   plots.get(element)?.destroy();
   element.replaceChildren();
-  const axis = { stroke: resolved("--text"), grid: { stroke: resolved("--line") } };
+  const axis = { stroke: resolved("--text"), grid: { stroke: resolved("--line"), width: 1 } };
+  const labels = (plot, splits, place, space, step) => {
+    const [, format] = ticks.find(([length]) => step < length);
+    return splits.map((second) => format.format(second * 1000));
+  };
   const options = {
     title: element.dataset.label,
     width: Math.max(element.clientWidth, 280),
     height: 240,
-    scales: { y: { range: (_, low, high) => [0, Math.max(high * 1.1, low, 1)] } },
-    axes: [axis, { ...axis, size: 70 }],
+    scales: { y: { range: (_, low, high) => [0, high * 1.1 || 1] } },
+    axes: [{ ...axis, values: labels, space: 90 }, { ...axis, size: 70 }],
     series: [
-      {},
+      { value: (_, second) => (second === null ? "—" : zoned.format(second * 1000)) },
       ...names.map((label, place) => ({
         label,
         stroke: resolved(colors[place % colors.length]),
