@@ -184,8 +184,14 @@ class _Watch(Observer):
             self.outside = _short(statement)
             self._die()
 
-    def _after_statement(self, _connection: Connection, _: Any, statement: str, *__: Any) -> None:
-        self._pass(f"after the statement {_short(statement)!r}")
+    def _after_statement(
+        self, _connection: Connection, cursor: Any, statement: str, *_: Any
+    ) -> None:
+        try:
+            self._pass(f"after the statement {_short(statement)!r}")
+        except _Killed:
+            cursor.close()  # SQLite keeps its lock as long as a cursor of many rows is open
+            raise
 
     def _before_commit(self, _connection: Connection) -> None:
         self._expect_alive()

@@ -84,6 +84,17 @@ def test_right_handler_passes():
     check(upsert, sessions=Session)
 
 
+def invoice_together(connection: sa.Connection, events: list[Event]) -> None:
+    """Write the invoices of a page by one call of the driver."""
+    connection.execute(invoices.insert(), [{"order": event.data["order"]} for event in events])
+
+
+def test_right_handler_of_whole_pages_passes():
+    """After a kill at a statement of many rows, nothing of it holds a lock."""
+    check(invoice_together)
+    check_async(invoice_together)
+
+
 async def invoice_async(connection: AsyncConnection, event: Event) -> None:
     """Write an invoice, asynchronously."""
     await connection.run_sync(invoice, event)
