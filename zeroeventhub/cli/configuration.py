@@ -242,7 +242,8 @@ class FeedCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Look the feed up first."""
         words = self.make_parser(ctx).parse_args([*args])[0]
-        if isinstance(name := words.get("feed"), str):
+        wants_help = not {*args}.isdisjoint(ctx.help_option_names)
+        if isinstance(name := words.get("feed"), str) and not wants_help:
             feed = entry("feeds", name, words.get("config"))
             loses_events = not feed.keys().isdisjoint({"trim", "compact", "compacted", "archive"})
             own = feed.get(str(self.name), {})

@@ -98,6 +98,8 @@ class ServeCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Look the feeds up first."""
         words = self.make_parser(ctx).parse_args([*args])[0]
+        if not {*args}.isdisjoint(ctx.help_option_names):
+            return super().parse_args(ctx, args)
         name, file = words.get("feed"), words.get("config")
         asked = partial(_Asked, [*args], file or CONFIG)
         if isinstance(name, str) and ":" in name:

@@ -71,6 +71,14 @@ def test_options_go_before_the_file(described, tmp_path):
     assert "There is no file zeroeventhub.toml" in invoke("check", "orders").stderr
 
 
+@pytest.mark.parametrize("arguments", [["serve", "--help"], ["serve", "-h"], ["trim", "-h", "it"]])
+def test_help_needs_no_file(tmp_path, monkeypatch, arguments):
+    """A command that looks into the file shows its help where there is none."""
+    monkeypatch.chdir(tmp_path)
+    shown = invoke(*arguments)
+    assert (shown.exit_code, shown.stdout.startswith("Usage: ")) == (0, True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
