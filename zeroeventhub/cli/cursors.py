@@ -29,7 +29,7 @@ from zeroeventhub.consumer.moves import TWICE, consequence, find_moves
 from zeroeventhub.consumer.store.cursor_store import CursorStatus, CursorStore
 from zeroeventhub.coroutines import blocking
 from zeroeventhub.errors import ConfigurationError, printable
-from zeroeventhub.protocol import FIRST, LAST
+from zeroeventhub.protocol import FIRST, FORGET_PROGRESS, LAST
 from zeroeventhub.spark.offsets import committed_offsets
 from zeroeventhub.times import duration
 
@@ -354,6 +354,7 @@ def rename(
     It continues where it was, with its inbox and its dead letters, once it runs under this name. If
     the publisher does not answer, repeat the command.
     """
+    _expect_registrations(client)
     with engine.begin() as connection:
         is_done = client is not None and not store.cursors(connection, consumer)
         if not (is_done and store.cursors(connection, name)):
@@ -366,6 +367,15 @@ def rename(
         f"Consumer {printable(consumer)} is now {printable(name)}, in {len(found)} partitions.",
         *_about_registered(registered),
     ]
+
+
+def _expect_registrations(client: Client | None) -> None:
+    """Refuse a feed at which no consumer can have registered, before anything is changed."""
+    if client is not None and FORGET_PROGRESS not in client.discover().extensions:
+        raise ConfigurationError(
+            f"No consumer registers at this feed, which does not have the extension "
+            f"{FORGET_PROGRESS}: leave out --feed."
+        )
 
 
 def _register_instead(client: Client, consumer: str, name: str, cursors: Mapping[int, str]) -> int:
@@ -419,6 +429,7 @@ def forget(
     Its effects stay. Without --feed, a publisher at which it has registered waits for it until it
     was silent for too long. If the publisher does not answer, repeat the command.
     """
+    _expect_registrations(client)
     with engine.connect() as connection:
         found = store.holdings(connection, consumer)
         if client is None:

@@ -14,7 +14,8 @@ from harness.stores import NAME, call, claim, enter, leave, load, move, new_stor
 
 from zeroeventhub import FIRST, LAST, TableFeed
 from zeroeventhub.consumer.steps import Place
-from zeroeventhub.errors import Fenced
+from zeroeventhub.errors import Fenced, Forbidden
+from zeroeventhub.server import everybody
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 UNCOUNTED = {"again": None, "left_out": None, "exact": False}
@@ -280,23 +281,45 @@ def test_consumer_is_forgotten_also_at_its_publisher(registering, of_billing):
     assert run("forget", *of_billing, "--yes").exit_code == 2
 
 
-def test_command_is_repeated_if_the_publisher_does_not_answer(registering, of_billing):
+def test_command_is_repeated_if_the_publisher_fails(registering, of_billing, any_engine):
     """What the store has done stays, and the same command does the rest at the publisher."""
     url, store, feed = registering
     before = stands(store)
     rename = ("rename", *of_billing, "invoices")
-    for _ in range(2):
-        assert run(*rename, "--feed", "http://127.0.0.1:9/orders").exit_code == 1
-        assert call(store, store.cursors, name="invoices") == before
-    assert {consumer for _, consumer, _ in registered.heard(feed)} == {NAME}
-    assert run(*rename, "--feed", url).exit_code == 0
-    assert {consumer for _, consumer, _ in registered.heard(feed)} == {"invoices"}
     forget = ("forget", *of_billing[:2], "--consumer", "invoices", "--yes")
-    assert run(*forget, "--feed", "http://127.0.0.1:9/orders").exit_code == 1
-    assert len(registered.heard(feed)) == 2
+    with registered.served(any_engine, authorize=_refuse_changes) as failing:
+        for _ in range(2):
+            assert run(*rename, "--feed", failing).exit_code == 2
+            assert call(store, store.cursors, name="invoices") == before
+        assert {consumer for _, consumer, _ in registered.heard(feed)} == {NAME}
+        assert run(*rename, "--feed", url).exit_code == 0
+        assert {consumer for _, consumer, _ in registered.heard(feed)} == {"invoices"}
+        assert run(*forget, "--feed", failing).exit_code == 2
+        assert len(registered.heard(feed)) == 2
     done = run(*forget, "--feed", url)
     assert (done.exit_code, registered.heard(feed)) == (0, {})
     assert done.stdout.startswith("Deleted: nothing, as there was nothing\n")
+
+
+def _refuse_changes(request):
+    if request.method in {"PUT", "DELETE"}:
+        raise Forbidden("not now")
+    return everybody(request)
+
+
+@pytest.mark.parametrize("command", [("rename", "invoices"), ("forget", "--yes")])
+def test_feed_without_registrations_is_refused_before_anything_changes(
+    registering, of_billing, any_engine, command
+):
+    """A feed at which no consumer registers, or that does not answer, leaves the store as it is."""
+    _, store, _ = registering
+    before = stands(store)
+    with mounted(registered.source(progress=None), any_engine) as plain:
+        refused = run(*command, *of_billing, "--feed", plain)
+    assert (refused.exit_code, stands(store)) == (2, before)
+    assert "leave out --feed" in refused.stderr
+    assert run(*command, *of_billing, "--feed", "http://127.0.0.1:9/orders").exit_code == 1
+    assert stands(store) == before
 
 
 def test_copy_continues_where_the_consumer_is(store, of_billing):
