@@ -24,6 +24,7 @@ from zeroeventhub.cli.options import (
 from zeroeventhub.cli.output import Answer, answering, confirm, table
 from zeroeventhub.cli.table_options import open_database, reflect
 from zeroeventhub.client import Client
+from zeroeventhub.consumer.event_place import place_in
 from zeroeventhub.consumer.lag import lag as find_lag
 from zeroeventhub.consumer.moves import TWICE, consequence, find_moves
 from zeroeventhub.consumer.store.cursor_store import CursorStatus, CursorStore
@@ -126,6 +127,12 @@ def show(engine: Engine, store: CursorStore, *, consumer: str) -> Answer:
     return found, map(_line, found)
 
 
+def brief(error: str) -> str:
+    """Shorten a stored error to its first line, and the event that it names."""
+    parts = [printable(error.partition("\n")[0], longest=WIDTH), printable(place_in(error))]
+    return ", at ".join(filter(None, parts))
+
+
 def _line(status: CursorStatus) -> str:
     notes = [f"epoch {status.epoch}", f"moved {status.updated_at:{TIME_FORMAT}}"]
     if status.ended:
@@ -134,8 +141,10 @@ def _line(status: CursorStatus) -> str:
         owner = printable(status.owner)
         notes.append(f"read by {owner}, whose lease ends in {status.lease_seconds:.0f} s")
     if status.error is not None:
-        error = printable(status.error.partition("\n")[0], longest=WIDTH)
-        notes.append(f"halted {status.halted_at:{TIME_FORMAT}} after {status.tries} tries: {error}")
+        notes.append(
+            f"halted {status.halted_at:{TIME_FORMAT}} after {status.tries} tries: "
+            f"{brief(status.error)}"
+        )
     return f"partition {status.partition}: {printable(status.cursor)}; {'; '.join(notes)}"
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import click
 from sqlalchemy import Connection, Engine
 
-from zeroeventhub.cli.cursors import TIME_FORMAT, WIDTH, consumer_options, expect_consumer
+from zeroeventhub.cli.cursors import TIME_FORMAT, WIDTH, brief, consumer_options, expect_consumer
 from zeroeventhub.cli.options import option_group, partition_option, yes_option
 from zeroeventhub.cli.output import Answer, answering, confirm
 from zeroeventhub.consumer.store.cursor_store import CursorStore
@@ -112,7 +112,7 @@ def _line(letter: DeadLetter) -> str:
         parts.append(f"key {printable(letter.key, longest=WIDTH)}")
     parts += [state[letter.state], f"{letter.created_at:{TIME_FORMAT}}"]
     if letter.error:
-        parts.append(printable(letter.error.partition("\n")[0], longest=WIDTH))
+        parts.append(brief(letter.error))
     return "  ".join(parts)
 
 

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from sqlalchemy import Connection, Engine
 
 from zeroeventhub.consumer.config import Config
+from zeroeventhub.consumer.event_place import note_place, place_of
 from zeroeventhub.consumer.handler import (
     Handler,
     Transaction,
@@ -33,7 +34,6 @@ from zeroeventhub.databases import database_of
 from zeroeventhub.databases.error_codes import store_error
 from zeroeventhub.errors import ConfigurationError, Fenced, StoreUnavailable, TooManyDeadLetters
 from zeroeventhub.protocol import Event
-from zeroeventhub.wire.cloud_event import event_id
 
 _log = logging.getLogger("zeroeventhub.consumer")
 
@@ -266,10 +266,10 @@ class PageTransactions:
             failed = sum(error is not None for _, error in tally.letters)
             observer.set_aside(*where, failed, len(tally.letters) - failed)
             for event, error in tally.letters:
+                place = place_of(event, step.page.events, step.place.cursor)
                 _log.error(
-                    "Event %r after cursor %r is a dead letter: %s.",
-                    event_id(event),
-                    step.place.cursor,
+                    "%s is a dead letter: %s.",
+                    f"{place[0].upper()}{place[1:]}",
                     f"applying it raised {type(error).__name__}"
                     if error
                     else "it was held back after another one of its key",
@@ -327,7 +327,13 @@ class PageTransactions:
                 self._config,
                 self.hint,
             )
-            transaction.call(partial(self._handler.call, transaction, *content))
+            try:
+                transaction.call(partial(self._handler.call, transaction, *content))
+            except Exception as error:
+                event = self._handler.failed_at(events, transaction.applied)
+                if event is not None:
+                    _note(error, step, event)
+                raise
             if self.hint.data_type is None:
                 self.hint.learn(events)
         return tally
@@ -412,6 +418,8 @@ class PageTransactions:
             error = transaction.call(partial(self._handler.call, transaction, *content), catch=True)
             if error is None:
                 return None
+            if isinstance(step, Deliver):
+                _note(error, step, event)
             self._config.observer.failed(self._name, step.partition, error, attempt)
         return error
 
@@ -430,6 +438,11 @@ class PageTransactions:
                 "the id of an event, or inbox=False.",
                 self._name,
             )
+
+
+def _note(error: Exception, step: Deliver, event: Event) -> None:
+    """Note at which event of a page an error was raised."""
+    note_place(error, place_of(event, step.page.events, step.place.cursor))
 
 
 def _work(step: Deliver | Advance | Redeliver, function: Callable[[Connection], Any]) -> Work:

@@ -12,6 +12,7 @@ from typing import Any
 
 from zeroeventhub.consumer.assignment import choose, inheritance, ready
 from zeroeventhub.consumer.config import Config
+from zeroeventhub.consumer.event_place import at
 from zeroeventhub.consumer.steps import (
     LONGEST_WAIT,
     Advance,
@@ -357,6 +358,6 @@ class PartitionFollower:
         return Halted(
             f"Partition {self.partition.id} stands still at cursor {self._place.cursor!r}: what "
             f"follows could not be applied in {tries} tries. The last one raised "
-            f"{type(error).__name__}.{reason}",
+            f"{type(error).__name__}{at(error)}.{reason}",
             partition=self.partition.id,
         )

@@ -117,14 +117,32 @@ class Handler:
             events = map(decode, events) if values is None else values
         return [list(events)] if self.together else events
 
+    def failed_at(self, events: Sequence[Event], applied: int | None) -> Event | None:
+        """Return the event at which a call has raised; None if it may be any of several.
+
+        `applied`: how often `apply` has returned; None if it was not called.
+        """
+        if applied is None or applied == len(events):
+            return None
+        decode = self.decode
+        if decode is not None and not self.together:
+            return events[applied]
+        if decode is not None:
+            for one in events:
+                try:
+                    decode(one)
+                except Exception:  # noqa: BLE001 - a model of the caller's may raise anything
+                    return one
+        return events[0] if len(events) == 1 else None
+
     def call(self, transaction: "Transaction", *content: Any) -> None:
         """Call `apply` with what the transaction gives, for a page made of `content`."""
         apply, decode, given = self.apply, self.decode, transaction.given
         if self.is_async:
             driver: Any = transaction.connection.connection.dbapi_connection
-            driver.run_async(lambda _: self._call_async(given, AsyncPendingPage(*content)))
+            driver.run_async(lambda _: self._call_async(transaction, AsyncPendingPage(*content)))
             return
-        page = PendingPage(*content)
+        page, applied = PendingPage(*content), 0
         try:
             # SQLAlchemy does not see a commit through the driver, but psycopg refuses it in here.
             with given.transaction() if self.kind is Kind.DRIVER else nullcontext():
@@ -138,17 +156,23 @@ class Handler:
                             "apply has returned something to be awaited, but is no coroutine "
                             "function: define it with `async def`, for an AsyncConsumer."
                         )
+                    applied += 1
         except Fenced as error:
             raise _committed_page() from error
+        finally:
+            transaction.applied = applied
 
-    async def _call_async(self, given: Any, page: AsyncPendingPage) -> None:
-        apply, decode = self.apply, self.decode
+    async def _call_async(self, transaction: "Transaction", page: AsyncPendingPage) -> None:
+        apply, decode, given, applied = self.apply, self.decode, transaction.given, 0
         try:
             async with given.transaction() if self.kind is Kind.DRIVER else nullcontext():
                 for argument in (page,) if decode is None else self._decoded(decode, page.events):
                     await apply(given, argument)
+                    applied += 1
         except Fenced as error:
             raise _committed_page() from error
+        finally:
+            transaction.applied = applied
 
 
 def _committed_page() -> ConfigurationError:
@@ -375,12 +399,14 @@ class Transaction:
         connection: the connection of the handle.
         given: the argument for `apply`.
         was_refused: whether `apply` has tried to commit.
+        applied: how often the last call's `apply` has returned; None before a call.
     """
 
     handle: Connection | Session
     connection: Connection
     given: Any
     was_refused: bool = False
+    applied: int | None = None
 
     def call(self, apply: Callable[[], object], *, catch: bool = False) -> Exception | None:
         """Call `apply`; if it raises, undo its writes.

@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from zeroeventhub.consumer.event_place import at
 from zeroeventhub.consumer.steps import Pause
 from zeroeventhub.errors import Halted, LeaseLost, TokenChanged, ZeroEventHubError
 from zeroeventhub.protocol import Event
@@ -156,7 +157,10 @@ class RunLog:
 
 def _sentence(error: Exception) -> str:
     """Describe an error; one of a handler or driver, which may hold data, only by its class."""
+    place = at(error)
     if isinstance(error, ZeroEventHubError):
         text = str(error)
+        if place:
+            return f"{text.removesuffix('.')},{place}."
         return text if text.endswith((".", "!", "?")) else f"{text}."
-    return f"{type(error).__name__} was raised."
+    return f"{type(error).__name__} was raised{place}."

@@ -109,7 +109,7 @@ class KafkaTarget(Target):
         self, partition: int, events: Sequence[Event], delivered: Callable[[Event], object]
     ) -> None:
         """Deliver events; see `Target.deliver`."""
-        queued = _Queued(self._producer, delivered)
+        queued = _Queued(self._producer, delivered, self._identity)
         problem: Exception | None = None
         try:
             for event in events:
@@ -144,7 +144,7 @@ class KafkaTarget(Target):
             except BufferError:
                 return False
             except KafkaException as error:
-                raise _problem(error.args[0]) from error
+                raise _problem(error.args[0], self._identity(event)) from error
         queued.count += 1
         return True
 
@@ -181,18 +181,22 @@ class _Queued:
         count: how many there are.
     """
 
-    def __init__(self, producer: Producer, delivered: Callable[[Event], object]) -> None:
+    def __init__(
+        self, producer: Producer, delivered: Callable[[Event], object], identity: Choose
+    ) -> None:
         self.producer = producer
         self.count = 0
         self._delivered = delivered
-        self._reports: list[KafkaError | None] = []
+        self._identity = identity
+        self._reports: list[Exception | None] = []
         self._deadline = time.monotonic() + PATIENCE
 
     def report(self, event: Event, error: KafkaError | None, _: object) -> None:
         """Take the report about a message, in any thread."""
         if error is None:
             self._delivered(event)
-        self._reports.append(error)
+        problem = None if error is None else _problem(error, self._identity(event))
+        self._reports.append(problem)
 
     def serve(self) -> None:
         """Wait for reports for a short time."""
@@ -206,10 +210,11 @@ class _Queued:
             self.serve()
         for report in self._reports:
             if report is not None:
-                raise _problem(report)
+                raise report
 
 
-def _problem(error: KafkaError) -> TargetUnavailable | EventRefused:
+def _problem(error: KafkaError, identity: str | None) -> TargetUnavailable | EventRefused:
     if error.code() in _REFUSALS:
-        return EventRefused(f"Kafka refused an event: {error.str()}.")
+        name = "an event" if identity is None else f"event {identity!r}"
+        return EventRefused(f"Kafka refused {name}: {error.str()}.")
     return TargetUnavailable(f"Kafka did not take a page: {error.str()}.")

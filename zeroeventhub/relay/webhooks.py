@@ -146,7 +146,7 @@ class WebhookTarget(Target):
             with self._http.stream(
                 "POST", self._url, content=event.raw, headers=headers
             ) as response:
-                _check(response)
+                _check(response, identity)
                 with suppress(httpx.HTTPError):  # the event has been taken
                     _drain(response)
         except httpx.HTTPError as error:
@@ -155,15 +155,17 @@ class WebhookTarget(Target):
             ) from error
 
 
-def _check(response: httpx.Response) -> None:
+def _check(response: httpx.Response, identity: str) -> None:
     """Raise an error unless the receiver has taken the event."""
     status = response.status_code
     if response.is_success:
         return
     if response.is_client_error and status not in _LATER:
-        raise EventRefused(f"The webhook refused an event with status {status}.")
+        raise EventRefused(f"The webhook refused event {identity} with status {status}.")
     asked = seconds_in(response.headers.get("retry-after", ""))
-    raise TargetUnavailable(f"The webhook answered with status {status}.", retry_after=asked)
+    raise TargetUnavailable(
+        f"The webhook answered to event {identity} with status {status}.", retry_after=asked
+    )
 
 
 def _drain(response: httpx.Response) -> None:

@@ -6,7 +6,9 @@ from harness.command_line import invoke
 from harness.stores import NAME, call, new_store
 
 from zeroeventhub import Event
+from zeroeventhub.consumer.event_place import note_place
 
+PLACE = "event 1 of 3 after cursor '_first'"
 EVIL = "\x1b[2J\r\x9b\u202e"
 
 
@@ -15,9 +17,11 @@ def run(*arguments, answer=None):
     return invoke("dead-letters", *arguments, answer=answer)
 
 
-def add(store, event, *, key=None, held=False, text="no"):
+def add(store, event, *, key=None, held=False, text="no", at=""):
     """Set an event aside; return its number."""
     error = None if held else ValueError(text)
+    if error and at:
+        note_place(error, at)
     method = store.dead_letters.add
     call(store, method, 0, event, key=key, error=error, tries=0 if held else 3)
     return call(store, store.dead_letters.letters)[-1].id
@@ -31,14 +35,14 @@ def states(store):
 def test_letters_are_listed_shown_retried_and_forgotten(any_engine, of_billing):
     """An operator lists letters, shows one, and retries or discards it."""
     store = new_store(any_engine)
-    first = add(store, Event.of({"n": 1}), key="k", text="no such customer\nor other")
+    first = add(store, Event.of({"n": 1}), key="k", text="no such customer\nor other", at=PLACE)
     held = add(store, Event.of({"n": 2}), key="k", held=True)
     last = add(store, Event(b'{"n":1e400}', {"h": "1"}))
     listed = run("list", *of_billing)
     assert listed.exit_code == 0, listed.stderr
     one, two, _ = (line.split("  ") for line in listed.stdout.splitlines())
     assert one[:-2] == [str(first), "partition 0", "key k", "failed after 3 tries"]
-    assert one[-1] == "ValueError: no such customer"
+    assert one[-1] == f"ValueError: no such customer, at {PLACE}"
     assert two[:-1] == [str(held), "partition 0", "key k", "held back"]
     assert run("list", *of_billing, "--partition", 1).stdout == ""
     shown = run("show", *of_billing, first).stdout

@@ -74,7 +74,9 @@ def test_error_of_a_halt_is_in_the_store(every_shop):
     with halting(Poison):
         shop.run(failing(2), failures=Failures(tries=2))
     (found,) = call(shop.store, shop.store.standings)
-    assert (found.error, found.tries) == ("harness.deliveries.Poison: event 2 is poison", 2)
+    place = "zeroeventhub: event 2 of 2 after cursor '_first' (id 'e2')"
+    assert found.error == f"harness.deliveries.Poison: event 2 is poison\n{place}"
+    assert found.tries == 2
     assert (found.cursor, shop.landed()) == ("_first", [])
     shop.run(write_page)
     (found,) = call(shop.store, shop.store.standings)

@@ -46,12 +46,13 @@ def test_each_dead_letter_is_an_error_in_the_log(sync_shop, caplog):
     shop.run(failing(1), failures=Failures(tries=1, then="set-aside", hold_back=True))
     failed, held = errors(caplog)
     assert failed[1:] == held[1:] == ("billing", 0)
-    start = "Event 'e{}' after cursor '_first' is a dead letter: "
+    start = "Event {0} of 3 after cursor '_first' (id 'e{0}') is a dead letter: "
     assert failed[0] == f"{start.format(1)}applying it raised Poison."
     assert held[0].startswith(f"{start.format(3)}it was held back")
     letters = call(shop.store, shop.store.dead_letters.letters)
     assert [(one.event, one.key) for one in letters] == [(events[0], "k"), (events[2], "k")]
-    assert letters[0].error == "harness.deliveries.Poison: event 1 is poison"
+    place = "zeroeventhub: event 1 of 3 after cursor '_first' (id 'e1')"
+    assert letters[0].error == f"harness.deliveries.Poison: event 1 is poison\n{place}"
     assert "in apply" in letters[0].traceback
 
 

@@ -136,7 +136,7 @@ def test_refused_event_halts(relay, receiving):
     receiver = Receiver(lambda identity, _: Response(status_code=422) if identity == "8" else None)
     with target(receiving(receiver)) as one, pytest.raises(Halted) as halted:
         relay(one, failures=Failures(2))
-    assert str(halted.value.__cause__) == "The webhook refused an event with status 422."
+    assert str(halted.value.__cause__) == "The webhook refused event 8 with status 422."
     assert len(receiver.ids) == len({*receiver.ids})
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, Select, Update, and_, func, select
 
+from zeroeventhub.consumer.event_place import note_place, place_in
 from zeroeventhub.consumer.store.tables import Tables
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.clock import as_utc
@@ -213,6 +214,8 @@ class DeadLetters:
         self, connection: Connection, letter: DeadLetter, error: BaseException, tries: int
     ) -> None:
         """Store another failure of a letter, unless it was discarded meanwhile."""
+        if place := place_in(letter.error):
+            note_place(error, place)
         values = {"state": FAILED, "tries": tries, **_described(error)}
         connection.execute(self._update([letter.id]).values(values))
 
