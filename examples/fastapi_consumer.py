@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import httpx
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
@@ -26,7 +26,7 @@ async def invoice(connection: AsyncConnection, page: AsyncPendingPage) -> None:
 
 
 @asynccontextmanager
-async def lifespan(app: FastAPI) -> AsyncIterator[None]:  # noqa: ARG001 - FastAPI passes it
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Consume while the application serves; stop when it ends."""
     async with engine.begin() as connection:
         await connection.run_sync(store.create_tables)
@@ -34,14 +34,20 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:  # noqa: ARG001 - FastA
         await connection.execute(text(table))
     async with httpx.AsyncClient() as http:
         consumer = AsyncConsumer(AsyncClient(ORDERS, http), store, "billing")
-        running = asyncio.create_task(consumer.run(invoice))
+        app.state.running = asyncio.create_task(consumer.run(invoice))
         yield
         consumer.stop()
-        await running
+        await app.state.running
     await engine.dispose()
 
 
 app = FastAPI(lifespan=lifespan)
+
+
+@app.get("/health")
+async def health() -> Response:
+    """Answer 503 once the consumer has ended with an error."""
+    return Response(status_code=503 if app.state.running.done() else 200)
 
 
 @app.get("/invoices")

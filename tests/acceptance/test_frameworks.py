@@ -1,6 +1,8 @@
 """Feeds and consumers in other people's frameworks, over their models."""
 
+import asyncio
 import os
+import runpy
 import signal
 import sqlite3
 import subprocess
@@ -22,6 +24,7 @@ from sqlalchemy import String, insert
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from zeroeventhub import FIRST, LAST, Client, TableFeed
+from zeroeventhub.errors import NotFound
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -71,10 +74,28 @@ def test_consumer_in_a_lifespan_leaves_signals_to_its_server(sqlite, tmp_path):
                 lambda: httpx.get(f"{address}/invoices").json() == {"invoices": 3},
                 "all orders are invoiced",
             )
+            assert httpx.get(f"{address}/health").status_code == 200
             process.send_signal(signal.SIGTERM)
             assert process.wait(timeout=PATIENCE) in {0, -signal.SIGTERM}
         finally:
             process.kill()
+
+
+@pytest.mark.anyio
+async def test_application_whose_consumer_has_ended_is_not_healthy(sqlite, tmp_path, monkeypatch):
+    """Once the feed refuses the consumer, /health answers 503; the shutdown says why."""
+    monkeypatch.chdir(tmp_path)
+    with mounted(TableFeed(orders, data="data"), sqlite) as url:
+        monkeypatch.setenv("ORDERS", f"{url}/nothing")
+        app = runpy.run_path(str(EXAMPLES / "fastapi_consumer.py"))["app"]
+        transport = httpx.ASGITransport(app)
+        with pytest.raises(NotFound):
+            async with (
+                app.router.lifespan_context(app),
+                httpx.AsyncClient(transport=transport, base_url="http://app") as client,
+            ):
+                await asyncio.wait([app.state.running], timeout=PATIENCE)
+                assert (await client.get("/health")).status_code == 503
 
 
 DJANGO = EXAMPLES / "django_shop"
