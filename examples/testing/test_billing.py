@@ -3,7 +3,7 @@
 from billing import customers, invoice, tables
 from sqlalchemy import select
 
-from zeroeventhub import Consumer
+from zeroeventhub import Consumer, Failures
 from zeroeventhub.testing import check_handler, run_to_head, store_of
 
 ORDERS = [{"number": n, "customer": ("ada", "bob")[n % 2], "amount": 10 * n} for n in range(5)]
@@ -32,6 +32,19 @@ def test_trouble_of_the_feed_is_waited_out(event_feed, feed_client, feed_faults)
     assert feed_faults.pending == 0
     with store.engine.connect() as connection:
         assert connection.scalar(select(customers.c.owes).where(customers.c.name == "bob")) == 40
+
+
+def test_wrong_order_is_a_dead_letter(event_feed, feed_client):
+    """An order that is refused is set aside with its error, and can be tried again."""
+    store = store_of(tables.create_all)
+    event_feed.append({"number": 9, "customer": "bob", "amount": -1}, *ORDERS)
+    consumer = Consumer(feed_client, store, "billing", failures=Failures(then="set-aside"))
+    run_to_head(consumer, invoice)
+    with store.engine.begin() as connection:
+        (letter,) = store.dead_letters.letters(connection, "billing")
+        assert letter.event.data["number"] == 9
+        assert letter.error.startswith("ValueError: An order has an amount")
+        assert store.dead_letters.retry(connection, "billing", [letter.id]) == 1
 
 
 def test_invoices_are_written_once():

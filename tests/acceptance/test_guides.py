@@ -98,6 +98,19 @@ def test_pages_are_inserted(consuming):
     assert documents == [0, 1, 2, 3, 4]
 
 
+def test_letters_are_decided_in_code(consuming, capsys):
+    """The piece shows each dead letter, retries one, and discards the others."""
+    engine = sa.create_engine("sqlite:///billing.db")
+    letters = zeroeventhub.CursorStore(engine).dead_letters
+    with engine.begin() as connection:
+        for n in (1, 2):
+            event, error = zeroeventhub.Event.of({"n": n}), ValueError("no")
+            letters.add(connection, "billing", 0, event, key=None, error=error, tries=3)
+    assert consuming("letters", "id, state FROM zeroeventhub_dead_letters") == [2]
+    engine.dispose()
+    assert capsys.readouterr().out == "1 failed 3 ValueError: no\n2 failed 3 ValueError: no\n"
+
+
 # Logs.
 
 

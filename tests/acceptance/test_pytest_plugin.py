@@ -81,7 +81,7 @@ def test_examples_pass_and_notice_mistakes(tmp_path):
     """The tests of the two small services pass; with a mistake in the handler, they fail."""
     folder = tmp_path / "testing"
     shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("__pycache__", ".*"))
-    assert "4 passed" in run(folder)
+    assert "5 passed" in run(folder)
     handler = folder / "billing.py"
     text = handler.read_text()
     mistake = "    connection.execute(invoices.insert()"
@@ -89,14 +89,14 @@ def test_examples_pass_and_notice_mistakes(tmp_path):
     handler.write_text(text.replace(mistake, f"    connection.connection.commit()\n{mistake}"))
     printed = run(folder)
     assert "apply did, so that cursor and effects may have come apart" in printed
-    assert "3 failed, 1 passed" in printed
+    assert "4 failed, 1 passed" in printed
 
 
 def test_guide_shows_the_examples():
     """The guide's pieces of the examples are theirs, line by line."""
     text = (DOCUMENTS / "testing.md").read_text()
     pieces = re.findall(r"<!-- (examples/testing/\S+) -->\n```python\n(.*?)```", text, re.DOTALL)
-    assert len(pieces) == 4
+    assert len(pieces) == 5
     for path, piece in pieces:
         assert piece in (ROOT / path).read_text(), piece
 

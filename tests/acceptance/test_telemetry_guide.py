@@ -1,5 +1,6 @@
 """The guide to telemetry does what it says, in a process of its own."""
 
+import logging
 import os
 import re
 import subprocess
@@ -7,7 +8,7 @@ import sys
 
 import promql_parser
 import pytest
-from harness.guides import DOCUMENTS
+from harness.guides import DOCUMENTS, guide
 from harness.readers import mounted
 from harness.shop import fill, orders
 from prometheus_client import CollectorRegistry
@@ -127,6 +128,20 @@ def test_telemetry_is_wired_as_the_guide_says(sqlite, tmp_path, mark, around, sh
         )
     assert ran.returncode == 0, ran.stderr
     assert [each for each in shown if each not in ran.stdout] == []
+
+
+def test_log_names_consumer_and_partition(capsys):
+    """Lines in the guide's format name both, and stand where a record has neither."""
+    with guide("telemetry.md") as piece:
+        handler = piece("logs")["handler"]
+    try:
+        where = {"consumer": "billing", "partition": 0}
+        logging.getLogger("zeroeventhub.consumer").error("No.", extra=where)
+        logging.getLogger("zeroeventhub.server").warning("Well.")
+    finally:
+        logging.getLogger("zeroeventhub").removeHandler(handler)
+    lines = ["ERROR billing, partition 0: No.", "WARNING -, partition -: Well."]
+    assert capsys.readouterr().err.splitlines() == lines
 
 
 def scraped():
