@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from zeroeventhub.consumer.store.dead_letters import DeadLetter
     from zeroeventhub.consumer.store.tables import cursor_metadata, cursor_tables
     from zeroeventhub.event_log import (
+        Capture,
         EventLog,
         ExpectedVersion,
         KeptEvent,
@@ -67,6 +68,7 @@ __all__ = [
     "AsyncFeed",
     "AsyncPendingPage",
     "Capacity",
+    "Capture",
     "Client",
     "CloudEvent",
     "Compaction",
@@ -122,6 +124,7 @@ _LAZY = {
     "AsyncExtendedFeed": "feed",
     "AsyncFeed": "feed",
     "AsyncPendingPage": "consumer.page",
+    "Capture": "event_log",
     "Compaction": "publisher.compaction",
     "Consumer": "consumer.consumer",
     "CursorStatus": "consumer.store.cursor_store",

@@ -10,12 +10,13 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
-from harness.guides import DOCUMENTS
+from harness.guides import DOCUMENTS, guide
 from harness.shop import metadata, orders, place
-from sqlalchemy import MetaData
+from sqlalchemy import Column, Integer, MetaData, String, Table
 
 from zeroeventhub import (
     FIRST,
+    Capture,
     CursorStore,
     EventLog,
     Progress,
@@ -69,6 +70,30 @@ def test_alembic_installs_an_ordering_and_leaves_its_tables_alone(request, datab
         source.uninstall(operations.get_bind())
     with pytest.raises(ConfigurationError):
         source.bind(engine).info()
+
+
+def test_alembic_captures_tables_and_leaves_the_log_alone(any_engine):
+    """A migration as the guide has it installs the triggers; autogenerate sees nothing to do."""
+    tables = MetaData()
+    Table("person", tables, Column("id", Integer, primary_key=True), Column("name", String(40)))
+    capture = Capture(EventLog(tables, "changes"), "person")
+    tables.create_all(any_engine)
+    with (
+        any_engine.begin() as connection,
+        migrating(connection) as operations,
+        guide("changes.md", capture=capture, op=operations) as piece,
+    ):
+        names = piece("migration")
+        names["upgrade"]()
+        assert [found.level for found in capture.check(connection)] == ["ok"]
+    options = {"include_object": include_object}
+    with any_engine.begin() as connection:
+        context = MigrationContext.configure(connection, opts=options)
+        assert compare_metadata(context, tables) == []
+    with any_engine.begin() as connection, migrating(connection) as operations:
+        names["op"] = operations
+        names["downgrade"]()
+        assert [found.level for found in capture.check(connection)] == ["error"]
 
 
 SIDE = {"ordering": "sequenced", "retention": Retention(), "progress": Progress()}

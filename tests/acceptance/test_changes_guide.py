@@ -1,13 +1,20 @@
 """The guide to rows that change: each way to make events of changes works as it stands."""
 
 import re
+import runpy
+import shlex
+import sqlite3
+from contextlib import closing
 
+import httpx
 import pytest
+from harness.command_line import invoke, started
 from harness.guides import DOCUMENTS, guide
+from harness.readers import client_of
 from harness.statements import execute
-from sqlalchemy import JSON, MetaData, Table, type_coerce
+from harness.web import serving
 
-from zeroeventhub import FIRST, TableFeed
+from zeroeventhub import FIRST
 
 TEXT = (DOCUMENTS / "changes.md").read_text()
 
@@ -31,30 +38,52 @@ def test_change_and_event_are_committed_together(tmp_path, monkeypatch):
         assert data(feed.bind(engine)) == [{"order": 17, "amount": 12}]
 
 
-@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
-def test_trigger_makes_an_event_of_each_change(request, database):
-    """Rows that are inserted, updated and deleted become events, and what is rolled back none."""
-    engine = request.getfixturevalue(database)
-    script = re.search(rf"<!-- trigger {database} -->\n```sql\n(.*?)```", TEXT, re.DOTALL)[1]
-    execute(engine, "CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT)")
-    with engine.begin() as connection:
-        driver = connection.connection.driver_connection
-        driver.executescript(script) if database == "sqlite" else driver.execute(script)
-    insert = "INSERT INTO customers VALUES (1, 'ada'), (2, 'bob')"
-    execute(engine, insert)
-    with engine.connect() as connection:
-        connection.exec_driver_sql("UPDATE customers SET name = 'eve'")
-        connection.rollback()
-    execute(engine, "UPDATE customers SET name = 'bea' WHERE id = 2")
-    execute(engine, "DELETE FROM customers WHERE id = 1")
-    changes = Table("customer_changes", MetaData(), autoload_with=engine)
-    documents = changes.c.data
-    if database == "sqlite":
-        documents = type_coerce(documents, JSON).label("data")
-    source = TableFeed(changes, position="position", data=documents, time="changed_at")
-    assert data(source.bind(engine)) == [
-        {"operation": "insert", "id": 1, "name": "ada", "before": None},
-        {"operation": "insert", "id": 2, "name": "bob", "before": None},
-        {"operation": "update", "id": 2, "name": "bea", "before": {"name": "bob"}},
-        {"operation": "delete", "id": 1, "name": None, "before": {"name": "ada"}},
-    ]
+def block(mark):
+    """Return a block of the guide."""
+    return re.search(rf"<!-- {mark} -->\n```\w+\n(.*?)```", TEXT, re.DOTALL)[1]
+
+
+def words(mark):
+    """Return the words of a command of the guide, without its program and what it feeds."""
+    program, *rest = shlex.split(block(mark).splitlines()[0].removeprefix("$ ").partition(" | ")[0])
+    assert program == "zeroeventhub"
+    return rest
+
+
+@pytest.fixture
+def shop(tmp_path, monkeypatch):
+    """A function that runs a script in the guide's database."""
+    monkeypatch.chdir(tmp_path)
+    with closing(sqlite3.connect("shop.db")) as connection:
+        yield connection.executescript
+
+
+def test_command_captures_changes(shop):
+    """The command's script, the changes and the feed are those of the guide, and check agrees."""
+    shop(block("tables"))
+    shop(invoke(*words("capture")).stdout)
+    shop(block("change"))
+    with started(*words("serve"), "--port", "0") as process:
+        feed = process.stdout.readline().removeprefix("Feed: ").strip()
+        command, *shown = block("read").splitlines()
+        url = shlex.split(command)[2].replace("http://127.0.0.1:8000/changes", feed)
+        assert httpx.get(url).text.splitlines()[:-1] == shown
+    found = invoke(*words("check"))
+    assert "ok       capture     The changes of 'person' are captured." in found.stdout
+    shop("ALTER TABLE person ADD COLUMN age INTEGER")
+    assert "do not know age: run" in invoke(*words("check")).stdout
+    shop(invoke(*words("capture"), "--uninstall").stdout)
+    found = invoke(*words("check"))
+    assert (found.exit_code, "'person' are not captured" in found.stdout) == (1, True)
+
+
+def test_example_captures_changes(tmp_path, monkeypatch):
+    """The example publishes what it captures, and starts again as it is."""
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        names = runpy.run_path(str(DOCUMENTS.parent / "examples" / "capture.py"))
+        execute(names["engine"], names["person"].insert().values(name="ada"))
+        with serving(names["app"]) as url, client_of(f"{url}/changes") as client:
+            found = [event.data["data"]["after"]["id"] for event in client.fetch(0, FIRST).events]
+        names["engine"].dispose()
+    assert found == [1, 2]

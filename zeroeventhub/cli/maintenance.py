@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from sqlalchemy import CheckConstraint, Dialect, Table
-from sqlalchemy.schema import AddConstraint, DropConstraint
+from sqlalchemy import CheckConstraint, Dialect, Table, inspect
+from sqlalchemy.schema import AddConstraint, CreateIndex, CreateTable, DropConstraint
 
 from zeroeventhub.cli.configuration import FeedCommand
 from zeroeventhub.cli.options import as_json, consumer_option, yes_option
@@ -18,6 +18,8 @@ from zeroeventhub.cli.output import Answer, Meters, answering, confirm, report
 from zeroeventhub.cli.output import table as in_columns
 from zeroeventhub.cli.table_options import (
     compact_options,
+    log_named,
+    open_database,
     open_feed,
     open_table,
     publish_options,
@@ -26,7 +28,9 @@ from zeroeventhub.cli.table_options import (
     trim_options,
 )
 from zeroeventhub.databases import database_of
+from zeroeventhub.databases.statements import statement_text
 from zeroeventhub.errors import ConfigurationError, Gone, Unavailable, printable
+from zeroeventhub.event_log import Capture
 from zeroeventhub.protocol import Lag
 from zeroeventhub.publisher.bound_feed import BoundFeed
 from zeroeventhub.publisher.checks import Finding
@@ -56,15 +60,24 @@ def _retry_until_ready(ask: Callable[[], _Answer]) -> _Answer:
 
 @click.command(cls=FeedCommand)
 @publish_options
+@click.option(
+    "--capture",
+    multiple=True,
+    metavar="TABLE",
+    help="Also check the triggers that write the changes of this table to it; repeatable.",
+)
 @click.option("--strict", is_flag=True, help="Fail on warnings too.")
 @as_json
-def check(*, strict: bool, as_json: bool, **table: Any) -> None:
+def check(*, capture: tuple[str, ...], strict: bool, as_json: bool, **table: Any) -> None:
     """Check whether a table can be published, without changing anything.
 
     Takes the options of `zeroeventhub serve`. Exit codes: 0 the table can be published, 1 it
     cannot, or there are warnings and --strict, 2 there was nothing to check.
     """
     findings = open_feed(**table).check()
+    if capture:
+        with open_database(table["database"]).connect() as connection:
+            findings += Capture(log_named(table["table"]), *capture).check(connection)
     report(findings, map(_described, findings), as_json=as_json, indent=2)
     failing = {"error", "warning"} if strict else {"error"}
     if any(finding.level in failing for finding in findings):
@@ -111,8 +124,22 @@ def horizon(**table: Any) -> Answer:
 @click.option("--uninstall", is_flag=True, help="Print the SQL that removes the ordering.")
 @click.option("--retention", is_flag=True, help="Also print the table that trimming needs.")
 @click.option("--progress", is_flag=True, help="Also print the table in which consumers register.")
+@click.option(
+    "--capture",
+    multiple=True,
+    metavar="TABLE",
+    help="Print the triggers that write the changes of this table to a log instead; repeatable.",
+)
+@click.option(
+    "--into",
+    metavar="NAME",
+    default="changes",
+    help="The log of --capture, which the SQL creates unless it exists; by default changes.",
+)
 def ddl(
     *,
+    capture: tuple[str, ...],
+    into: str,
     uninstall: bool,
     retention: bool,
     progress: bool,
@@ -123,8 +150,11 @@ def ddl(
     """Print the SQL that an ordering needs, without changing anything.
 
     With --partitions the SQL adds a constraint that refuses events of other partitions. --uninstall
-    keeps the tables that --retention and --progress print.
+    keeps the tables that --retention and --progress print, and the log of --capture.
     """
+    if capture:
+        click.echo(_capture_script(options["database"], capture, into, uninstall=uninstall))
+        return
     engine, feed = open_table(partition=partition, partitions=partitions, **options)
     order = feed.ordering(engine.dialect.name)
     with engine.connect() as connection:
@@ -150,6 +180,22 @@ def ddl(
         return
     for part in filter(None, parts):
         click.echo(database_of(engine).script(part))
+
+
+def _capture_script(url: str | None, tables: tuple[str, ...], into: str, *, uninstall: bool) -> str:
+    """Return the SQL that captures the changes of tables, or no longer does."""
+    if not url:
+        raise ConfigurationError("Name the database of the tables by --database.")
+    engine, log = open_database(url, must_exist=True), log_named(into)
+    with engine.connect() as connection:
+        found = Capture(log, *tables).ddl(connection).values()
+        statements = [each for ddl in found for each in (*ddl.install, *ddl.release)]
+        if uninstall:
+            statements = [each for ddl in found for each in ddl.uninstall]
+        elif not inspect(connection).has_table(log.table.name, log.table.schema):
+            made: list[Any] = [CreateTable(log.table), *map(CreateIndex, log.table.indexes)]
+            statements[:0] = [statement_text(engine.dialect, one).strip() for one in made]
+    return database_of(engine).script(tuple(statements))
 
 
 def _rule(table: Table, dialect: Dialect, partition: str, partitions: int) -> CheckConstraint:

@@ -20,6 +20,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, NoSuchTableError
 from zeroeventhub.cli.options import CONFIG, age_option, config_option, option_group
 from zeroeventhub.databases import database_of, driver_of
 from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.event_log import EventLog
 from zeroeventhub.publisher import TableFeed
 from zeroeventhub.publisher.bound_feed import BoundFeed
 from zeroeventhub.publisher.compaction import Compaction
@@ -76,6 +77,12 @@ def reflect(engine: Engine, name: str) -> Table:
         return Table(table, MetaData(), schema=schema or None, autoload_with=engine)
     except NoSuchTableError:
         raise ConfigurationError(f"There is no table {name!r} in this database.") from None
+
+
+def log_named(name: str) -> EventLog:
+    """Return the log of a name, whether its table exists or not."""
+    schema, _, table = name.rpartition(".")
+    return EventLog(MetaData(), table, schema=schema or None)
 
 
 def _attributes(_context: click.Context, _option: Any, texts: tuple[str, ...]) -> dict[str, str]:

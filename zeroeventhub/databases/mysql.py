@@ -24,6 +24,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects import mysql
 from sqlalchemy.types import TypeEngine
 
+from zeroeventhub.databases.capture import Captured, CaptureDdl
+from zeroeventhub.databases.capture_mysql import capture
 from zeroeventhub.databases.index_hint import IndexHint, Keyset
 from zeroeventhub.databases.port import Database, ErrorCodes
 
@@ -67,6 +69,7 @@ class MySQL(Database):
     names = ("mariadb", "mysql")
     drivers: ClassVar = {"mariadb": "mariadb+pymysql", "mysql": "mysql+pymysql"}
     deletes_ranges = False
+    cascades_fire_triggers = False
     # UNIX_TIMESTAMP(NOW(6)) would convert local time, in which an hour comes twice in autumn.
     unix_time = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)) / 1000000E0)"
     moment = "UTC_TIMESTAMP()"
@@ -154,6 +157,9 @@ class MySQL(Database):
 
     def decimals(self, kind: TypeEngine[Any] | None, *, is_side_table: bool) -> int:
         return getattr(kind, "fsp", None) or 0
+
+    def capture(self, connection: Connection, one: Captured) -> CaptureDdl:
+        return capture(one)
 
     def update_trigger(self, connection: Connection, table: Table) -> str | None:
         names = {"table": table.name, "schema": table.schema}

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from sqlalchemy import Column, ColumnElement, Connection, Dialect, Engine, Insert, Select, Table
 from sqlalchemy.types import TypeEngine
 
+from zeroeventhub.databases.capture import Captured, CaptureDdl
 from zeroeventhub.databases.index_hint import IndexHint, Keyset
 from zeroeventhub.databases.read_only import ReadOnlySession
 
@@ -47,6 +48,7 @@ class Database(ABC):
         deletes_ranges: whether deleting a range of rows blocks no other writer.
         indexes_expressions: whether an index may hold expressions.
         adds_constraints: whether a constraint can be added to a table.
+        cascades_fire_triggers: whether a change that a foreign key makes fires triggers.
         keeps_zones: whether a column of times with zones stores the zone of each.
         takes_booleans: whether its driver takes Python's, whatever SQLAlchemy says.
         whole_number: the type as which JSON's whole numbers are decoded.
@@ -76,6 +78,7 @@ class Database(ABC):
     deletes_ranges = True
     indexes_expressions = False
     adds_constraints = True
+    cascades_fire_triggers = True
     keeps_zones = False
     takes_booleans = False
     whole_number: Any = int
@@ -270,6 +273,16 @@ class Database(ABC):
         Yields:
             The number of rows, and a function that returns a value as bytes by the index of its row
             and of its column.
+        """
+        raise NotImplementedError
+
+    # Changes of tables.
+
+    def capture(self, connection: Connection, one: Captured) -> CaptureDdl:
+        """Return the statements of the triggers that write the changes of a table to a log.
+
+        What the log says of a key is its row: a trigger reads the row that is there when it runs,
+        if triggers of the host may have changed it again.
         """
         raise NotImplementedError
 

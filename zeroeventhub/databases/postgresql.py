@@ -27,6 +27,8 @@ from sqlalchemy.dialects.postgresql.psycopg import dialect as psycopg_dialect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
+from zeroeventhub.databases.capture import Captured, CaptureDdl
+from zeroeventhub.databases.capture_postgresql import capture
 from zeroeventhub.databases.index_hint import IndexHint, Keyset, explain
 from zeroeventhub.databases.port import Database, ErrorCodes
 from zeroeventhub.databases.read_only import set_autocommit
@@ -253,6 +255,9 @@ class PostgreSQL(Database):
             raise _statement_error(connection, statement, error) from error
         for listener in connection.dispatch.after_cursor_execute:
             listener(*arguments)
+
+    def capture(self, connection: Connection, one: Captured) -> CaptureDdl:
+        return capture(connection, one)
 
     def updated_rows(self, connection: Connection, table: Table) -> int:
         return connection.scalar(_UPDATED, {"name": _name(connection, table)}) or 0

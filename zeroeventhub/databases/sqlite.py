@@ -31,6 +31,8 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.types import TypeEngine
 
+from zeroeventhub.databases.capture import Captured, CaptureDdl
+from zeroeventhub.databases.capture_sqlite import capture
 from zeroeventhub.databases.index_hint import IndexHint, Keyset, explain
 from zeroeventhub.databases.port import SEPARATOR, Database, ErrorCodes
 from zeroeventhub.databases.read_only import state_error
@@ -165,6 +167,9 @@ class SQLite(Database):
         event = func.coalesce(text, "") if gaps else text
         joined = select(func.group_concat(position), func.group_concat(event, separator))
         return joined.add_columns(func.group_concat(text.is_(None), "")) if gaps else joined
+
+    def capture(self, connection: Connection, one: Captured) -> CaptureDdl:
+        return capture(connection, one)
 
     def warnings(self, connection: Connection) -> list[tuple[str, str, str]]:
         mode = str(connection.exec_driver_sql("PRAGMA journal_mode").scalar_one())

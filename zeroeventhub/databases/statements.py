@@ -1,9 +1,9 @@
 """The library's own tables in a host's database: their types, and statements that write them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import JSON, BigInteger, Connection, DateTime, Dialect, String, Table, Text
+from sqlalchemy import JSON, BigInteger, Connection, DateTime, Dialect, String, Table, Text, text
 from sqlalchemy.schema import CreateTable
 from sqlalchemy.sql.elements import ClauseElement
 from sqlalchemy.types import TypeEngine
@@ -73,6 +73,13 @@ def statement_text(dialect: Dialect, statement: ClauseElement, **options: Any) -
     # In another parameter style percent signs would be doubled.
     make: Any = type(dialect)
     return str(statement.compile(dialect=make(paramstyle="named"), **options))
+
+
+def run(connection: Connection, statements: Iterable[str]) -> None:
+    """Run statements as an operator would."""
+    for statement in statements:
+        # A colon in a statement, as in a cast, does not begin a parameter.
+        connection.execute(text(statement.replace(":", r"\:")))
 
 
 def insert_ignore(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> int:

@@ -74,6 +74,7 @@ class EventLog:
 
     Attributes:
         table: the table, for your queries and migrations.
+        layout: its partitions.
         snapshots: the table of snapshots, with the columns key, version and data; None without one.
 
     Raises:
@@ -91,7 +92,7 @@ class EventLog:
         snapshots: bool = False,
         models: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        self._layout = partitions if isinstance(partitions, Layout) else Layout.of(partitions)
+        self.layout = partitions if isinstance(partitions, Layout) else Layout.of(partitions)
         self._ordering = ordering
         self.table: Table = log_table(metadata, name, schema, ordering)
         columns = self.table.c
@@ -290,9 +291,9 @@ class EventLog:
         mapped: dict[str, Any] = {
             "position": columns.position,
             "partition": layout_expression(
-                self._layout, key=func.coalesce(columns.key, columns.id), written=columns.partition
+                self.layout, key=func.coalesce(columns.key, columns.id), written=columns.partition
             ),
-            "partitions": self._layout,
+            "partitions": self.layout,
             "data": columns.data,
             "type": columns.type,
             "key": columns.key,
@@ -308,7 +309,7 @@ class EventLog:
     def _row(self, new: NewEvent, key: str | None) -> dict[str, Any]:
         """Return the row of an event, without its key."""
         return {
-            "partition": self._layout.partition_of(new.id if key is None else key),
+            "partition": self.layout.partition_of(new.id if key is None else key),
             "id": new.id,
             "type": new.type,
             "data": new.text,

@@ -1,11 +1,12 @@
 """A feed over a table of the caller's."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, overload
 
-from sqlalchemy import Connection, Engine, Table, text
+from sqlalchemy import Connection, Engine, Table
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from zeroeventhub.databases.statements import run
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.partitions import Layout
 from zeroeventhub.protocol import FeedInfo
@@ -215,7 +216,7 @@ class TableFeed:
         """
         ordering = self.ordering(connection.dialect.name)
         ddl = ordering.ddl(connection)
-        _run(connection, (*ddl.install, *ddl.backfill))
+        run(connection, (*ddl.install, *ddl.backfill))
         if (marks := self._defined.marks(ordering.source)) is not None:
             marks.install(connection)
         if self._defined.progress is not None:
@@ -245,10 +246,4 @@ class TableFeed:
 
         The mark of what was trimmed stays too: a feed's positions must continue above it.
         """
-        _run(connection, self.ordering(connection.dialect.name).ddl(connection).uninstall)
-
-
-def _run(connection: Connection, statements: Iterable[str]) -> None:
-    for statement in statements:
-        # A colon in a statement, as in a cast, does not begin a parameter.
-        connection.execute(text(statement.replace(":", r"\:")))
+        run(connection, self.ordering(connection.dialect.name).ddl(connection).uninstall)

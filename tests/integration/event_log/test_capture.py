@@ -1,0 +1,592 @@
+"""Change logs of ordinary tables: what a log says, applied in order, is the table."""
+
+import random
+import threading
+import uuid
+
+import pytest
+import sqlalchemy as sa
+from harness.engines import connected
+from harness.statements import execute
+from sqlalchemy.exc import DBAPIError
+
+from zeroeventhub import FIRST, Capture, Compaction, EventLog, Retention
+from zeroeventhub.databases.error_codes import is_transient
+from zeroeventhub.errors import ConfigurationError
+
+PERSON = "CREATE TABLE person (id INTEGER NOT NULL PRIMARY KEY, name VARCHAR(40), age INTEGER)"
+PET = """CREATE TABLE pet (
+    kind VARCHAR(9) NOT NULL, no INTEGER NOT NULL, name VARCHAR(40), PRIMARY KEY (kind, no))"""
+
+
+def captured(engine, *statements, tables=("person",)):
+    """Run statements that make tables, then capture these in one log; return the log."""
+    execute(engine, *statements)
+    metadata = sa.MetaData()
+    log = EventLog(metadata, "changes")
+    metadata.create_all(engine)
+    with engine.begin() as connection:
+        Capture(log, *tables).install(connection)
+    return log
+
+
+def events(connection, log):
+    """Return the key, the type and the data of each event, in the order of positions."""
+    columns = log.table.c
+    query = sa.select(columns.key, columns.type, columns.data).order_by(columns.position)
+    return connection.execute(query).all()
+
+
+def said(engine, log):
+    """Return each event in short: what happened, to what, and the row after it."""
+    with engine.connect() as connection:
+        return [(row.type, row.key, row.data["after"]) for row in events(connection, log)]
+
+
+def applied(rows):
+    """Apply events in their order: the rows that are there after them, by key."""
+    state = {}
+    for row in rows:
+        assert row.type == f"{row.data['table']}.{row.data['operation']}"
+        if row.data["after"] is None:
+            state.pop(row.key, None)
+        else:
+            state[row.key] = row.data["after"]
+    return state
+
+
+def there(connection, table="person", key="id"):
+    """Return the rows of a table, by the keys that a log has for them."""
+    found = connection.execute(sa.text(f"SELECT * FROM {table}")).mappings()
+    return {f"{table}/{row[key]}": dict(row) for row in found}
+
+
+def test_log_has_an_event_of_each_change(engine):
+    """Rows that were there are read, then each change has its event, with the row around it."""
+    ada, bob = ({"id": n, "name": name, "age": None} for n, name in ((1, "ada"), (2, "bob")))
+    log = captured(engine, PERSON, "INSERT INTO person (id, name) VALUES (2, 'bob'), (1, 'ada')")
+    execute(engine, "UPDATE person SET age = 36 WHERE id = 1")
+    with engine.connect() as connection:
+        connection.execute(sa.text("DELETE FROM person"))
+        connection.rollback()
+    execute(engine, "UPDATE person SET id = 3 WHERE id = 2", "DELETE FROM person WHERE id = 1")
+    older = ada | {"age": 36}
+    expected = [
+        ("read", 1, None, ada),
+        ("read", 2, None, bob),
+        ("update", 1, ada, older),
+        ("delete", 2, bob, None),
+        ("insert", 3, None, bob | {"id": 3}),
+        ("delete", 1, older, None),
+    ]
+    feed = log.feed(cloudevents=True).bind(engine)
+    found = [event.data for event in feed.read(0, FIRST, 100).events]
+    for event, (operation, key, before, after) in zip(found, expected, strict=True):
+        assert (event["type"], event["partitionkey"]) == (f"person.{operation}", f"person/{key}")
+        transaction = event["data"].pop("transaction")
+        assert (transaction is not None) == (engine.dialect.name == "postgresql")
+        assert event["data"] == {
+            "table": "person",
+            "operation": operation,
+            "key": {"id": key},
+            "before": before,
+            "after": after,
+            "actor": None,
+        }
+
+
+ACTING = {
+    "postgresql": "SELECT set_config('zeroeventhub.actor', 'ada', true)",
+    "mariadb": "SET @zeroeventhub_actor = 'ada'",
+}
+
+
+@pytest.mark.parametrize("database", ACTING)
+def test_event_names_who_acts(request, database):
+    """The actor is what the session says; on PostgreSQL, until its transaction ends."""
+    engine = request.getfixturevalue(database)
+    log = captured(engine, PERSON)
+    execute(engine, ACTING[database], "INSERT INTO person (id) VALUES (1)")
+    with engine.connect() as connection:
+        assert [row.data["actor"] for row in events(connection, log)] == ["ada"]
+
+
+def test_several_tables_are_in_one_log(engine):
+    """Tables share a log in one order, and a key of several columns cannot be mistaken."""
+    log = captured(engine, PERSON, PET, tables=("person", "pet"))
+    execute(
+        engine,
+        "INSERT INTO pet VALUES ('cat', 1, 'tom')",
+        "INSERT INTO person (id, name) VALUES (1, 'ada')",
+        "UPDATE pet SET name = 'tim'",
+    )
+    with engine.connect() as connection:
+        found = [(row.type, row.key.replace(" ", "")) for row in events(connection, log)]
+        keys = [row.data["key"] for row in events(connection, log)]
+    cat = 'pet/["cat",1]'
+    assert found == [("pet.insert", cat), ("person.insert", "person/1"), ("pet.update", cat)]
+    assert keys == [{"kind": "cat", "no": 1}, {"id": 1}, {"kind": "cat", "no": 1}]
+    with engine.begin() as connection:
+        Capture(log, "person", "pet").uninstall(connection)
+    execute(engine, "DELETE FROM pet", "DELETE FROM person")
+    assert len(said(engine, log)) == 3
+
+
+def test_log_is_compacted_to_the_table(sqlite):
+    """By key, the log keeps the last event of each row that is there."""
+    log = captured(sqlite, PERSON)
+    execute(sqlite, *(f"INSERT INTO person (id) VALUES ({n})" for n in range(4)))
+    execute(sqlite, "UPDATE person SET age = 1", "UPDATE person SET age = 2 WHERE id < 2")
+    execute(sqlite, "DELETE FROM person WHERE id = 3")
+    with sqlite.connect() as connection:
+        before = applied(events(connection, log))
+    feed = log.feed(
+        version=None,
+        retention=Retention(),
+        compaction=Compaction(tombstone=log.table.c.type.like("%.delete")),
+    )
+    with sqlite.begin() as connection:
+        feed.install(connection)
+    feed.bind(sqlite).compact()
+    with sqlite.connect() as connection:
+        rows = events(connection, log)
+        assert applied(rows) == before == there(connection)
+    assert len(rows) <= 5
+
+
+# Types.
+
+TYPED = {
+    "sqlite": """CREATE TABLE typed (id BIGINT NOT NULL PRIMARY KEY, price DECIMAL(30, 10),
+        ratio DOUBLE, photo BLOB, day DATE, moment TIMESTAMP, document JSON, flag BOOLEAN)""",
+    "postgresql": """CREATE TABLE typed (id BIGINT PRIMARY KEY, price NUMERIC(30, 10),
+        ratio DOUBLE PRECISION, photo BYTEA, day DATE, moment TIMESTAMPTZ, document JSONB,
+        flag BOOLEAN)""",
+    "mariadb": """CREATE TABLE typed (id BIGINT PRIMARY KEY, price DECIMAL(30, 10), ratio DOUBLE,
+        photo BLOB, day DATE, moment TIMESTAMP(6) NULL, document JSON, flag BOOLEAN)""",
+}
+PHOTO = {"postgresql": r"'\x00ff'::bytea"}
+MOMENT = {"sqlite": "2013-01-01 10:00:00.5", "mariadb": "2013-01-01T10:00:00.500000+00:00"}
+ZONE = {"postgresql": "SET LOCAL timezone = '{}'", "mariadb": "SET time_zone = '{}'"}
+
+
+def test_values_keep_what_json_cannot_hold(engine):
+    """Decimals are text, bytes hexadecimal digits, numbers whole; times are as the guide says."""
+    name = engine.dialect.name
+    log = captured(engine, TYPED[name], tables=("typed",))
+    price = "12.5" if name == "sqlite" else "12345678901234567890.1250000000"
+    zone = "+00" if name == "postgresql" else ""
+    with engine.begin() as connection:
+        if name in ZONE:
+            connection.exec_driver_sql(ZONE[name].format("+00:00"))
+        connection.exec_driver_sql(f"""INSERT INTO typed VALUES (
+            9007199254740993, {price}, 0.30000000000000004, {PHOTO.get(name, "x'00ff'")},
+            '2013-01-01', '2013-01-01 10:00:00.5{zone}', '{{"a":[1]}}', true)""")
+        if name in ZONE:
+            connection.exec_driver_sql(ZONE[name].format("+05:00"))
+        connection.exec_driver_sql("UPDATE typed SET photo = NULL")
+    ((_, key, after), (*_, later)) = said(engine, log)
+    assert key == "typed/9007199254740993"
+    assert after == {
+        "id": 9007199254740993,
+        "price": price,
+        "ratio": 0.30000000000000004,
+        "photo": "00ff",
+        "day": "2013-01-01",
+        "moment": MOMENT.get(name, "2013-01-01T10:00:00.5+00:00"),
+        "document": {"a": [1]},
+        "flag": True if name == "postgresql" else 1,
+    }
+    assert later == after | {"photo": None}
+
+
+@pytest.mark.parametrize(
+    ("database", "values"),
+    [
+        ("postgresql", {"'NaN'": "NaN", "'-Infinity'": "-Infinity", "5e-324": 5e-324}),
+        ("sqlite", {"9e999": "Infinity", "-9e999": "-Infinity", "5e-324": 5e-324}),
+        pytest.param(
+            "mariadb",
+            {"1.7976931348623157e308": 1.7976931348623157e308, "2.5e-308": 2.5e-308},
+            marks=pytest.mark.test_all,
+        ),
+    ],
+)
+def test_numbers_that_json_lacks_are_named(request, database, values):
+    """What is no number in JSON is text, and every other number is exact."""
+    engine = request.getfixturevalue(database)
+    log = captured(engine, TYPED[database], tables=("typed",))
+    for number, value in enumerate(values):
+        execute(engine, f"INSERT INTO typed (id, ratio) VALUES ({number}, {value})")
+    assert [after["ratio"] for *_, after in said(engine, log)] == [*values.values()]
+
+
+def test_long_keys_are_shortened(postgresql, mariadb):
+    """A key that the log cannot hold is told by its digest, and its events have one key."""
+    for engine in (postgresql, mariadb):
+        log = captured(engine, "CREATE TABLE page (url VARCHAR(300) PRIMARY KEY)", tables=["page"])
+        execute(engine, f"INSERT INTO page VALUES ('{'x' * 250}'), ('short')", "DELETE FROM page")
+        found = [key for _, key, _ in said(engine, log)]
+        assert len(set(found)) == 2
+        assert len(found) == 4
+        assert "page/short" in found
+
+
+# Statements that change rows in other ways.
+
+
+def same_as_table(engine, log, *tables):
+    """Assert that the log says what is there; return its events in short."""
+    with engine.connect() as connection:
+        state = {}
+        for table in tables or ("person",):
+            state |= there(connection, table)
+        assert applied(events(connection, log)) == state
+    return said(engine, log)
+
+
+UPSERTS = {
+    "sqlite": [
+        "REPLACE INTO person VALUES (1, 'b', 5)",
+        "INSERT OR IGNORE INTO person VALUES (7, 'c', 1)",
+        "INSERT INTO person VALUES (8, 'c', 3) ON CONFLICT (name) DO UPDATE SET age = 9",
+        "UPDATE OR REPLACE person SET name = 'c' WHERE id = 4",
+        "UPDATE OR REPLACE person SET id = 4 WHERE id = 1",
+    ],
+    "postgresql": [
+        "INSERT INTO person VALUES (1, 'z', 5) ON CONFLICT (id) DO UPDATE SET name = 'y'",
+        "INSERT INTO person VALUES (7, 'c', 1) ON CONFLICT DO NOTHING",
+        """WITH gone AS (DELETE FROM person WHERE id = 2 RETURNING *)
+            INSERT INTO person SELECT id + 10, name, age FROM gone""",
+        "UPDATE person SET id = id + 100",
+    ],
+    "mariadb": [
+        "REPLACE INTO person VALUES (1, 'b', 5)",
+        "INSERT IGNORE INTO person VALUES (7, 'c', 1)",
+        "INSERT INTO person VALUES (8, 'c', 3) ON DUPLICATE KEY UPDATE age = 9",
+        "UPDATE person SET id = id + 1 ORDER BY id DESC",
+    ],
+}
+
+
+def test_replaced_rows_are_known(engine):
+    """Upserts, and rows that another row replaces by any of its unique values, are in the log."""
+    log = captured(engine, PERSON, "CREATE UNIQUE INDEX by_name ON person (name)")
+    execute(engine, "INSERT INTO person VALUES (1, 'a', 1), (2, 'b', 1), (3, 'c', 1), (4, 'd', 1)")
+    for statement in UPSERTS[engine.dialect.name]:
+        execute(engine, statement)
+        same_as_table(engine, log)
+
+
+CASCADES = """CREATE TABLE child (id INTEGER NOT NULL PRIMARY KEY,
+    parent INTEGER REFERENCES person (id) ON DELETE CASCADE ON UPDATE CASCADE)"""
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_cascades_are_in_the_log(request, database):
+    """Rows that foreign keys change or delete have their events."""
+    engine = request.getfixturevalue(database)
+    log = captured(engine, PERSON, CASCADES, tables=("person", "child"))
+    execute(engine, "INSERT INTO person (id) VALUES (1), (2)")
+    execute(engine, "INSERT INTO child VALUES (1, 1), (2, 1), (3, 2)")
+    on = ["PRAGMA foreign_keys = ON"] if database == "sqlite" else []
+    for statement in ("UPDATE person SET id = 5 WHERE id = 2", "DELETE FROM person WHERE id = 1"):
+        with engine.connect() as connection:
+            for each in (*on, statement):
+                connection.exec_driver_sql(each)
+            connection.commit()
+        same_as_table(engine, log, "person", "child")
+    assert ("child.delete", "child/1", None) in said(engine, log)
+
+
+def test_cascades_that_fire_no_trigger_are_refused(mariadb):
+    """MariaDB changes rows by foreign keys without triggers, so that a log would miss them."""
+    execute(
+        mariadb,
+        PERSON,
+        CASCADES.replace("INTEGER REFERENCES", "INTEGER, FOREIGN KEY (parent) REFERENCES"),
+    )
+    with pytest.raises(ConfigurationError, match="CASCADE"), mariadb.connect() as connection:
+        Capture(EventLog(sa.MetaData(), "changes"), "child").install(connection)
+
+
+def test_truncated_table_is_empty_in_the_log(postgresql):
+    """TRUNCATE is an event of each row; where it would not see all rows, it is refused."""
+    log = captured(postgresql, PERSON)
+    execute(postgresql, "INSERT INTO person (id) VALUES (1), (2)", "TRUNCATE person")
+    found = same_as_table(postgresql, log)
+    assert found[2:] == [("person.delete", "person/1", None), ("person.delete", "person/2", None)]
+    serializable = postgresql.execution_options(isolation_level="SERIALIZABLE")
+    with pytest.raises(DBAPIError, match="READ COMMITTED"):
+        execute(serializable, "TRUNCATE person")
+
+
+def test_rows_of_partitions_are_in_the_log(postgresql):
+    """Rows that are written to a partition, or that move to another one, have their events."""
+    log = captured(
+        postgresql,
+        f"{PERSON} PARTITION BY RANGE (id)",
+        "CREATE TABLE young PARTITION OF person FOR VALUES FROM (0) TO (100)",
+        "CREATE TABLE old PARTITION OF person FOR VALUES FROM (100) TO (200)",
+    )
+    for statement in ("INSERT INTO young (id) VALUES (1), (2)", "UPDATE person SET id = id + 99"):
+        execute(postgresql, statement)
+        same_as_table(postgresql, log)
+
+
+def test_writers_need_no_right_to_the_log(postgresql):
+    """Who may write to the table has events written, and may write none otherwise."""
+    log = captured(postgresql, PERSON)
+    user = f"writer_{uuid.uuid4().hex}"
+    with postgresql.connect() as connection:
+        for statement in (f"CREATE ROLE {user}", f"GRANT INSERT ON person TO {user}"):
+            connection.exec_driver_sql(statement)
+        connection.exec_driver_sql(f"SET LOCAL ROLE {user}")
+        connection.exec_driver_sql("INSERT INTO person (id) VALUES (1)")
+        assert connection.begin_nested()
+        write_all = "SELECT proname FROM pg_proc WHERE proname LIKE 'zeroeventhub%all'"
+        name = connection.exec_driver_sql(write_all.replace("%", "%%")).scalar_one()
+        with pytest.raises(DBAPIError, match="permission denied"):
+            connection.exec_driver_sql(f"SELECT {name}('read')")
+        connection.get_nested_transaction().rollback()
+        connection.exec_driver_sql("RESET ROLE")
+        assert len(events(connection, log)) == 1
+        connection.rollback()
+
+
+MEDDLING = {
+    "sqlite": [
+        """CREATE TRIGGER {name} AFTER INSERT ON person BEGIN
+            UPDATE person SET age = coalesce(age, 0) + 1; END"""
+    ],
+    "postgresql": [
+        """CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN UPDATE person SET age = coalesce(age, 0) + 1; RETURN NULL; END $$""",
+        "CREATE TRIGGER {name} AFTER INSERT ON person FOR EACH ROW EXECUTE FUNCTION {name}()",
+    ],
+}
+
+
+@pytest.mark.parametrize("database", MEDDLING)
+@pytest.mark.parametrize("name", ["a_first", pytest.param("zz_last", marks=pytest.mark.test_all)])
+def test_triggers_that_change_the_table_again(request, database, name):
+    """Whichever trigger comes first, the last event of a row says what it is."""
+    engine = request.getfixturevalue(database)
+    meddling = [statement.format(name=name) for statement in MEDDLING[database]]
+    log = captured(engine, PERSON, *(meddling if name == "a_first" else ()))
+    if name == "zz_last":
+        with engine.begin() as connection:
+            for statement in meddling:
+                connection.exec_driver_sql(statement)
+    execute(engine, "INSERT INTO person (id) VALUES (1), (2), (3)")
+    assert len(same_as_table(engine, log)) > 6
+
+
+# Columns that change.
+
+
+def test_columns_that_change_are_noticed(engine):
+    """A check names what triggers do not know, and installing again adds it to the log."""
+    name = engine.dialect.name
+    log = captured(engine, PERSON, "INSERT INTO person (id, name) VALUES (1, 'ada')")
+    capture = Capture(log, "person")
+
+    def check():
+        with engine.connect() as connection:
+            return [(each.level, each.sentence) for each in capture.check(connection)]
+
+    assert [level for level, _ in check()] == ["ok"]
+    execute(engine, "ALTER TABLE person ADD COLUMN city VARCHAR(40)")
+    execute(engine, "UPDATE person SET city = 'Oslo'")
+    ((level, sentence),) = check()
+    if name == "postgresql":
+        assert level == "ok"
+    else:
+        assert (level, "do not know city: run" in sentence) == ("error", True)
+    with engine.begin() as connection:
+        capture.install(connection)
+    assert [level for level, _ in check()] == ["ok"]
+    assert same_as_table(engine, log)[-1][0] == "person.read"
+    execute(engine, "ALTER TABLE person RENAME COLUMN city TO town")
+    assert [level for level, _ in check()] == ["ok" if name == "postgresql" else "error"]
+    if name == "mariadb":
+        with pytest.raises(DBAPIError, match="city"):
+            execute(engine, "UPDATE person SET age = 1")
+    with engine.begin() as connection:
+        capture.install(connection)
+    execute(engine, "UPDATE person SET age = 1")
+    assert same_as_table(engine, log)[-1][2]["town"] == "Oslo"
+    with engine.begin() as connection:
+        capture.uninstall(connection)
+    ((level, sentence),) = check()
+    assert (level, "are not captured: run" in sentence) == ("error", True)
+
+
+@pytest.mark.parametrize("database", ["postgresql", "mariadb", "sqlite"])
+def test_dropped_column_is_never_silent(request, database):
+    """PostgreSQL goes on without it; MariaDB refuses the next write, SQLite the migration."""
+    engine = request.getfixturevalue(database)
+    log = captured(engine, PERSON, "INSERT INTO person (id, name) VALUES (1, 'ada')")
+    drop, update = "ALTER TABLE person DROP COLUMN age", "UPDATE person SET name = 'eve'"
+    if database == "postgresql":
+        execute(engine, drop, update)
+        assert said(engine, log)[-1][2] == {"id": 1, "name": "eve"}
+        drop = "ALTER TABLE person RENAME COLUMN id TO number"
+        with pytest.raises(DBAPIError, match=r"\bid\b"):
+            execute(engine, drop, update)
+        return
+    with pytest.raises(DBAPIError, match="age"):
+        execute(engine, drop)
+        execute(engine, update)
+
+
+# What cannot be captured.
+
+
+def test_what_cannot_be_captured_is_refused(any_engine):
+    """A missing table, one without a primary key, and a log of several partitions are refused."""
+    execute(any_engine, "CREATE TABLE heap (name VARCHAR(9))")
+    log = EventLog(sa.MetaData(), "changes")
+    with any_engine.connect() as connection:
+        for table, sentence in (("heap", "no primary key"), ("ghost", "no table 'ghost'")):
+            with pytest.raises(ConfigurationError, match=sentence):
+                Capture(log, table).install(connection)
+    with pytest.raises(ConfigurationError, match="one partition"):
+        Capture(EventLog(sa.MetaData(), "split", partitions=2), "heap")
+    alone = any_engine.execution_options(isolation_level="AUTOCOMMIT")
+    with alone.connect() as connection, pytest.raises(ConfigurationError, match="AUTOCOMMIT"):
+        Capture(log, "heap").install(connection)
+
+
+def test_null_key_is_refused(sqlite):
+    """SQLite lets a primary key be NULL; such a row cannot be captured."""
+    captured(sqlite, "CREATE TABLE person (id TEXT PRIMARY KEY, name TEXT)")
+    with pytest.raises(DBAPIError, match="cannot be captured"):
+        execute(sqlite, "INSERT INTO person VALUES (NULL, 'x')")
+
+
+def test_failed_installation_keeps_no_lock(mariadb):
+    """Where the log is no log, the installation fails, and writers of the table go on."""
+    execute(mariadb, PERSON, "CREATE TABLE changes (position INTEGER)")
+    with mariadb.connect() as connection:
+        with pytest.raises(DBAPIError, match="partition"):
+            Capture(EventLog(sa.MetaData(), "changes"), "person").install(connection)
+        execute(mariadb, "INSERT INTO person (id) VALUES (1)")
+
+
+# Torture.
+
+HASTE = {"postgresql": {"options": "-c deadlock_timeout=10ms"}}
+
+
+class Writer(threading.Thread):
+    """A writer of random transactions, which collide with those of others."""
+
+    def __init__(self, url, seed, ending):
+        super().__init__(daemon=True)
+        self._url, self._random, self._ending = url, random.Random(seed), ending
+        self.failure = None
+
+    def run(self):
+        try:
+            haste = HASTE.get(sa.make_url(self._url).get_backend_name(), {})
+            with connected(self._url, **haste) as engine:
+                while not self._ending.is_set():
+                    self._transaction(engine)
+        except Exception as error:  # noqa: BLE001 - the test raises it
+            self.failure = error
+
+    def _transaction(self, engine):
+        try:
+            with engine.connect() as connection:
+                if engine.dialect.name == "sqlite":
+                    connection.exec_driver_sql("PRAGMA foreign_keys = ON")
+                for _ in range(self._random.randint(1, 4)):
+                    connection.exec_driver_sql(self._statement(engine.dialect.name))
+                if self._random.random() < 0.2:
+                    connection.rollback()
+                else:
+                    connection.commit()
+        except DBAPIError as error:
+            is_expected = is_transient(error) or isinstance(error, sa.exc.IntegrityError)
+            if not is_expected:
+                raise
+
+    def _statement(self, database):
+        draw, pick = self._random, lambda: self._random.randint(1, 12)
+        one, other, age = pick(), pick(), draw.randint(0, 99)
+        name = f"n{pick()}"
+        replace = {
+            "sqlite": f"INSERT OR REPLACE INTO person VALUES ({one}, '{name}', {age})",
+            "mariadb": f"REPLACE INTO person VALUES ({one}, '{name}', {age})",
+            "postgresql": f"INSERT INTO person VALUES ({one}, '{name}', {age}) "
+            "ON CONFLICT (id) DO UPDATE SET age = excluded.age",
+        }[database]
+        if database == "postgresql" and draw.random() < 0.02:
+            return "TRUNCATE person CASCADE"
+        return draw.choice(
+            [
+                f"INSERT INTO person VALUES ({one}, '{name}', {age})",
+                replace,
+                f"UPDATE person SET age = {age} WHERE id = {one}",
+                f"UPDATE person SET age = age + 1 WHERE id BETWEEN {one} AND {one + 3}",
+                f"UPDATE person SET id = {other} WHERE id = {one}",
+                f"UPDATE person SET name = '{name}' WHERE id = {one}",
+                f"DELETE FROM person WHERE id = {one}",
+                f"DELETE FROM person WHERE id BETWEEN {one} AND {one + 2}",
+                f"INSERT INTO child VALUES ({other}, {one})",
+            ]
+        )
+
+
+CHILD = {"mariadb": "CREATE TABLE child (id INTEGER NOT NULL PRIMARY KEY, parent INTEGER)"}
+SNAPSHOT = {
+    "postgresql": [
+        "BEGIN ISOLATION LEVEL REPEATABLE READ",
+        "LOCK TABLE person, child IN ACCESS SHARE MODE",  # a snapshot does not see through TRUNCATE
+    ],
+    "mariadb": ["START TRANSACTION WITH CONSISTENT SNAPSHOT"],
+    "sqlite": ["BEGIN"],
+}
+
+
+def compare(connection, log):
+    """Assert at one moment that the log is the tables; return how many events it has."""
+    for statement in SNAPSHOT[connection.dialect.name]:
+        connection.exec_driver_sql(statement)
+    state = there(connection) | there(connection, "child")
+    rows = events(connection, log)
+    assert applied(rows) == state
+    connection.exec_driver_sql("ROLLBACK")
+    return len(rows)
+
+
+@pytest.mark.parametrize("wanted", [150, pytest.param(6000, marks=pytest.mark.test_all)])
+def test_log_is_the_table_at_every_moment(engine, database_url, wanted):
+    """Beside writers that collide, from before the installation on, the log is the table."""
+    name = engine.dialect.name
+    if name == "sqlite":
+        execute(engine, "PRAGMA journal_mode = WAL")
+    unique = "CREATE UNIQUE INDEX by_name ON person (name)"
+    execute(engine, PERSON, unique, CHILD.get(name, CASCADES))
+    ending = threading.Event()
+    writers = [Writer(database_url, seed, ending) for seed in range(4)]
+    for writer in writers:
+        writer.start()
+    metadata = sa.MetaData()
+    log = EventLog(metadata, "changes")
+    metadata.create_all(engine)
+    alone = engine.execution_options(isolation_level="AUTOCOMMIT")
+    try:
+        for table in ("person", "child"):
+            with engine.begin() as connection:
+                Capture(log, table).install(connection)
+        with alone.connect() as connection:
+            while compare(connection, log) < wanted:
+                assert [writer.failure for writer in writers] == [None] * 4
+    finally:
+        ending.set()
+        for writer in writers:
+            writer.join()
+    with alone.connect() as connection:
+        compare(connection, log)
