@@ -127,6 +127,24 @@ def test_feed_is_checked_from_code(engine):
         feed.read(0, FIRST, 1)
 
 
+def test_script_of_captures_is_whole(engine, database_url):
+    """The script makes the log and what writes to it, and the other one removes the latter."""
+    execute(engine, "CREATE TABLE person (id INTEGER NOT NULL PRIMARY KEY)")
+    ddl = ["ddl", "--database", database_url, "--capture", "person", "--into", "seen"]
+    for number in range(2):  # again with a log that is there
+        execute(engine, f"INSERT INTO person VALUES ({number})")
+        run_as_client(engine, invoke(*ddl).stdout)
+    execute(engine, "DELETE FROM person")
+    run_as_client(engine, invoke(*ddl, "--uninstall").stdout)
+    execute(engine, "INSERT INTO person VALUES (5)")
+    with engine.connect() as connection:
+        types = connection.scalars(text("SELECT type FROM seen ORDER BY position")).all()
+    read, delete = ["person.read"], ["person.delete"]
+    assert types == [*read, "person.insert", *read * 2, *delete * 2]
+    found = invoke("ddl", "--capture", "person")
+    assert (found.exit_code, "by --database" in found.stderr) == (2, True)
+
+
 def test_index_of_some_rows_is_none(postgresql):
     """An index that has only some of the rows, or another order, serves no page."""
     feed = unindexed(postgresql).bind(postgresql)
