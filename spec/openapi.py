@@ -8,7 +8,7 @@ A row says everything that a program needs; the sentences and the example for pe
 from pathlib import Path
 from typing import NamedTuple
 
-from zeroeventhub.protocol import EXTENSIONS, FIRST, LAST, PARTITION, Extension, Parameter
+from zeroeventhub.protocol import EXTENSIONS, FIRST, LAST, PARTITION, REQUIRED, Extension, Parameter
 
 DOCUMENT = Path(__file__).with_name("openapi.yaml")
 BEGIN, END = "  # The paths of extensions are written by openapi.py.\n\n", "  /feed/http-feed:\n"
@@ -24,8 +24,8 @@ OPERATION = """\
       tags: [extensions]
       summary: {text.summary}
       description: SPEC.md, section {extension.section}. {missing} {extension.name}.
-{own}      responses:
-        "200":
+{own}{body}      responses:
+        "{status}":
           description: {text.answer}
           headers:
             Cache-Control: {{$ref: "#/components/headers/NoStore"}}
@@ -38,12 +38,24 @@ OPERATION = """\
 {refusals}
 """
 
+BODY = """\
+      requestBody:
+        required: true
+        content:
+          application/x-ndjson:
+            schema: {type: array, minItems: 1, items: {$ref: schemas/new-event-line.json}}
+            example: [{id: e1, type: order.paid, data: {order: 17}, key: "17"}]
+          application/cloudevents-batch+json:
+            schema: {type: array, minItems: 1, items: {$ref: schemas/new-cloud-event.json}}
+            example: [{specversion: "1.0", id: e1, source: /shop, type: order.paid, subject: "17"}]
+"""
+
 HEAD = """\
     head:
       operationId: {operation}Head
       tags: [extensions]
       summary: What the request would answer, without its body
-      responses: *head-feed
+{own}      responses: *head-feed
 """
 
 CURSOR = "2-1042-9f3c-0c1d2e3f4a"
@@ -125,6 +137,20 @@ TEXTS = {
         "forgotten-answer",
         "{partitions: 2}",
     ),
+    "append": Text(
+        "Events to append",
+        "Append a batch of events, all together or not at all",
+        "Where the events are; they are committed.",
+        "append-answer",
+        "{events: [{partition: 0, id: e1, version: 3}, {partition: 2, id: e2}]}",
+    ),
+    "producer-sequence": Text(
+        "The last batch of a producer",
+        "Read the sequence of a producer's last batch",
+        "The sequence; 0 for a producer without batches.",
+        "producer-sequence-answer",
+        "{sequence: 41}",
+    ),
 }
 
 CURSORS = {
@@ -146,6 +172,15 @@ REFUSALS = {
     503: "Unavailable",
 }
 
+APPEND_REFUSALS = {
+    409: "Refused",
+    413: "TooLarge",
+    415: "UnsupportedMediaType",
+    422: "InvalidEvent",
+    507: "StorageFull",
+}
+"""What else an append is refused with."""
+
 
 def camel_case(name: str) -> str:
     """Return a name with capitals in place of its hyphens."""
@@ -157,6 +192,8 @@ def component(parameter: Parameter) -> str:
     """Return the name of the component that describes a parameter."""
     if parameter.name == "cursor":
         return "splitsCursor" if parameter.default == FIRST else CURSORS[parameter.refused]
+    if parameter.name == "producer":
+        return "knownProducer" if parameter.default is REQUIRED else "producer"
     return camel_case(parameter.name)
 
 
@@ -175,30 +212,37 @@ def path_of(extensions: list[Extension]) -> str:
     first = extensions[0]
     shared = parameters_of(first, " " * 4) if first.verb == "GET" else ""
     path = PATH.format(extension=first, text=TEXTS[first.name], shared=shared)
-    return path + "".join(map(operation_of, extensions))
+    return path + "".join(operation_of(one, shares=bool(shared)) for one in extensions)
 
 
-def operation_of(extension: Extension) -> str:
-    """Return what an extension adds to its path."""
+def operation_of(extension: Extension, *, shares: bool) -> str:
+    """Return what an extension adds to its path, whose operations may share their parameters."""
     expected = {
         "TokenChanged": PARTITION in extension.parameters,
         "Gone": any(one.kind == "cursor" for one in extension.parameters),
     }
-    operation, is_read = camel_case(extension.name), extension.verb == "GET"
+    operation, is_append = camel_case(extension.name), extension.verb == "POST"
+    refusals = {status: name for status, name in REFUSALS.items() if expected.get(name, True)} | (
+        APPEND_REFUSALS if is_append else {}
+    )
     text = OPERATION.format(
         extension=extension,
         missing="404 where discovery does not name",
         text=TEXTS[extension.name],
         method=extension.verb.lower(),
         operation=operation,
-        own="" if is_read else parameters_of(extension, " " * 6),
+        own="" if shares else parameters_of(extension, " " * 6),
+        body=BODY if is_append else "",
+        status=201 if is_append else 200,
         refusals="\n".join(
             f'        "{status}": {{$ref: "#/components/responses/{name}"}}'
-            for status, name in REFUSALS.items()
-            if expected.get(name, True)
+            for status, name in sorted(refusals.items())
         ),
     )
-    return text + HEAD.format(operation=operation) if is_read else text
+    if extension.verb != "GET":
+        return text
+    own = "" if shares else parameters_of(extension, " " * 6)
+    return text + HEAD.format(operation=operation, own=own)
 
 
 def written(document: str) -> str:

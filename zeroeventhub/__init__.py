@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from zeroeventhub import errors
 from zeroeventhub.client import AsyncClient, Client, ConnectionPool
+from zeroeventhub.new_events import NewEvent
 from zeroeventhub.partitions import Layout
 from zeroeventhub.protocol import (
     FIRST,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
         ExpectedVersion,
         KeptEvent,
         KeyedTable,
-        NewEvent,
         RestoredKey,
     )
     from zeroeventhub.feed import AsyncExtendedFeed, AsyncFeed, ExtendedFeed, Feed
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from zeroeventhub.publisher.progress import Progress
     from zeroeventhub.publisher.retention import Retention
     from zeroeventhub.server import (
+        AppendRight,
         FeedAuthorization,
         Principal,
         Quota,
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FIRST",
     "LAST",
+    "AppendRight",
     "AsyncClient",
     "AsyncConsumer",
     "AsyncExtendedFeed",
@@ -120,6 +122,7 @@ __all__ = [
 
 # Imported when first asked for: they need what only an extra installs.
 _LAZY = {
+    "AppendRight": "server",
     "AsyncConsumer": "consumer.consumer",
     "AsyncExtendedFeed": "feed",
     "AsyncFeed": "feed",
@@ -138,7 +141,6 @@ _LAZY = {
     "FeedAuthorization": "server",
     "KeptEvent": "event_log",
     "KeyedTable": "event_log",
-    "NewEvent": "event_log",
     "Observer": "consumer.observer",
     "PendingPage": "consumer.page",
     "Principal": "server",

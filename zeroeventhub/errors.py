@@ -9,6 +9,10 @@ ZeroEventHubError
 │   ├── Unauthorized        the request has no credentials that the feed accepts
 │   ├── Forbidden           the caller may not read this feed
 │   ├── NotFound            there is no feed at this address
+│   ├── TooLarge            an event or a batch to append is too large
+│   ├── UnsupportedMediaType  the feed does not read bodies of this form
+│   ├── InvalidEvent        an event to append does not fit the schema of its type
+│   ├── OutOfSequence       a producer's batch is not the next one, nor the last one again
 │   ├── TokenChanged        the partitions have changed: repeat discovery
 │   └── Gone                the feed no longer has the events after the cursor
 │       ├── Trimmed         the cursor lies below the retained history
@@ -18,7 +22,8 @@ ZeroEventHubError
 │   └── PageTooLarge        a page or a line of it is longer than the client's limits
 ├── TransientError          nothing was lost: try again
 │   ├── Unavailable         the feed cannot answer at the moment
-│   │   └── TooManyRequests the caller sends more requests than its quota
+│   │   ├── TooManyRequests the caller sends more requests than its quota
+│   │   └── StorageFull     the log's database has no room left
 │   ├── Unreachable         the network or the server did not answer
 │   ├── CutPage             a page ended before its checkpoint
 │   └── StoreUnavailable    the caller's own database did not answer, or asked for a retry
@@ -137,6 +142,50 @@ class Diverged(Gone):
     problem = "diverged"
 
 
+class TooLarge(FeedError):  # noqa: N818 - the name of the HTTP status
+    """Say that an event or a batch to append is larger than the feed accepts."""
+
+    status = 413
+    problem = "too-large"
+
+
+class UnsupportedMediaType(FeedError):  # noqa: N818 - the name of the HTTP status
+    """Say that the feed does not read bodies of this media type or content coding."""
+
+    status = 415
+    problem = "unsupported-media-type"
+
+
+class InvalidEvent(FeedError):  # noqa: N818 - named for what is invalid
+    """Say that an event to append does not fit the schema of its type; nothing was appended.
+
+    Attributes:
+        path: the JSON path of what is wrong, in the batch.
+    """
+
+    status = 422
+    problem = "invalid-event"
+
+    def __init__(self, message: str, *, path: str) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class OutOfSequence(FeedError):  # noqa: N818 - named for what happened
+    """Say that a producer's batch is neither the next one nor the last one again.
+
+    Attributes:
+        sequence: the number of the producer's last batch; 0 without one.
+    """
+
+    status = 409
+    problem = "out-of-sequence"
+
+    def __init__(self, message: str, *, sequence: int) -> None:
+        super().__init__(message)
+        self.sequence = sequence
+
+
 class FeedFailure(ZeroEventHubError):  # noqa: N818 - named for what happened
     """Say that the publisher cannot serve a row of its table."""
 
@@ -179,6 +228,13 @@ class TooManyRequests(Unavailable):
     problem = "too-many-requests"
 
 
+class StorageFull(Unavailable):
+    """Say that the log's database has no room left; nothing was appended."""
+
+    status = 507
+    problem = "storage-full"
+
+
 class Unreachable(TransientError):  # noqa: N818 - named for what happened
     """Say that the network or the server did not answer."""
 
@@ -197,7 +253,12 @@ class Conflict(ZeroEventHubError):  # noqa: N818 - the field's word for a versio
     Attributes:
         key: the key.
         version: the version of its last event; 0 for a key without events.
+        status: the HTTP status of the answer to an append over HTTP.
+        problem: the last segment of the problem document's type (RFC 9457).
     """
+
+    status = 409
+    problem = "conflict"
 
     def __init__(self, message: str, *, key: str | int, version: int) -> None:
         super().__init__(message)
@@ -206,7 +267,15 @@ class Conflict(ZeroEventHubError):  # noqa: N818 - the field's word for a versio
 
 
 class IdReused(ZeroEventHubError):  # noqa: N818 - named for what happened
-    """Say that the log has another event with this id."""
+    """Say that the log has another event with this id.
+
+    Attributes:
+        status: the HTTP status of the answer to an append over HTTP.
+        problem: the last segment of the problem document's type (RFC 9457).
+    """
+
+    status = 409
+    problem = "id-reused"
 
 
 class Fenced(ZeroEventHubError):  # noqa: N818 - the field's word for a refused commit

@@ -11,12 +11,14 @@ A feed with more abilities names them in the `extensions` of its info, and imple
 of `ExtendedFeed`.
 """
 
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
-from zeroeventhub.errors import Unavailable
+from zeroeventhub.errors import Unavailable, ZeroEventHubError
+from zeroeventhub.new_events import Batch
 from zeroeventhub.protocol import (
+    Appended,
     CountedCursor,
     FeedInfo,
     KeyPage,
@@ -265,6 +267,30 @@ class ExtendedFeed(Feed, Protocol):
         The server shows a reader the schemas of the types that it may see.
         """
 
+    def append(self, batches: Sequence[Batch]) -> list[list[Appended] | ZeroEventHubError]:
+        """Append batches of events, each wholly or not at all (APPEND).
+
+        The server calls it for the batches that wait, one call at a time.
+
+        Args:
+            batches: one or more, of one writer each.
+
+        Returns:
+            For each batch where its events are, once they are stored, or the error for its
+            writer.
+        """
+
+    def producer_sequence(self, producer: str, *, principal: str) -> int:
+        """Return the sequence of the last batch of a producer (PRODUCER_SEQUENCE).
+
+        Args:
+            producer: the producer's name.
+            principal: the name of the writer's principal; empty for anonymous writers.
+
+        Returns:
+            The sequence; 0 for an unknown producer.
+        """
+
     def cursor_of(self, event_id: str, partition: int, *, types: TypeFilter | None = None) -> str:
         """Return the cursor after the event with an id, for the rendition as an HTTP feed.
 
@@ -357,6 +383,12 @@ class AsyncExtendedFeed(AsyncFeed, Protocol):
 
     async def schemas(self) -> Schemas:
         """Describe the data of events; see `ExtendedFeed.schemas`."""
+
+    async def append(self, batches: Sequence[Batch]) -> list[list[Appended] | ZeroEventHubError]:
+        """Append batches of events; see `ExtendedFeed.append`."""
+
+    async def producer_sequence(self, producer: str, *, principal: str) -> int:
+        """Return the last batch of a producer; see `ExtendedFeed.producer_sequence`."""
 
     async def cursor_of(
         self, event_id: str, partition: int, *, types: TypeFilter | None = None

@@ -29,7 +29,17 @@ MOST_SPLITS = 1_000
 MOST_COUNTED = 1_000_000
 """The most events between a cursor and its cursor of a count (SPEC 16)."""
 
+LARGEST_BATCH = 10_000
+"""The most events that a request appends (SPEC 16)."""
+
+LARGEST_BATCH_BYTES = 4 * 1024 * 1024
+"""The most bytes of a batch of events to append, decompressed (SPEC 16)."""
+
+LARGEST_EVENT_BYTES = 1024 * 1024
+"""The most bytes of the data of an event to append (SPEC 16)."""
+
 # The names of extensions; EXTENSIONS has their rows, and SPEC.md a section for each.
+APPEND = "append"
 ARROW = "arrow"
 CAUGHT_UP = "caught-up"
 COMPACTED = "compacted"
@@ -39,6 +49,7 @@ EVENT_TYPES = "event-types"
 FORGET_PROGRESS = "forget-progress"
 KEY_HISTORY = "key-history"
 LAG = "lag"
+PRODUCER_SEQUENCE = "producer-sequence"
 PROGRESS = "progress"
 SCHEMAS = "schemas"
 SEGMENTS = "segments"
@@ -276,6 +287,20 @@ class KeyPage:
     more: bool = False
 
 
+class Appended(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Say where an appended event is.
+
+    Attributes:
+        partition: its partition.
+        id: its id.
+        version: its version within its key; None for an event that expected none.
+    """
+
+    partition: Count
+    id: str
+    version: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
 EVERY_TYPE = "*"
 """The name of the schema of a feed's events where it describes them all by one (SPEC 9.16)."""
 
@@ -493,8 +518,8 @@ class Extension:
             part of the feed, "types" for all types of events, "all" for everything.
         context: more keyword arguments of the method: the principal's name, or the partitions that
             it may see, where it may not see all.
-        verb: the method of HTTP. A PUT is answered with its cursor; two extensions may share a path
-            if their verbs differ.
+        verb: the method of HTTP. A PUT is answered with its cursor, and a POST has a body of
+            events; two extensions may share a path if their verbs differ.
     """
 
     name: str
@@ -506,7 +531,7 @@ class Extension:
     member: str = ""
     needs: Literal["part", "types", "all"] = "part"
     context: frozenset[Literal["principal", "partitions"]] = frozenset()
-    verb: Literal["GET", "PUT", "DELETE"] = "GET"
+    verb: Literal["GET", "PUT", "DELETE", "POST"] = "GET"
 
 
 PARTITION = Parameter("partition", "partition")
@@ -515,6 +540,8 @@ _BEFORE_LAST = Parameter("cursor", "cursor", refused=frozenset({LAST}))
 _SPLIT_FROM = Parameter("cursor", "cursor", FIRST, refused=frozenset({LAST}), argument="start")
 _COMMITTED = Parameter("cursor", "cursor", refused=frozenset({FIRST, LAST}))
 _CONSUMER = Parameter("consumer", "line", most=200)
+_PRODUCER = Parameter("producer", "line", None, most=200, argument="producer")
+_SEQUENCE = Parameter("sequence", "number", None, least=1, most=2**53 - 1, argument="sequence")
 
 EXTENSIONS: Mapping[str, Extension] = {
     extension.name: extension
@@ -621,6 +648,26 @@ EXTENSIONS: Mapping[str, Extension] = {
             verb="DELETE",
         ),
         Extension(name=SCHEMAS, section="9.16", path="schemas", method="schemas", answer=Schemas),
+        Extension(
+            name=APPEND,
+            section="9.17",
+            path="append",
+            parameters=(_PRODUCER, _SEQUENCE),
+            method="append",
+            answer=list[Appended],
+            member="events",
+            verb="POST",
+        ),
+        Extension(
+            name=PRODUCER_SEQUENCE,
+            section="9.18",
+            path="append",
+            parameters=(Parameter("producer", "line", most=200),),
+            method="producer_sequence",
+            answer=Count,
+            member="sequence",
+            context=frozenset({"principal"}),
+        ),
     )
 }
 """The extensions of the protocol, by the names that discovery lists."""

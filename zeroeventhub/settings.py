@@ -69,6 +69,8 @@ class Capacity:
             as long without new events, and longer where polls are slow or many feeds have waiters.
         sending_bytes: the most bytes of all answers on their way to readers.
         sending_seconds: the longest time for a reader to accept a piece of an answer.
+        receiving_bytes: the most bytes of all batches of events that are being appended.
+        receiving_seconds: the longest time for a writer to send a batch.
         kept_bytes: the most bytes of full pages in the cache.
         kept_seconds: the longest time that a page stays in the cache.
     """
@@ -84,6 +86,8 @@ class Capacity:
     look_seconds: float = 0.002
     sending_bytes: int = 64 * _MEBIBYTE
     sending_seconds: float = 30.0
+    receiving_bytes: int = 64 * _MEBIBYTE
+    receiving_seconds: float = 30.0
     kept_bytes: int = 16 * _MEBIBYTE
     kept_seconds: float = 60.0
 

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import exc
 
 from zeroeventhub.databases import DATABASES
-from zeroeventhub.errors import FeedFailure, StoreUnavailable, Unavailable
+from zeroeventhub.errors import FeedFailure, StorageFull, StoreUnavailable, Unavailable
 
 
 def is_transient(error: BaseException | None) -> bool:
@@ -71,6 +71,8 @@ def store_error(error: Exception, store: str = "The consumer's database") -> Exc
 
 def feed_error(error: exc.SQLAlchemyError | OSError) -> FeedFailure | Unavailable:
     """Return the feed's error for one of its database."""
+    if _is(error, "full"):
+        return StorageFull("The feed's database has no room for more events.", retry_after=60)
     if _is(error, "late"):
         return Unavailable("A statement of the feed's took longer than it may.", retry_after=1)
     if _is(error, "changed"):

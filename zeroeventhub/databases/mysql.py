@@ -82,6 +82,7 @@ class MySQL(Database):
         changed=frozenset({1054, 1146, 1176, 1305}),  # a column, a table, an index, a routine
         denied=frozenset({1044, 1142, 1143, 1227, 1370}),
         duplicate=frozenset({1062}),
+        full=frozenset({1021, 1114}),  # the disk, a table
     )
 
     def title(self, dialect: Dialect) -> str:

@@ -27,12 +27,14 @@ class ErrorCodes:
         changed: a table, column, index or function is missing or has changed.
         denied: the user lacks a right.
         duplicate: a unique value exists already.
+        full: there is no room for more rows.
     """
 
     late: frozenset[Hashable] = frozenset()
     changed: frozenset[Hashable] = frozenset()
     denied: frozenset[Hashable] = frozenset()
     duplicate: frozenset[Hashable] = frozenset()
+    full: frozenset[Hashable] = frozenset()
 
 
 class Database(ABC):

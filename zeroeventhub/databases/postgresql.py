@@ -93,6 +93,7 @@ class PostgreSQL(Database):
         late=frozenset({"57014", "55P03", "25P03"}),  # a statement, a lock, or between statements
         changed=frozenset({"42P01", "42703", "42883", "0A000"}),  # table, column, function, result
         duplicate=frozenset({"23505"}),
+        full=frozenset({"53100"}),
     )
 
     def title(self, dialect: Dialect) -> str:

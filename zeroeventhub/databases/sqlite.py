@@ -88,6 +88,7 @@ class SQLite(Database):
         duplicate=frozenset(
             {sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY}
         ),
+        full=frozenset({"SQLITE_FULL"}),
     )
 
     def title(self, dialect: Dialect) -> str:

@@ -6,10 +6,11 @@ for package in ("sqlalchemy", "greenlet"):
     require(package, extra="sql", user="A log of events")
 
 from zeroeventhub.event_log.capture import Capture  # noqa: E402 - after the extra's check
-from zeroeventhub.event_log.events import KeptEvent, NewEvent  # noqa: E402
+from zeroeventhub.event_log.events import KeptEvent  # noqa: E402
 from zeroeventhub.event_log.keyed_table import ExpectedVersion, KeyedTable  # noqa: E402 - after the extra's check
 from zeroeventhub.event_log.log import EventLog  # noqa: E402
 from zeroeventhub.event_log.snapshots import RestoredKey  # noqa: E402
+from zeroeventhub.new_events import NewEvent  # noqa: E402
 
 __all__ = [
     "Capture",

@@ -1,4 +1,4 @@
-"""Events before and after they are appended to a log, and the comparison of the two."""
+"""Events that are in a log, and the comparison of new ones with them."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -6,95 +6,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from typing import Any
-from uuid import uuid4
 
 from sqlalchemy import JSON, Column, Connection, RowMapping, Select, Table, null, select
 
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.clock import as_utc
 from zeroeventhub.databases.json_form import json_form
-from zeroeventhub.errors import ConfigurationError, IdReused, StoreUnavailable
+from zeroeventhub.errors import IdReused, StoreUnavailable
 from zeroeventhub.protocol import Event
 from zeroeventhub.wire.models import Read, reader_by_type
-
-LONGEST_NAME = 200
-"""The most characters of the id, the key or the type of an event."""
-
-
-@dataclass(frozen=True)
-class NewEvent:
-    """An event to append.
-
-    Example:
-        event = NewEvent("order.paid", {"order": 17}, key="17")
-        with engine.begin() as connection:
-            log.append(connection, [event])
-
-    Attributes:
-        type: what has happened.
-        data: a dict, a list or a string that `json.dumps` accepts, without NaN and infinities.
-        key: what it has happened to; events of one key keep their order. None if the event needs
-            no order.
-        id: its unique id. A log stores an id once, so pass an id that stays the same when the
-            program retries; by default it is random, and constant for this object.
-
-    Raises:
-        ConfigurationError: an attribute cannot be stored on every database.
-    """
-
-    type: str
-    data: Any
-    key: str | None = None
-    id: str = field(default_factory=lambda: str(uuid4()))
-
-    def __post_init__(self) -> None:
-        """Refuse values that some database would refuse, cut, or change."""
-        check_name("type", self.type)
-        check_name("id", self.id)
-        if self.key is not None:
-            check_name("key", self.key)
-
-    @cached_property
-    def text(self) -> str:
-        """Return the JSON of the data; see `json_text`."""
-        return json_text(self.data)
-
-
-def json_text(data: Any) -> str:
-    """Return the JSON of an event's data, or of a snapshot's.
-
-    Raises:
-        ConfigurationError: it has no JSON form, contains U+0000, which PostgreSQL refuses, or is a
-            bare number, which SQLite may change.
-    """
-    text = Event.of(data).raw.decode()
-    if text.lstrip()[:1] in "-0123456789":
-        raise ConfigurationError(
-            f"The data is a bare number, {text[:40]}, which some databases change: put it into an "
-            'object, such as {"amount": 12.5}.'
-        )
-    if "\\u0000" in text.replace("\\\\", ""):
-        raise ConfigurationError("The data holds U+0000, which PostgreSQL refuses.")
-    return text
-
-
-def check_name(attribute: str, value: Any) -> None:
-    """Refuse a text that some database would cut, change, or confuse with another one."""
-    if not isinstance(value, str):
-        raise ConfigurationError(f"The {attribute} of an event is text; {value!r} is not.")
-    if not 0 < len(value) <= LONGEST_NAME:
-        raise ConfigurationError(
-            f"The {attribute} of an event has 1 to {LONGEST_NAME} characters; this one has "
-            f"{len(value)}."
-        )
-    if value.endswith(" ") or "\0" in value:
-        raise ConfigurationError(
-            f"The {attribute} {value!r} of an event ends with a space, which MariaDB and MySQL "
-            "overlook, or has U+0000 in it, which PostgreSQL refuses."
-        )
-    if any("\ud800" <= character <= "\udfff" for character in value):
-        raise ConfigurationError(f"The {attribute} {value!r} of an event has no UTF-8.")
-
 
 _Row = Mapping[str, Any]
 

@@ -11,16 +11,9 @@ from sqlalchemy.orm import Session
 
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.error_codes import is_duplicate, reaching_store
-from zeroeventhub.errors import ConfigurationError, Conflict, Trimmed
-from zeroeventhub.event_log.events import (
-    KeptEvent,
-    NewEvent,
-    Stored,
-    check_name,
-    json_text,
-    kept_events,
-    unseen,
-)
+from zeroeventhub.errors import ConfigurationError, Conflict, IdReused, Trimmed
+from zeroeventhub.event_log.batches import BatchAppender
+from zeroeventhub.event_log.events import KeptEvent, Stored, kept_events, unseen
 from zeroeventhub.event_log.keyed_table import ExpectedVersion, KeyedTable
 from zeroeventhub.event_log.log_table import (
     DuplicateKey,
@@ -32,8 +25,9 @@ from zeroeventhub.event_log.log_table import (
     writing,
 )
 from zeroeventhub.event_log.snapshots import AFTER, RestoredKey, Snapshots
+from zeroeventhub.new_events import NewEvent, Run, check_name, json_text, runs_of
 from zeroeventhub.partitions import Layout
-from zeroeventhub.protocol import Event
+from zeroeventhub.protocol import Appended, Event
 from zeroeventhub.publisher import TableFeed
 from zeroeventhub.publisher.partition_hash import layout_expression
 from zeroeventhub.wire.models import reader_for
@@ -71,6 +65,8 @@ class EventLog:
         models: how the data of events is read from a key, by their type, with "*" for all others:
             a model, or a function that makes present data of old data; see docs/schemas.md. By
             default it is decoded JSON.
+        append: whether the log's feeds accept events over HTTP, of writers who may append; see
+            docs/append.md. A table of the producers' sequences joins the metadata as well.
 
     Attributes:
         table: the table, for your queries and migrations.
@@ -91,13 +87,14 @@ class EventLog:
         ordering: str | None = None,
         snapshots: bool = False,
         models: Mapping[str, Any] = MappingProxyType({}),
+        append: bool = False,
     ) -> None:
         self.layout = partitions if isinstance(partitions, Layout) else Layout.of(partitions)
         self._ordering = ordering
         self.table: Table = log_table(metadata, name, schema, ordering)
         columns = self.table.c
         compared = (columns.type, columns.key, columns.data)
-        self._stored = Stored(self.table, columns.id, compared)
+        self._stored = Stored(self.table, columns.id, compared, [columns.version])
         self._single = RowInsert(self.table)
         self.snapshots = snapshot_table(metadata, name, schema) if snapshots else None
         self._snapshots = None if self.snapshots is None else Snapshots(self.snapshots, self.table)
@@ -105,22 +102,42 @@ class EventLog:
         same = ("type", "data")
         self._keyed = KeyedTable(self.table, id="id", same=same, snapshots=self._snapshots)
         self._kept = self._keyed.query(kept_events(self.table))
+        self._appender = (
+            BatchAppender(self.table, metadata, append=self.append, find=self.find)
+            if append
+            else None
+        )
         if ordering is not None:
             event.listen(self.table, "after_create", self._install)
 
-    def append(self, handle: Connection | Session, events: Iterable[NewEvent]) -> None:
+    def append(self, handle: Connection | Session, events: Iterable[NewEvent]) -> list[Appended]:
         """Append events in your transaction; events that the log already has change nothing.
 
         Args:
             handle: the connection or session of the transaction.
-            events: in their order.
+            events: in their order. Those of a key of which one expects a version get versions.
+
+        Returns:
+            Where each event is, also if it was appended before.
 
         Raises:
-            ConfigurationError: an event cannot be stored.
+            Conflict: a key has another version than is expected: roll the transaction back.
+            ConfigurationError: an event cannot be stored, or the expected versions of a key do not
+                follow one another.
             IdReused: the log has another event with one of the ids: roll the transaction back.
             StoreUnavailable: a transient error of the database: roll back, and try again.
         """
-        rows = [self._row(one, one.key) | {"key": one.key} for one in _checked(events)]
+        return [one for run in runs_of(_checked(events)) for one in self._append_run(handle, run)]
+
+    def _append_run(self, handle: Connection | Session, run: Run) -> list[Appended]:
+        if run.key is not None:
+            rows = [self._row(one, run.key) | {"data": one.text.encode()} for one in run.events]
+            last = self._keyed.append(handle, run.key, rows, expected_version=run.expected_version)
+            return [
+                Appended(row["partition"], row["id"], version)
+                for version, row in enumerate(rows, last - len(rows) + 1)
+            ]
+        rows = [self._row(one, one.key) | {"key": one.key} for one in run.events]
         with reaching_store(_STORE):
             connection, missing = writing(handle, self.table), self._stored.distinct(rows)
             while missing:
@@ -132,6 +149,24 @@ class EventLog:
                     if not found:
                         raise unseen() from taken
                 missing = [row for row in missing if row["id"] not in found]
+        return [Appended(row["partition"], row["id"]) for row in rows]
+
+    def find(self, handle: Connection | Session, events: Iterable[NewEvent]) -> list[Appended]:
+        """Return where events are that the log already has.
+
+        Args:
+            handle: your connection or session.
+            events: in their order.
+
+        Raises:
+            IdReused: the log lacks one of the events, or has another one with its id.
+        """
+        rows = [self._row(one, one.key) | {"key": one.key} for one in _checked(events)]
+        with reaching_store(_STORE):
+            found = self._stored.find(connected(handle, self.table), rows)
+        if any(row["id"] not in found for row in rows):
+            raise IdReused("The log does not have all of these events.")
+        return [Appended(row["partition"], row["id"], found[row["id"]]["version"]) for row in rows]
 
     def _insert(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
         """Insert rows; raise DuplicateKey if some exist, and the rest may have been inserted."""
@@ -182,6 +217,11 @@ class EventLog:
             if one.key not in {None, key}:
                 raise ConfigurationError(
                     f"The event {one.id!r} has the key {one.key!r}, but is appended to {key!r}."
+                )
+            if one.expected_version is not None:
+                raise ConfigurationError(
+                    "Events that are appended to a key get the versions after the expected one: "
+                    "leave out those of the events."
                 )
             # Bytes are JSON already.
             rows.append(self._row(one, key) | {"data": one.text.encode()})
@@ -303,6 +343,7 @@ class EventLog:
             "id": columns.id,
             "time": columns.time,
             "ordering": self._ordering,
+            "append": self._appender,
         }
         return TableFeed(self.table, **(mapped | options))
 

@@ -30,7 +30,7 @@ from zeroeventhub.databases.error_codes import is_duplicate
 from zeroeventhub.databases.port import Database
 from zeroeventhub.databases.statements import document, exact, fine_moment, row_number
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.event_log.events import LONGEST_NAME
+from zeroeventhub.new_events import LONGEST_NAME
 
 
 class DuplicateKey(Exception):  # noqa: N818 - named for what happened

@@ -2,14 +2,25 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeAlias,
+    TypeVar,
+    overload,
+)
 
 from sqlalchemy import Connection, event
 from sqlalchemy.exc import SQLAlchemyError
@@ -18,9 +29,16 @@ from zeroeventhub.coroutines import blocking, drive
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.error_codes import feed_error
 from zeroeventhub.databases.read_only import Autocommit, read_only
-from zeroeventhub.errors import ConfigurationError, FeedFailure, Gone
+from zeroeventhub.errors import (
+    ConfigurationError,
+    FeedFailure,
+    Gone,
+    InvalidEvent,
+    ZeroEventHubError,
+)
 from zeroeventhub.feed import ArchiveMiss, hold_part
-from zeroeventhub.protocol import EXTENSIONS, FeedInfo, Schemas, Segments
+from zeroeventhub.new_events import Batch
+from zeroeventhub.protocol import EVERY_TYPE, EXTENSIONS, Appended, FeedInfo, Schemas, Segments
 from zeroeventhub.publisher import compaction, trimming
 from zeroeventhub.publisher.bound_feed_steps import Query, Step, Steps, Work
 from zeroeventhub.publisher.checks import Finding
@@ -40,6 +58,26 @@ from zeroeventhub.publisher.trimming import SILENCE, TrimBound, Trimmer, TrimPla
 _Given = ParamSpec("_Given")
 _Answer = TypeVar("_Answer")
 _Part = TypeVar("_Part")
+
+
+Check: TypeAlias = Callable[[bytes], object]
+"""Raises InvalidEvent for JSON that is not of a model."""
+
+
+class Appender(Protocol):
+    """Append the batches of writers to the table of a feed."""
+
+    def append(
+        self, connection: Connection, batches: Sequence[Batch], seconds: float
+    ) -> list[list[Appended] | ZeroEventHubError]:
+        """Append and commit batches, each wholly or not at all; wait so long for a lock.
+
+        Returns:
+            For each batch where its events are, or why it was refused.
+        """
+
+    def sequence(self, connection: Connection, producer: str, principal: str) -> int:
+        """Return the number of a producer's last batch; 0 for an unknown producer."""
 
 
 class Method(Generic[_Given, _Answer]):
@@ -105,6 +143,8 @@ class _Feed:
         registry: stores the progress of consumers; None for a feed without `progress`.
         sealer: seals the table into an archive; None for a feed without one.
         schemas: the schemas of its events; None for a feed that publishes none.
+        appender: appends what writers send; None for a feed that only reads its table.
+        checks_of_data: raise InvalidEvent for data to append that is not of its type's model.
     """
 
     def __init__(
@@ -118,6 +158,8 @@ class _Feed:
         registry: Registry | None = None,
         sealer: Sealer | None = None,
         schemas: Schemas | None = None,
+        appender: Appender | None = None,
+        checks_of_data: Mapping[str, Check] | None = None,
     ) -> None:
         self._engine = engine
         self._seconds = seconds
@@ -129,6 +171,8 @@ class _Feed:
         self._registry = registry
         self._sealer = sealer
         self._schemas = schemas
+        self._appender = appender
+        self._checks_of_data = checks_of_data or {}
         self.fetches = True
         """Whether to fetch missing parts of the archive; if not, ArchiveMiss is raised for them."""
 
@@ -387,6 +431,39 @@ class _Feed:
         forgotten: int = yield Query(lambda found: registry.forget(found, consumer, principal))
         return forgotten
 
+    @Method
+    def append(self, batches: Sequence[Batch]) -> Steps[list[list[Appended] | ZeroEventHubError]]:
+        """Append batches of events; see `ExtendedFeed.append`."""
+        append = _expect(self._appender, _NO_APPEND).append
+        refused = [self._misfit(batch) for batch in batches]
+        fitting = [batch for batch, error in zip(batches, refused, strict=True) if error is None]
+        found = []
+        if fitting:
+            found = yield Query(lambda connection: append(connection, fitting, self._seconds))
+        outcomes = iter(found)
+        return [next(outcomes) if error is None else error for error in refused]
+
+    def _misfit(self, batch: Batch) -> InvalidEvent | None:
+        """Return the error of a batch with an event that is not of its type's model."""
+        checks = self._checks_of_data
+        for number, one in enumerate(batch.events if checks else ()):
+            check = checks.get(one.type) or checks.get(EVERY_TYPE)
+            if check is None:
+                continue
+            try:
+                check(one.text.encode())
+            except InvalidEvent as error:
+                path = f"$[{number}].data{error.path[1:]}"
+                text = f"Event {number + 1} does not fit the schema of its type at {path}: {error}"
+                return InvalidEvent(text, path=path)
+        return None
+
+    @Method
+    def producer_sequence(self, producer: str, *, principal: str = "") -> Steps[int]:
+        """Return the number of a producer's last batch; see `ExtendedFeed.producer_sequence`."""
+        appender = _expect(self._appender, _NO_APPEND)
+        return (yield from self.answer(appender.sequence, producer, principal))
+
     def answer(
         self, ask: Callable[..., _Answer], *arguments: Any, **options: Any
     ) -> Steps[_Answer]:
@@ -519,6 +596,7 @@ _NO_COMPACTION = (
 )
 _NO_ARCHIVE = "This feed has no archive to be sealed into: TableFeed(…, archive=Archive(…))."
 _NO_SCHEMAS = "This feed does not describe its events: TableFeed(…, schemas={…})."
+_NO_APPEND = "This feed's log takes no events over HTTP: EventLog(…, append=True)."
 _NO_PROGRESS = (
     "This feed has no place to keep how far consumers have come: TableFeed(…, progress=Progress())."
 )

@@ -29,6 +29,7 @@ from zeroeventhub.databases.port import Database
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.partitions import Layout
 from zeroeventhub.protocol import (
+    APPEND,
     ARROW,
     CLOUDEVENTS,
     COMPACTED,
@@ -38,6 +39,7 @@ from zeroeventhub.protocol import (
     EXTENSIONS,
     FORGET_PROGRESS,
     KEY_HISTORY,
+    PRODUCER_SEQUENCE,
     PROGRESS,
     SCHEMAS,
     SEGMENTS,
@@ -45,7 +47,7 @@ from zeroeventhub.protocol import (
     Schemas,
 )
 from zeroeventhub.publisher.archive_reader import ArchiveReader
-from zeroeventhub.publisher.bound_feed import AsyncBoundFeed, BoundFeed
+from zeroeventhub.publisher.bound_feed import Appender, AsyncBoundFeed, BoundFeed, Check
 from zeroeventhub.publisher.checks import Checkup
 from zeroeventhub.publisher.compaction import Compaction, Compactor
 from zeroeventhub.publisher.cursor import Signer, digest
@@ -64,7 +66,7 @@ from zeroeventhub.publisher.sealing import Sealer
 from zeroeventhub.publisher.splits import SplitQuery
 from zeroeventhub.publisher.trimming import Trimmer
 from zeroeventhub.settings import Capacity
-from zeroeventhub.wire.json_schema import schema_of
+from zeroeventhub.wire.json_schema import check_of, schema_of
 
 if TYPE_CHECKING:
     from zeroeventhub.archive.archive import Archive
@@ -109,8 +111,10 @@ def envelope_of(
     return CloudEvents(source=source, type=str(table.name))
 
 
-def schemas_of(given: Any, envelope: CloudEvents | None, *, typed: bool) -> Schemas:
-    """Return the schemas of a feed's events.
+def schemas_of(
+    given: Any, envelope: CloudEvents | None, *, typed: bool
+) -> tuple[Schemas, Mapping[str, Check]]:
+    """Return the schemas of a feed's events, and by type what compares new events with them.
 
     Args:
         given: a model by the name of each type, or one model of all events.
@@ -123,7 +127,8 @@ def schemas_of(given: Any, envelope: CloudEvents | None, *, typed: bool) -> Sche
     if not isinstance(given, Mapping):
         given = {envelope.type if envelope and not typed else EVERY_TYPE: given}
     types = {name: schema_of(model) for name, model in given.items()}
-    return Schemas(types, CLOUDEVENTS if envelope else None)
+    checks = {name: check for name, model in given.items() if (check := check_of(model))}
+    return Schemas(types, CLOUDEVENTS if envelope else None), checks
 
 
 def key_of(
@@ -203,6 +208,8 @@ class Definition:
     archive: "Archive | None"
     compaction: Compaction | None
     schemas: Schemas | None
+    checks: Mapping[str, Check]
+    append: Appender | None
 
     def __post_init__(self) -> None:
         """Refuse options that exclude each other."""
@@ -429,6 +436,8 @@ def build(
         registry=registry,
         sealer=sealer,
         schemas=defined.schemas,
+        appender=defined.append,
+        checks_of_data=defined.checks,
     )
 
 
@@ -503,6 +512,8 @@ def _extensions(defined: Definition, source: Source, types: TypeCondition | None
         SCHEMAS: defined.schemas is not None,
         CURSOR_OF_TIME: has_time or (time is None and source.given_at is not None),
         SEGMENTS: defined.archive is not None and defined.archive.is_shared,
+        APPEND: defined.append is not None,
+        PRODUCER_SEQUENCE: defined.append is not None,
         ARROW: False,  # the server converts pages to Arrow, and announces it
     }
     return frozenset(name for name in EXTENSIONS if given.get(name, True))

@@ -10,7 +10,7 @@ from zeroeventhub.databases.statements import run
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.partitions import Layout
 from zeroeventhub.protocol import FeedInfo
-from zeroeventhub.publisher.bound_feed import AsyncBoundFeed, BoundFeed
+from zeroeventhub.publisher.bound_feed import Appender, AsyncBoundFeed, BoundFeed
 from zeroeventhub.publisher.compaction import Compaction
 from zeroeventhub.publisher.cursor import Signer
 from zeroeventhub.publisher.definition import (
@@ -90,9 +90,10 @@ class TableFeed:
             called; see docs/retention.md.
         schemas: a pydantic model, msgspec.Struct, dataclass or TypedDict of the data of each type
             of events, by the type's name, or one model of all events; published as JSON Schema. The
-            feed does not compare rows with it; see docs/schemas.md.
+            feed compares only what `append` appends with it, and no rows; see docs/schemas.md.
         archive: where history is sealed to, and read from after a trim, so that every reader can
             start at the beginning; see docs/archive.md.
+        append: what appends the events that writers send over HTTP; see `EventLog`.
 
     Raises:
         ConfigurationError: a column does not exist, its type has no JSON form, or the secret is
@@ -126,6 +127,7 @@ class TableFeed:
         archive: "Archive | None" = None,
         compaction: Compaction | None = None,
         schemas: Any = None,
+        append: Appender | None = None,
     ) -> None:
         found = table_of(table)
         named = {"id": id, "type": type, "key": key, "time": time}
@@ -140,6 +142,9 @@ class TableFeed:
             attributes={**given, **further},
             envelope=envelope,
             headers=headers or {},
+        )
+        described, checks = (
+            (None, {}) if schemas is None else schemas_of(schemas, envelope, typed=type is not None)
         )
         position_key = key_of(found, position, ordering)
         column = partition_of(found, partition, partitions)
@@ -164,9 +169,9 @@ class TableFeed:
             progress=progress,
             archive=archive,
             compaction=compaction,
-            schemas=(
-                None if schemas is None else schemas_of(schemas, envelope, typed=type is not None)
-            ),
+            schemas=described,
+            checks=checks,
+            append=append,
         )
 
     @overload

@@ -7,6 +7,7 @@ require("starlette", extra="server", user="Serving a feed")
 # These need Starlette:
 from zeroeventhub.server.app import Answered, Observer  # noqa: E402
 from zeroeventhub.server.auth import (  # noqa: E402
+    AppendRight,
     Authorize,
     FeedAuthorization,
     Principal,
@@ -20,6 +21,7 @@ from zeroeventhub.server.sending import end_waits  # noqa: E402
 
 __all__ = [
     "Answered",
+    "AppendRight",
     "Authorize",
     "FeedAuthorization",
     "Observer",

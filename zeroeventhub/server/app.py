@@ -14,6 +14,7 @@ from starlette.status import HTTP_200_OK, HTTP_302_FOUND
 from starlette.types import Receive, Scope, Send
 
 from zeroeventhub.errors import BadRequest, FeedFailure, ZeroEventHubError
+from zeroeventhub.server.appends import Appends
 from zeroeventhub.server.auth import SCOPE_KEY, Access, Account, Quotas, everybody
 from zeroeventhub.server.feed_runner import FeedRunner
 from zeroeventhub.server.pages import PageCache
@@ -30,8 +31,8 @@ class Answered:
     Attributes:
         feed: the name of the feed's routes.
         route: which of them: "discovery", "events", "cursor", "splits", "lag", "cursor-of-count",
-            "segments", "key-history", "schemas", "schema", "asyncapi", "http-feed" or
-            "server-sent-events".
+            "segments", "key-history", "progress", "append", "schemas", "schema", "asyncapi",
+            "http-feed" or "server-sent-events".
         principal: the reader's name; empty for a feed without names, and for a refused request.
         status: the response's status.
         events: how many events it has.
@@ -87,6 +88,7 @@ class FeedApp:
     runner: FeedRunner
     pages: PageCache
     renderer: Renderer
+    appends: Appends
     sender: Sender
     observer: Observer | None
     shared_cache: bool

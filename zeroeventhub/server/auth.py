@@ -1,4 +1,4 @@
-"""Authorization: which partitions and types a reader may see, and its quota."""
+"""Authorization: what a reader may see, what a writer may append, and their quotas."""
 
 import math
 import re
@@ -24,6 +24,7 @@ from zeroeventhub.errors import (
     Unauthorized,
     Unavailable,
 )
+from zeroeventhub.new_events import NewEvent
 from zeroeventhub.protocol import HIGHEST_PARTITION, NOTHING, TypeFilter
 
 _LONGEST_NAME = 256
@@ -72,8 +73,47 @@ class Quota:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AppendRight:
+    """What a principal may append to a log; all that is not None has to allow an event.
+
+    Example:
+        shop = Principal(name="shop", append=AppendRight(types={"order.placed", "order.paid"}))
+        routes = feed_routes("/events", log.feed(), engine, authorize=bearer_tokens({token: shop}))
+
+    Attributes:
+        types: the types of events that it may append, by their exact names; None for all.
+        keys: the keys whose events it may append, which excludes events without a key; None for
+            all.
+        partitions: the partitions that it may append to; None for all.
+    """
+
+    types: Collection[str] | None = None
+    keys: Collection[str] | None = None
+    partitions: Collection[int] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a text, which is a collection of its letters.
+
+        Raises:
+            ConfigurationError: one of them is not a collection.
+        """
+        for name in ("types", "keys", "partitions"):
+            given: object = getattr(self, name)
+            if given is not None and (isinstance(given, str) or not isinstance(given, Collection)):
+                raise ConfigurationError(
+                    f"The {name} of an AppendRight are a collection, or None for all."
+                )
+
+    def allows(self, event: NewEvent) -> bool:
+        """Return whether an event may be appended, its partition apart."""
+        return (self.types is None or event.type in self.types) and (
+            self.keys is None or event.key in self.keys
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Principal:
-    """A reader, and what it may see.
+    """A reader or a writer, and what it may see and append.
 
     Example:
         billing = Principal(name="billing", partitions={0, 1}, types={"order.paid"})
@@ -88,12 +128,14 @@ class Principal:
             some; None for all. Readers of all types, or of all but some, also see events without a
             type.
         quota: its limits; None for the quota of the feed's routes.
+        append: what it may append over HTTP; None for nothing.
     """
 
     name: str
     partitions: Collection[int] | None = None
     types: Collection[str] | TypeFilter | None = None
     quota: Quota | None = None
+    append: AppendRight | None = None
 
     def __post_init__(self) -> None:
         """Convert collections to sets, and check the values.
@@ -132,6 +174,8 @@ class Principal:
             object.__setattr__(self, "types", TypeFilter(frozenset(types)) if types else NOTHING)
         if self.quota is not None and not isinstance(self.quota, Quota):
             raise ConfigurationError("The quota of a Principal is a Quota.")
+        if self.append is not None and not isinstance(self.append, AppendRight):
+            raise ConfigurationError("What a Principal may append is an AppendRight, or None.")
 
     def may_read(self, partition: int) -> bool:
         """Return whether it may read a partition."""

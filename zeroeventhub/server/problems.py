@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from zeroeventhub.errors import Trimmed, ZeroEventHubError
+from zeroeventhub.errors import Conflict, InvalidEvent, OutOfSequence, Trimmed, ZeroEventHubError
 from zeroeventhub.protocol import FIRST
 from zeroeventhub.server.request import FeedRequest
 
@@ -24,13 +24,17 @@ FAILED = 500
 _TITLES = {
     400: "The request is not one that this feed understands.",
     401: "The request has no credentials that the feed accepts.",
-    403: "This feed may not be read.",
+    403: "This feed does not allow it.",
     404: "There is no such feed.",
-    409: "The token is not the feed's.",
+    409: "The request does not fit what the feed has now.",
     410: "What the cursor points at is no longer there.",
+    413: "This is more than the feed takes at once.",
+    415: "The feed does not read bodies of this form.",
+    422: "An event does not fit the schema of its type.",
     429: "These are too many requests.",
     500: "The feed failed.",
     503: "The feed cannot answer just now.",
+    507: "The feed has no room for more events.",
 }
 
 
@@ -55,8 +59,15 @@ def problem(error: ZeroEventHubError, request_id: str) -> Response:
         "detail": detail,
         "instance": f"urn:uuid:{request_id}",
     }
-    if isinstance(error, Trimmed):
-        document["earliestCursor"] = error.earliest or FIRST
+    match error:
+        case Trimmed():
+            document["earliestCursor"] = error.earliest or FIRST
+        case Conflict():
+            document |= {"key": error.key, "version": error.version}
+        case OutOfSequence():
+            document["sequence"] = error.sequence
+        case InvalidEvent():
+            document["path"] = error.path
     headers = {"Cache-Control": "no-store"}
     if hasattr(error, "status") and hasattr(error, "retry_after"):
         # Whole seconds; 0 would invite the client to retry at once.

@@ -9,11 +9,13 @@ from zlib import crc32
 import msgspec
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.status import HTTP_201_CREATED
 
 from zeroeventhub.errors import ConfigurationError, FeedFailure, Gone
 from zeroeventhub.feed import AsyncFeed, Feed, FeedSource
 from zeroeventhub.protocol import EXTENSIONS, FIRST, LAST, WAIT, Event, Extension, KeyPage
 from zeroeventhub.server.app import Answer, FeedApp, Observer, RouteApp
+from zeroeventhub.server.appends import Appends
 from zeroeventhub.server.auth import Access, Authorize, Quota, Quotas, everybody
 from zeroeventhub.server.authorized_feed import expect_extension, only_partition
 from zeroeventhub.server.feed_runner import FeedRunner
@@ -34,7 +36,7 @@ from zeroeventhub.server.schemas import answer_asyncapi, answer_schema, answer_s
 from zeroeventhub.server.sending import Sender
 from zeroeventhub.server.server_sent_events import server_sent_events as answer_server_sent_events
 from zeroeventhub.settings import Capacity
-from zeroeventhub.wire import NDJSON_TYPE
+from zeroeventhub.wire import CLOUDEVENTS_BATCH_TYPE, NDJSON_TYPE
 from zeroeventhub.wire.documents import encode_answer, encode_info
 from zeroeventhub.wire.ndjson import encode_page_v1, one_line
 
@@ -105,6 +107,10 @@ async def extension_of(
     info, principal = await app.runner.info(request), request.principal
     expect_extension(info, extension.name)
     asked = read_extension_request(request, extension, info, app.runner.capacity.page_events)
+    if extension.verb == "POST":
+        events = await app.appends.append(request, asked["producer"], asked["sequence"])
+        body = encode_answer(extension, events)
+        return Response(body, HTTP_201_CREATED, media_type=JSON_TYPE, headers=FRESH)
     arguments = [asked[one.name] for one in extension.parameters if not one.argument]
     options = {one.argument: asked[one.name] for one in extension.parameters if one.argument}
     if "principal" in extension.context:
@@ -116,9 +122,6 @@ async def extension_of(
         request.events = len(found.events)
     body = encode_answer(extension, asked["cursor"] if extension.verb == "PUT" else found)
     return Response(body, media_type=JSON_TYPE, headers=FRESH)
-
-
-BATCH_TYPE = "application/cloudevents-batch+json"
 
 
 async def answer_http_feed(app: FeedApp, request: FeedRequest) -> Response:
@@ -147,7 +150,7 @@ async def answer_http_feed(app: FeedApp, request: FeedRequest) -> Response:
         _expect_cloud_event(event)
     request.events = len(page.events)
     body = b"[%b]\n" % b",\n".join(one_line(event.raw) for event in page.events)
-    return Response(body, media_type=BATCH_TYPE, headers=FRESH)
+    return Response(body, media_type=CLOUDEVENTS_BATCH_TYPE, headers=FRESH)
 
 
 class _CloudEvent(msgspec.Struct):
@@ -187,7 +190,8 @@ def feed_routes(
     FeedAPI v2; `path`/cursor, `path`/splits, `path`/lag, `path`/cursor-of-count, `path`/segments
     and `path`/key-history serve the extensions that discovery lists, and so do `path`/schemas,
     `path`/schema and `path`/asyncapi; a PUT of `path`/progress registers how far a consumer has
-    come, and a DELETE withdraws that. Pass the routes to an application as its `routes`, or append
+    come, and a DELETE withdraws that; a POST of `path`/append appends events to a log that accepts
+    them. Pass the routes to an application as its `routes`, or append
     them to its own.
 
     Args:
@@ -236,6 +240,7 @@ def feed_routes(
         runner,
         PageCache(runner, sender, capacity),
         Renderer(runner, arrow=arrow, compressed=compressed),
+        Appends(runner, capacity),
         sender,
         observer,
         shared_cache,

@@ -8,7 +8,8 @@ import httpx
 from sqlalchemy import MetaData
 
 from zeroeventhub.errors import BadCursor, printable
-from zeroeventhub.event_log import EventLog, NewEvent
+from zeroeventhub.event_log import EventLog
+from zeroeventhub.new_events import NewEvent
 from zeroeventhub.protocol import CAUGHT_UP, FIRST, LAST, WAIT, Event, FeedInfo, Page
 from zeroeventhub.testing.stores import sqlite_engine
 from zeroeventhub.wire.ndjson import PageDecoder

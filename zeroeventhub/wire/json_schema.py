@@ -1,12 +1,14 @@
 """JSON Schema of events: made of models, and read."""
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from importlib import import_module
 from typing import Any, get_args
 
 import msgspec
 
-from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.errors import ConfigurationError, InvalidEvent
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -51,6 +53,49 @@ def schema_of(model: Any) -> dict[str, Any]:
     except (TypeError, NameError, RuntimeError) as error:
         raise ConfigurationError(f"{model!r} has no JSON Schema: {error}") from error
     return {"$schema": DIALECT, **found}
+
+
+def check_of(model: Any) -> Callable[[bytes], object] | None:
+    """Return the function that raises InvalidEvent for JSON that is not of a model.
+
+    None for a model that is given as a schema: nothing here compares values with schemas.
+
+    Raises:
+        ConfigurationError: values cannot be compared with the model.
+    """
+    if isinstance(model, Mapping):
+        return None
+    try:
+        if any(map(is_pydantic, get_args(model) or (model,))):
+            adapter = import_module("pydantic").TypeAdapter(model)
+            decode: Callable[[bytes], object] = partial(adapter.validate_json, strict=True)
+        else:
+            decode = msgspec.json.Decoder(model).decode
+    except (TypeError, NameError) as error:
+        raise ConfigurationError(f"Events cannot be compared with {model!r}: {error}") from error
+
+    def check(text: bytes) -> None:
+        try:
+            decode(text)
+        except (ValueError, RecursionError) as error:
+            path, reason = _misfit(error)
+            raise InvalidEvent(reason, path=path) from None
+
+    return check
+
+
+_PLACE = re.compile(r" - at `(\$.*)`$")
+
+
+def _misfit(error: Exception) -> tuple[str, str]:
+    """Return the JSONPath of what does not fit, and why it does not, without its value."""
+    errors = getattr(error, "errors", None)
+    if not callable(errors):
+        found = _PLACE.search(str(error))
+        return (found[1], str(error)[: found.start()]) if found else ("$", str(error))
+    first = errors(include_url=False, include_context=False, include_input=False)[0]
+    parts = (f"[{one}]" if isinstance(one, int) else f".{one}" for one in first["loc"])
+    return "$" + "".join(parts), first["msg"]
 
 
 def resolved(schema: Any, root: Any) -> dict[str, Any]:

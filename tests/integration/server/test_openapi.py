@@ -124,7 +124,7 @@ def documented(path, method):
 
 
 for path, item in DOCUMENT["paths"].items():
-    for method in sorted({"delete", "get", "head", "put"} & item.keys()):
+    for method in sorted({"delete", "get", "head", "post", "put"} & item.keys()):
         globals()[f"test_{method}_{path.rpartition('/')[2]}"] = documented(path, method.upper())
 
 

@@ -23,7 +23,13 @@ _ID = re.compile("0|[1-9][0-9]{0,4}")
 _TRIES = 3
 _NOT_FOUND = 404
 
-_SAMPLES = {"moment": "2020-01-01T00:00:00Z", "number": "2", "cursor": FIRST, "text": "conformance"}
+_SAMPLES = {
+    "moment": "2020-01-01T00:00:00Z",
+    "number": "2",
+    "cursor": FIRST,
+    "text": "conformance",
+    "line": "conformance",
+}
 
 EXTENSION_REQUESTS = {
     name: {

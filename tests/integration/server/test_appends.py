@@ -1,0 +1,421 @@
+"""Batches that writers send over HTTP: appended wholly or not at all, once, and within bounds."""
+
+import gzip
+import json
+import socket
+import time
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+import sqlalchemy as sa
+import zstandard
+from harness.appended import ids
+from harness.readers import engine_of, kind, mounted
+from harness.waiting import until
+
+from zeroeventhub import AppendRight, Capacity, Client, ConnectionPool, EventLog, Principal
+from zeroeventhub.partitions import key_hash
+from zeroeventhub.protocol import LARGEST_BATCH_BYTES
+
+LINES = "application/x-ndjson"
+BATCH = "application/cloudevents-batch+json"
+
+
+def made(engine, **options):
+    """Create a log of four partitions that takes events over HTTP."""
+    metadata = sa.MetaData()
+    log = EventLog(metadata, "events", **{"partitions": 4, "append": True} | options)
+    metadata.create_all(engine)
+    return log
+
+
+@pytest.fixture
+def log(engine):
+    """A log that takes events over HTTP, on each database."""
+    return made(engine)
+
+
+@pytest.fixture
+def own(sqlite):
+    """A log that takes events over HTTP, on SQLite."""
+    return made(sqlite)
+
+
+@contextmanager
+def taking(engine, log, **options):
+    """Serve a log; yield the address for appends, and the feed's."""
+    with mounted(log.feed(), engine, **options) as url:
+        yield f"{url}/append"
+
+
+def events(*numbers, **more):
+    """Events of these numbers."""
+    return [
+        {"id": f"e{n}", "type": "counted", "data": {"n": n}, "key": f"k{n % 3}", **more}
+        for n in numbers
+    ]
+
+
+def text(batch):
+    """Write a batch of lines."""
+    return b"".join(json.dumps(event).encode() + b"\n" for event in batch)
+
+
+def post(url, batch, *, form=LINES, headers=None, **query):
+    """Append a batch; a list is written as lines."""
+    body = batch if isinstance(batch, bytes) else text(batch)
+    headers = {"Content-Type": form, **(headers or {})}
+    return httpx.post(url, content=body, headers=headers, params=query)
+
+
+def accepted(answer):
+    """What an answer says of the events."""
+    assert answer.status_code == 201, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["cache-control"] == "no-store"
+    return answer.json()["events"]
+
+
+def refused(answer, status, problem):
+    """Expect a problem; return its members."""
+    assert (answer.status_code, kind(answer)) == (status, problem), answer.text
+    return answer.json()
+
+
+def places(batch):
+    """What an answer says of events without versions."""
+    return [
+        {"partition": key_hash(one.get("key", one["id"])) % 4, "id": one["id"]} for one in batch
+    ]
+
+
+@pytest.mark.parametrize("driver", ["sync", "async"])
+def test_batch_is_appended_and_read(engine, log, driver):
+    """Events of either form are appended in order, and read as if the service had written them."""
+    with taking(engine_of(driver, engine), log) as url:
+        batch = [*events(0, 1, 2, 3), {"id": "ë", "type": "noted", "data": ["ë", None, 0.5]}]
+        assert accepted(post(url, batch)) == places(batch)
+        cloud = [
+            {"specversion": "1.0", "source": "/x", "subject": "k0", **each, "id": f"c{each['id']}"}
+            for each in events(1, 2)
+        ]
+        answer = post(url, json.dumps(cloud).encode(), form=f"{BATCH}; charset=utf-8")
+        assert [one["id"] for one in accepted(answer)] == ["ce1", "ce2"]
+        assert ids(engine, log) == ["e0", "e1", "e2", "e3", "ë", "ce1", "ce2"]
+        with ConnectionPool() as http:
+            client = Client(url.removesuffix("/append"), http)
+            assert {"append", "producer-sequence"} <= client.discover().extensions
+            (place,) = places(batch[4:])
+            page = client.fetch(place["partition"], "_first")
+            assert batch[4]["data"] in [event.data for event in page.events]
+
+
+def test_same_batch_again_is_the_same_answer(engine, log):
+    """A batch that is sent again, or overlaps another one, appends only what is missing."""
+    with taking(engine, log) as url:
+        first = accepted(post(url, events(1, 2)))
+        assert accepted(post(url, events(1, 2))) == first
+        assert accepted(post(url, events(2, 3, 3, 1))) == places(events(2, 3, 3, 1))
+        assert ids(engine, log) == ["e1", "e2", "e3"]
+
+
+def test_batch_is_appended_wholly_or_not_at_all(engine, log):
+    """An event that cannot be appended keeps the rest of its batch out of the log."""
+    with taking(engine, log) as url:
+        accepted(post(url, events(1, expectedVersion=0)))
+        other = {**events(1)[0], "data": {"n": 2}}
+        refused(post(url, [*events(5, 6), other]), 409, "id-reused")
+        late = events(4, expectedVersion=0)
+        found = refused(post(url, [*events(5, 6), *late]), 409, "conflict")
+        assert (found["key"], found["version"]) == ("k1", 1)
+        refused(post(url, [*late, *events(5), *events(7, expectedVersion=1)]), 409, "conflict")
+        refused(post(url, text(events(5, 6)) + b"{}\n"), 400, "bad-request")
+        assert ids(engine, log) == ["e1"]
+
+
+def test_versions_are_those_of_the_key(engine, log):
+    """Events that expect versions get them, also if the same batch is sent again."""
+    with taking(engine, log) as url:
+        batch = [
+            {**events(0)[0], "expectedVersion": 0},
+            *events(1),
+            {**events(3)[0], "expectedVersion": 1},
+            *events(6),
+        ]
+        for _ in range(2):
+            found = accepted(post(url, batch))
+            assert [one.get("version") for one in found] == [1, None, 2, 3]
+        assert accepted(post(url, events(9, expectedVersion=3)))[0]["version"] == 4
+        refused(post(url, events(12, expectedVersion=3)), 409, "conflict")
+        with engine.connect() as connection:
+            assert [one.id for one in log.read_key(connection, "k0")] == ["e0", "e3", "e6", "e9"]
+
+
+def test_producers_count_their_batches(engine, log):
+    """A producer's batches are accepted one after the other, and the last one may come again."""
+    with taking(engine, log) as url:
+
+        def last(producer="p"):
+            return httpx.get(url, params={"producer": producer}).json()
+
+        assert last() == {"sequence": 0}
+        found = refused(post(url, events(1), producer="p", sequence=2), 409, "out-of-sequence")
+        assert found["sequence"] == 0
+        for _ in range(2):
+            accepted(post(url, events(1, expectedVersion=0), producer="p", sequence=1))
+        accepted(post(url, events(2), producer="p", sequence=2))
+        again = accepted(post(url, events(2), producer="p", sequence=2))
+        assert again == places(events(2))
+        for late in (1, 4):
+            answer = post(url, events(9), producer="p", sequence=late)
+            assert refused(answer, 409, "out-of-sequence")["sequence"] == 2
+        refused(post(url, events(9), producer="p", sequence=2), 409, "id-reused")
+        refused(post(url, events(2, 9), producer="p", sequence=2), 409, "id-reused")
+        # A batch that is refused does not count.
+        other = {**events(1)[0], "data": {"n": 2}}
+        refused(post(url, [other], producer="p", sequence=3), 409, "id-reused")
+        accepted(post(url, events(3), producer="q", sequence=1))
+        assert (last(), last("q")) == ({"sequence": 2}, {"sequence": 1})
+        assert ids(engine, log) == ["e1", "e2", "e3"]
+
+
+def test_one_producer_of_two_processes(engine, log, pool):
+    """Of two processes with a producer's name, one is told that the other has gone before."""
+    with taking(engine, log) as one, taking(engine, log) as other:
+        for sequence in range(1, 9):
+            asked = [
+                pool.submit(post, url, events(number), producer="p", sequence=sequence)
+                for url, number in ((one, 2 * sequence), (other, 2 * sequence + 1))
+            ]
+            statuses = sorted(each.result().status_code for each in asked)
+            assert statuses in ([201, 409], [201, 503]), statuses
+    assert len(ids(engine, log)) == 8
+
+
+def test_writers_share_a_transaction(engine, log):
+    """Events of many writers at a time are appended once each, and a bad one refuses no other."""
+    commits = []
+    sa.event.listen(engine, "commit", lambda _: commits.append(1))
+    with taking(engine, log) as url, ThreadPoolExecutor(16) as threads:
+        batches = [events(n) for n in range(48)]
+        bad = [{**events(n)[0], "id": "e0", "data": {"n": -1}} for n in range(4)]
+        asked = [threads.submit(post, url, batch) for batch in batches]
+        accepted(asked[0].result())
+        asked += [threads.submit(post, url, [one]) for one in bad]
+        statuses = [each.result().status_code for each in asked]
+    assert statuses == [201] * 48 + [409] * 4
+    assert sorted(ids(engine, log)) == sorted(f"e{n}" for n in range(48))
+
+
+def test_writer_that_leaves_asks_again(engine, log):
+    """A writer that vanishes before the answer finds out by sending the batch again."""
+    with taking(engine, log) as url:
+        for n in range(1, 6):
+            with begun(url, text(events(n))) as connection:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            assert accepted(post(url, events(n))) == places(events(n))
+        assert ids(engine, log) == [f"e{n}" for n in range(1, 6)]
+
+
+@contextmanager
+def begun(url, body, *, length=None, headers=""):
+    """Send a request, or a part of it; yield the connection."""
+    parts = urlsplit(url)
+    head = f"POST {parts.path} HTTP/1.1\r\nHost: x\r\nContent-Type: {LINES}\r\n{headers}"
+    size = len(body) if length is None else length
+    with socket.create_connection((parts.hostname, parts.port)) as connection:
+        connection.settimeout(20)
+        connection.sendall(f"{head}Content-Length: {size}\r\n\r\n".encode() + body)
+        yield connection
+
+
+def test_upload_that_breaks_appends_nothing(sqlite, own):
+    """A body that ends early, or stays away, appends nothing, and frees what it held."""
+    capacity = Capacity(receiving_seconds=0.2)
+    body = text(events(1))
+    with taking(sqlite, own, capacity=capacity) as url:
+        with begun(url, body, length=len(body) + 1):
+            pass
+        with begun(url, body, length=len(body) + 1) as connection:
+            assert b"503 Service" in connection.recv(65536)
+        assert accepted(post(url, events(2)))
+        assert ids(sqlite, own) == ["e2"]
+
+
+def test_bodies_may_be_compressed(sqlite, own):
+    """Batches come compressed by gzip or zstd, and broken ones are refused."""
+    with taking(sqlite, own) as url:
+        for number, (name, compress) in enumerate(
+            {"gzip": gzip.compress, "zstd": zstandard.compress, "identity": bytes}.items()
+        ):
+            packed = compress(text(events(*range(number * 9, number * 9 + 5))))
+            coding = {"Content-Encoding": name}
+            accepted(post(url, packed, headers=coding))
+            if name != "identity":
+                refused(post(url, packed[:-3], headers=coding), 400, "bad-request")
+                refused(post(url, b"x" + packed, headers=coding), 400, "bad-request")
+        for other in ("br", "gzip, gzip", "deflate"):
+            answer = post(url, b"x", headers={"Content-Encoding": other})
+            refused(answer, 415, "unsupported-media-type")
+    assert len(ids(sqlite, own)) == 15
+
+
+def test_bombs_stop_at_the_bound(sqlite, own):
+    """A body that is huge when it is decompressed is given up at the bound."""
+    packer = zlib.compressobj(wbits=31)
+    bomb = b"".join(packer.compress(b" " * 2**20) for _ in range(200)) + packer.flush()
+    nested = gzip.compress(gzip.compress(b" " * 2**20))
+    with taking(sqlite, own) as url:
+        began = time.process_time()
+        refused(post(url, bomb, headers={"Content-Encoding": "gzip"}), 413, "too-large")
+        packed = zstandard.compress(b" " * 2**28)
+        refused(post(url, packed, headers={"Content-Encoding": "zstd"}), 413, "too-large")
+        refused(post(url, nested, headers={"Content-Encoding": "gzip"}), 400, "bad-request")
+        assert time.process_time() - began < 2
+
+
+def test_batches_are_bounded(sqlite, own):
+    """A batch, an event, or too many events, are refused as a whole."""
+    with taking(sqlite, own) as url:
+        big = {**events(1)[0], "data": "x" * 2**20}
+        refused(post(url, [*events(2), big]), 413, "too-large")
+        refused(post(url, text(events(*range(10_001)))), 413, "too-large")
+        refused(post(url, b" " * (LARGEST_BATCH_BYTES + 1)), 413, "too-large")
+        assert ids(sqlite, own) == []
+        found = accepted(post(url, text(events(*range(10_000)))))
+        assert len(found) == len(ids(sqlite, own)) == 10_000
+
+
+def test_bytes_and_requests_at_a_time_are_bounded(sqlite, own):
+    """Bodies that are held back do not use more memory than allowed, and other writers go on."""
+    capacity = Capacity(receiving_bytes=100_000, queue=3)
+    with taking(sqlite, own, capacity=capacity) as url:
+        held = b" " * 60_000
+        with begun(url, held, length=70_000), begun(url, b" ", length=70_000):
+            big = text([{**events(1)[0], "data": "x" * 60_000}])
+            until(lambda: post(url, big).status_code == 503, "the first body holds its bytes")
+            answer = post(url, big)
+            refused(answer, 503, "unavailable")
+            assert int(answer.headers["retry-after"]) >= 1
+            assert accepted(post(url, events(2)))
+            with begun(url, b" ", length=70_000):
+                until(lambda: post(url, events(3)).status_code == 503, "three are too many")
+        until(lambda: post(url, big).status_code == 201, "the bytes are given back")
+
+
+def test_parameters_of_producers_go_together(sqlite, own):
+    """A producer without a sequence, or out of its range, is refused."""
+    with taking(sqlite, own) as url:
+        for query in (
+            {"producer": "p"},
+            {"sequence": "1"},
+            {"producer": "p", "sequence": "0"},
+            {"producer": "p", "sequence": str(2**53)},
+            {"producer": "", "sequence": "1"},
+            {"producer": "p" * 201, "sequence": "1"},
+        ):
+            refused(post(url, events(1), **query), 400, "bad-request")
+        assert ids(sqlite, own) == []
+
+
+def test_log_takes_events_only_where_it_is_switched_on(sqlite):
+    """A log that was made without appends has no such route, nor a table for producers."""
+    log = made(sqlite, append=False)
+    with taking(sqlite, log) as url:
+        refused(post(url, events(1)), 404, "not-found")
+        assert httpx.get(url, params={"producer": "p"}).status_code == 404
+    assert sa.inspect(sqlite).get_table_names() == ["events"]
+
+
+def by_name(right):
+    """A hook that lets one writer append by a right."""
+
+    async def authorize(request):
+        return Principal(name=request.headers.get("name", "shop"), append=right)
+
+    return authorize
+
+
+def test_principal_appends_only_what_it_may(sqlite, own):
+    """A principal may append nothing unless its right says so: types, keys, partitions."""
+    with taking(sqlite, own, authorize=by_name(None)) as url:
+        refused(post(url, events(1)), 403, "forbidden")
+    key, partition = "k1", key_hash("k1") % 4
+    other = next(n for n in (0, 2) if key_hash(f"k{n}") % 4 != partition)
+    for right in (AppendRight(types={"counted"}, keys=[key]), AppendRight(partitions=[partition])):
+        with taking(sqlite, own, authorize=by_name(right)) as url:
+            accepted(post(url, events(1, 4)))
+            refused(post(url, events(1, other)), 403, "forbidden")
+    with taking(sqlite, own, authorize=by_name(AppendRight(types=["noted"]))) as url:
+        refused(post(url, events(1)), 403, "forbidden")
+    with taking(sqlite, own, authorize=by_name(AppendRight(keys={"k1"}))) as url:
+        refused(post(url, [{"id": "x", "type": "counted", "data": {}}]), 403, "forbidden")
+    with taking(sqlite, own, authorize=by_name(AppendRight())) as url:
+        accepted(post(url, events(7)))
+    assert ids(sqlite, own) == ["e1", "e4", "e7"]
+
+
+def test_producers_of_two_principals_are_two(sqlite, own):
+    """A principal neither moves nor sees the sequence of another one's producer."""
+    with taking(sqlite, own, authorize=by_name(AppendRight())) as url:
+        for number, name in enumerate(("shop", "till")):
+            headers = {"name": name}
+            asked = httpx.get(url, params={"producer": "p"}, headers=headers)
+            assert asked.json() == {"sequence": 0}
+            accepted(post(url, events(number), headers=headers, producer="p", sequence=1))
+            assert httpx.get(url, params={"producer": "p"}, headers=headers).json() == {
+                "sequence": 1
+            }
+
+
+def test_full_and_read_only_databases_say_so(tmp_path):
+    """A database without room answers 507, and one that is read-only 503; nothing is written."""
+    file = tmp_path / "log.db"
+    engine = sa.create_engine(f"sqlite:///{file}")
+    log = made(engine)
+
+    @sa.event.listens_for(engine, "connect")
+    def limit(connection, _):
+        connection.execute(f"PRAGMA max_page_count = {limit.pages}")
+
+    with engine.connect() as connection:
+        limit.pages = connection.exec_driver_sql("PRAGMA page_count").scalar() + 2
+    engine.dispose()
+    with taking(engine, log) as url:
+        big = [{**event, "data": "x" * 9000} for event in events(*range(9))]
+        answer = post(url, big)
+        refused(answer, 507, "storage-full")
+        assert int(answer.headers["retry-after"]) >= 1
+        assert accepted(post(url, events(20)))
+    assert ids(engine, log) == ["e20"]
+    engine.dispose()
+    closed = sa.create_engine(f"sqlite:///file:{file}?mode=ro&uri=true")
+    with taking(closed, log) as url:
+        refused(post(url, events(21)), 503, "unavailable")
+    closed.dispose()
+
+
+@pytest.mark.parametrize("database", ["postgresql", "mariadb"])
+def test_read_only_server_says_so(request, database):
+    """A server that takes no writes answers 503."""
+    engine = request.getfixturevalue(database)
+    log = made(engine)
+    statement = {
+        "postgresql": "SET default_transaction_read_only = on",
+        "mariadb": "SET SESSION TRANSACTION READ ONLY",
+    }[database]
+
+    @sa.event.listens_for(engine, "connect")
+    def close(connection, _):
+        with connection.cursor() as cursor:
+            cursor.execute(statement)
+        connection.commit()
+
+    engine.dispose()
+    with taking(engine, log) as url:
+        refused(post(url, events(1)), 503, "unavailable")
+        refused(post(url, events(1), producer="p", sequence=1), 503, "unavailable")

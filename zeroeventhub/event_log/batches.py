@@ -1,0 +1,170 @@
+"""Append the batches that writers send to a log, and count those of each producer."""
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+from sqlalchemy import BigInteger, Column, Connection, MetaData, String, Table, select, update
+from sqlalchemy.exc import SQLAlchemyError
+
+from zeroeventhub.databases import database_of
+from zeroeventhub.databases.error_codes import feed_error, reaching_store
+from zeroeventhub.databases.statements import exact
+from zeroeventhub.errors import (
+    BadRequest,
+    ConfigurationError,
+    Forbidden,
+    OutOfSequence,
+    StoreUnavailable,
+    Unavailable,
+    ZeroEventHubError,
+)
+from zeroeventhub.event_log.log_table import DuplicateKey, RowInsert
+from zeroeventhub.new_events import LONGEST_NAME, Batch, NewEvent
+from zeroeventhub.protocol import Appended
+
+_PRINCIPAL_LENGTH = 256
+
+
+class BatchAppender:
+    """Append batches to a log, and store the last sequence of each producer beside it.
+
+    Args:
+        table: the table of the log.
+        metadata: the log's, to which the table of producers is added.
+        append: the log's method.
+        find: the log's method.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        metadata: MetaData,
+        *,
+        append: Callable[[Connection, Sequence[NewEvent]], list[Appended]],
+        find: Callable[[Connection, Sequence[NewEvent]], list[Appended]],
+    ) -> None:
+        self._append = append
+        self._find = find
+        self._producers = Table(
+            f"{table.name}_producers",
+            metadata,
+            Column("principal", exact(String(_PRINCIPAL_LENGTH)), primary_key=True),
+            Column("producer", exact(String(LONGEST_NAME)), primary_key=True),
+            Column("sequence", BigInteger, nullable=False),
+            schema=table.schema,
+            mysql_engine="InnoDB",
+            mariadb_engine="InnoDB",
+        )
+        self._first = RowInsert(self._producers)
+
+    def append(
+        self, connection: Connection, batches: Sequence[Batch], seconds: float
+    ) -> list[list[Appended] | ZeroEventHubError]:
+        """Append batches in one transaction, or each in its own if that one fails.
+
+        Args:
+            connection: without a transaction.
+            batches: those of several writers.
+            seconds: how long a statement may wait for a lock.
+
+        Returns:
+            For each batch where its events are, which are committed, or why they were refused.
+        """
+        if len(batches) > 1:
+            try:
+                return [*self._commit(connection, batches, seconds)]
+            except (ZeroEventHubError, SQLAlchemyError):
+                if connection.invalidated:
+                    raise
+        found: list[list[Appended] | ZeroEventHubError] = []
+        for batch in batches:
+            try:
+                found += self._commit(connection, [batch], seconds)
+            except ConfigurationError as error:
+                found.append(BadRequest(str(error)))
+            except StoreUnavailable as error:
+                found.append(Unavailable(str(error), retry_after=1))
+            except ZeroEventHubError as error:
+                found.append(error)
+            except SQLAlchemyError as error:
+                found.append(feed_error(error))
+        return found
+
+    def sequence(self, connection: Connection, producer: str, principal: str) -> int:
+        """Return the sequence of a producer's last batch; 0 for an unknown producer."""
+        columns = self._producers.c
+        query = select(columns.sequence).where(
+            columns.principal == principal, columns.producer == producer
+        )
+        return connection.scalar(query) or 0
+
+    def _commit(
+        self, connection: Connection, batches: Sequence[Batch], seconds: float
+    ) -> list[list[Appended]]:
+        """Append batches in one transaction, and commit it."""
+        connection.rollback()  # what reset the last timeout has begun a transaction
+        timeout = database_of(connection).lock_timeout(connection, seconds)
+        with reaching_store("The database of the log"), timeout:
+            try:
+                # The events of batches that need no decision come in one statement.
+                joined = [one for batch in batches if batch.is_plain for one in batch.events]
+                places = iter(self._append(connection, joined))
+                found = [
+                    [*islice(places, len(batch.events))]
+                    if batch.is_plain
+                    else self._append_counted(connection, batch)
+                    for batch in batches
+                ]
+                for batch, appended in zip(batches, found, strict=True):
+                    _expect_rights(batch, appended)
+                connection.commit()
+            except BaseException:
+                connection.rollback()
+                raise
+        return found
+
+    def _append_counted(self, connection: Connection, batch: Batch) -> list[Appended]:
+        """Append a batch unless it is the last one of its producer again."""
+        if batch.producer is None or self._advance(connection, batch.producer, batch):
+            return self._append(connection, batch.events)
+        return self._find(connection, batch.events)
+
+    def _advance(self, connection: Connection, producer: str, batch: Batch) -> bool:
+        """Store a batch's sequence, and lock it; return False if it is the stored one already.
+
+        Raises:
+            OutOfSequence: it is neither the stored one nor the next one.
+        """
+        columns, sequence = self._producers.c, batch.sequence or 0
+        mine = [columns.principal == batch.principal, columns.producer == producer]
+        next_one = update(self._producers).where(*mine, columns.sequence == sequence - 1)
+        if connection.execute(next_one.values(sequence=sequence)).rowcount == 1:
+            return True
+        if sequence == 1:
+            row = {"principal": batch.principal, "producer": producer, "sequence": 1}
+            try:
+                self._first.insert(connection, row)
+            except DuplicateKey:
+                pass
+            else:
+                return True
+        stored = self.sequence(connection, producer, batch.principal)
+        if stored == sequence:
+            return False
+        reason = "was repeated too late" if sequence < stored else "came before the one before it"
+        raise OutOfSequence(
+            f"Batch {sequence} of producer {producer!r} {reason}: the last one is {stored}.",
+            sequence=stored,
+        )
+
+
+def _expect_rights(batch: Batch, appended: Sequence[Appended]) -> None:
+    """Refuse a batch with an event in a partition that its writer may not append to."""
+    if batch.partitions is None:
+        return
+    for one in appended:
+        if one.partition not in batch.partitions:
+            raise Forbidden(
+                f"The event {one.id!r} belongs into partition {one.partition}, which you may not "
+                "append to."
+            )

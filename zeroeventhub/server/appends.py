@@ -1,0 +1,176 @@
+"""Receive batches of events, and append those that wait in one transaction."""
+
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+
+import anyio
+from starlette.requests import ClientDisconnect
+
+from zeroeventhub.errors import (
+    BadRequest,
+    Forbidden,
+    ProtocolError,
+    TooLarge,
+    Unavailable,
+    UnsupportedMediaType,
+)
+from zeroeventhub.new_events import Batch
+from zeroeventhub.protocol import LARGEST_BATCH, LARGEST_BATCH_BYTES, Appended
+from zeroeventhub.server.auth import AppendRight
+from zeroeventhub.server.feed_runner import FeedRunner
+from zeroeventhub.server.request import FeedRequest
+from zeroeventhub.server.responses import LARGE
+from zeroeventhub.server.sending import AdmissionQueue
+from zeroeventhub.settings import Capacity
+from zeroeventhub.wire.compression import content_coding
+from zeroeventhub.wire.new_events import decode_events
+
+_EVERYTHING = AppendRight()
+
+
+@dataclass(eq=False)
+class _Waiting:
+    """A batch that waits to be appended.
+
+    Attributes:
+        batch: the batch.
+        woken: set when its events are appended or refused, or when it is to append what waits.
+        outcome: where its events are, or why they are not in the log; None while it waits.
+    """
+
+    batch: Batch
+    woken: anyio.Event = field(default_factory=anyio.Event)
+    outcome: list[Appended] | Exception | None = None
+
+
+class Appends:
+    """Append the batches of a feed's writers, within the feed's capacity.
+
+    One batch is appended at a time, and all that arrive meanwhile are then appended together: a
+    commit costs the same for one event as for many.
+
+    Args:
+        runner: calls the feed.
+        capacity: how many bytes may be in memory, and how long a writer may take to send them.
+    """
+
+    def __init__(self, runner: FeedRunner, capacity: Capacity) -> None:
+        self._runner = runner
+        self._capacity = capacity
+        self._waiting: list[_Waiting] = []
+        self._is_led = False
+        self._requests = 0
+        self._bytes = AdmissionQueue(
+            capacity.receiving_bytes, queue=0, patience=0, refusal="", keeps_some=True
+        )
+
+    async def append(
+        self, request: FeedRequest, producer: str | None, sequence: int | None
+    ) -> list[Appended]:
+        """Append the batch of a request; return where its events are, once they are committed.
+
+        Raises:
+            Forbidden: the principal may not append one of the events.
+            BadRequest: the batch is not one that the log can store.
+            TooLarge: the batch, or an event of it, is too large.
+            Unavailable: there are too many requests at a time, or this one arrives too slowly.
+        """
+        right = _EVERYTHING if request.hook is None else request.principal.append
+        if right is None:
+            raise Forbidden("You may not append to this feed.")
+        if (producer is None) is not (sequence is None):
+            raise BadRequest("A producer and its sequence go together: give both, or neither.")
+        if self._requests >= self._capacity.queue:
+            raise Unavailable("Too many writers append at a time.", retry_after=1)
+        self._requests += 1
+        body = bytearray()
+        try:
+            with anyio.move_on_after(self._capacity.receiving_seconds) as patience:
+                await self._receive(request, body)
+            if patience.cancelled_caught:
+                raise Unavailable("The batch took too long to arrive.", retry_after=1)
+            media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+            events = await self._runner.work(
+                len(body), decode_events, bytes(body), media_type, large=LARGE
+            )
+            for one in events:
+                if not right.allows(one):
+                    raise Forbidden(f"You may not append the event {one.id!r}: its type or key.")
+            name, partitions = request.principal.name, right.partitions
+            return await self._append(Batch(events, producer, sequence, name, partitions))
+        finally:
+            self._requests -= 1
+            self._bytes.take(-len(body))
+
+    async def _receive(self, request: FeedRequest, body: bytearray) -> None:
+        """Read and decompress a batch, and count its bytes as long as it is in memory."""
+        has_zstd = find_spec("zstandard") is not None
+        coding = content_coding(request.headers.get("content-encoding", ""), zstd=has_zstd)
+        if coding is not None and not coding.name:
+            known = "gzip or zstd" if has_zstd else "gzip"
+            raise UnsupportedMediaType(f"The feed reads batches that are compressed by {known}.")
+        try:
+            async for chunk in request.stream():
+                for piece in [chunk] if coding is None else coding.pieces(chunk):
+                    if len(body) + len(piece) > LARGEST_BATCH_BYTES:
+                        raise TooLarge(f"A batch has at most {LARGEST_BATCH_BYTES:,} bytes.")
+                    if not self._bytes.fits(len(piece)):
+                        raise Unavailable("Too many bytes arrive at a time.", retry_after=1)
+                    self._bytes.take(len(piece))
+                    body += piece
+        except ClientDisconnect:
+            raise BadRequest("The writer left before its batch was complete.") from None
+        except ProtocolError:
+            raise BadRequest(f"The batch is not {coding and coding.name}.") from None
+        if coding is not None and not coding.whole:
+            raise BadRequest(f"The {coding.name} of the batch is not complete.")
+
+    async def _append(self, batch: Batch) -> list[Appended]:
+        """Append a batch with those that wait, or wait until another request does."""
+        own = _Waiting(batch)
+        self._waiting.append(own)
+        if self._is_led:
+            try:
+                await own.woken.wait()
+            except BaseException:
+                if own in self._waiting:
+                    self._waiting.remove(own)
+                    if own.woken.is_set():  # cancelled when it was to lead
+                        self._hand_over()
+                raise
+        while own.outcome is None:
+            await self._lead()
+        if isinstance(own.outcome, Exception):
+            raise own.outcome
+        return own.outcome
+
+    async def _lead(self) -> None:
+        """Append the first of the batches that wait, and tell their requests."""
+        self._is_led = True
+        group: list[_Waiting] = []
+        events = 0
+        for one in self._waiting:
+            events += len(one.batch.events)
+            if group and events > LARGEST_BATCH:
+                break
+            group.append(one)
+        del self._waiting[: len(group)]
+        for one in group:  # if this request is cancelled
+            one.outcome = Unavailable("The append was interrupted: send it again.", retry_after=1)
+        try:
+            outcomes = await self._runner.call("append", [one.batch for one in group])
+            for one, outcome in zip(group, outcomes, strict=True):
+                one.outcome = outcome
+        except Exception as error:  # noqa: BLE001 - each request of the group reports it
+            for one in group:
+                one.outcome = error
+        finally:
+            for one in group:
+                one.woken.set()
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Let the request that has waited longest append what waits."""
+        self._is_led = bool(self._waiting)
+        if self._waiting:
+            self._waiting[0].woken.set()

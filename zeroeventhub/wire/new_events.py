@@ -1,0 +1,107 @@
+"""Decode the batches of events that writers send."""
+
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from zeroeventhub.errors import BadRequest, ConfigurationError, TooLarge, UnsupportedMediaType
+from zeroeventhub.new_events import NewEvent, runs_of
+from zeroeventhub.protocol import LARGEST_BATCH, LARGEST_EVENT_BYTES
+from zeroeventhub.wire import CLOUDEVENTS_BATCH_TYPE, NDJSON_TYPE
+
+
+class _Line(msgspec.Struct, rename={"expected_version": "expectedVersion"}):
+    id: str
+    type: str
+    data: msgspec.Raw
+    key: str | None = None
+    expected_version: int | None = None
+
+
+class _CloudEvent(msgspec.Struct, rename={"expected_version": "expectedversion", "key": "subject"}):
+    specversion: Literal["1.0"]
+    id: str
+    source: str
+    type: str
+    data: msgspec.Raw = msgspec.Raw(b"null")
+    key: str | None = None
+    expected_version: int | None = None
+    # A value of this type is none: bytes that are no JSON cannot be stored.
+    data_base64: msgspec.UnsetType = msgspec.UNSET
+
+
+_line = msgspec.json.Decoder(_Line).decode
+_cloud_events = msgspec.json.Decoder(list[_CloudEvent]).decode
+_decode = msgspec.json.Decoder().decode
+
+
+def decode_events(body: bytes, media_type: str) -> list[NewEvent]:
+    """Decode the events of a batch, whose data stays the JSON that was sent, without spaces.
+
+    Args:
+        body: the batch, decompressed.
+        media_type: its form, in lower case and without parameters.
+
+    Raises:
+        UnsupportedMediaType: the form is not one of a batch.
+        TooLarge: the batch has too many events, or one of them is too large.
+        BadRequest: the body is not of that form, or an event cannot be stored.
+    """
+    try:
+        body.decode()  # also what the decoder skips must be UTF-8
+    except UnicodeDecodeError:
+        raise BadRequest("The batch is not UTF-8.") from None
+    if media_type == NDJSON_TYPE:
+        events = [_new(f"Line {number}", one) for number, one in _lines(body)]
+    elif media_type == CLOUDEVENTS_BATCH_TYPE:
+        events = [_new(f"Event {number}", one) for number, one in _array(body)]
+    else:
+        raise UnsupportedMediaType(
+            f"A batch of events is {NDJSON_TYPE} or {CLOUDEVENTS_BATCH_TYPE}."
+        )
+    try:
+        [*runs_of(events)]
+    except ConfigurationError as error:
+        raise BadRequest(str(error)) from None
+    return events
+
+
+def _lines(body: bytes) -> Iterator[tuple[int, _Line]]:
+    _expect_few(body.count(b"\n"))
+    for number, line in enumerate(body.removesuffix(b"\n").split(b"\n"), 1):
+        try:
+            yield number, _line(line)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise BadRequest(f"Line {number} is not an event: {error}.") from None
+
+
+def _array(body: bytes) -> Iterator[tuple[int, _CloudEvent]]:
+    try:
+        found = _cloud_events(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadRequest(f"The body is not a batch of CloudEvents: {error}.") from None
+    _expect_few(len(found))
+    if not found:
+        raise BadRequest("The batch has no events.")
+    return enumerate(found, 1)
+
+
+def _expect_few(events: int) -> None:
+    if events > LARGEST_BATCH:
+        raise TooLarge(f"A batch has at most {LARGEST_BATCH:,} events.")
+
+
+def _new(place: str, sent: _Line | _CloudEvent) -> NewEvent:
+    """Return an event that every database stores and every reader can decode."""
+    data = bytes(sent.data)
+    if len(data) > LARGEST_EVENT_BYTES:
+        raise TooLarge(f"{place}: the data of an event has at most {LARGEST_EVENT_BYTES:,} bytes.")
+    try:
+        _decode(data)
+        compact = msgspec.Raw(msgspec.json.format(data, indent=-1))
+        new = NewEvent(sent.type, compact, sent.key, sent.id, sent.expected_version)
+        _ = new.text
+    except (msgspec.DecodeError, ConfigurationError, RecursionError) as error:
+        raise BadRequest(f"{place}: {error}") from None
+    return new
