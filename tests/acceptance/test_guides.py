@@ -1,6 +1,7 @@
 """The guides do what they say: each piece of their code runs as it stands."""
 
 import functools
+import re
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
@@ -272,6 +273,24 @@ def test_ordering_is_installed_by_a_migration(postgresql):
         assert connection.scalar(sa.text(triggers)) == before
 
 
+def test_log_takes_what_the_guide_sends():
+    """The publisher of the guide takes its batch, and refuses data that its model does not have."""
+    text = (DOCUMENTS / "append.md").read_text()
+    command = re.search(r"<!-- lines -->\n```console\n\$ curl (.*?)```", text, re.DOTALL)[1]
+    address, body = re.search(r"8000(\S+) .*?'\n> (.*)'", command, re.DOTALL).groups()
+    with guide("append.md") as piece:
+        names = piece("publisher")
+        kind = {"Content-Type": "application/x-ndjson"}
+        with serving(names["app"]) as url:
+            answer = httpx.post(f"{url}{address}", content=body, headers=kind)
+            assert (answer.status_code, answer.json()["events"][0]["id"]) == (201, "checkout-1")
+        feed = piece("schemas")["feed"]
+        with mounted(feed, names["engine"]) as url:
+            wrong = body.replace("12", '"12"').replace("-1", "-2")
+            answer = httpx.post(f"{url}/append", content=wrong, headers=kind)
+            assert (answer.status_code, answer.json()["path"]) == (422, "$[0].data.amount")
+
+
 # Single lines.
 
 
@@ -282,6 +301,7 @@ def test_ordering_is_installed_by_a_migration(postgresql):
         ("compression.md", "client"),
         ("compression.md", "routes"),
         ("retention.md", "register"),
+        ("security.md", "append"),
         ("security.md", "deny"),
         ("security.md", "parts"),
         ("security.md", "pool"),

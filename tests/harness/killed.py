@@ -2,6 +2,7 @@
 
 import sys
 import threading
+from dataclasses import replace
 from datetime import timedelta
 
 import duckdb
@@ -12,6 +13,7 @@ from harness.kills.points import Points, kill
 from harness.log import LOG
 from zeroeventhub import EventLog, NewEvent, Retention, TableFeed, export
 from zeroeventhub.archive import Archive, objects
+from zeroeventhub.new_events import Batch
 
 PATIENCE = 60  # seconds that a process may take
 PLENTY = 10**9  # a position above all others
@@ -93,6 +95,26 @@ def moving(url, ordering, store, at):
 def erasing(url, ordering, store, ids, at):
     """Erase events of a log's archive."""
     erase(*_watched(url, ordering, store, at), ids)
+
+
+def writers(first):
+    """The batches of four writers, of which the first event has a number."""
+    new = [NewEvent("counted", {"n": first + n}, f"k{n}", f"e{first + n}") for n in range(8)]
+    versions = [replace(one, key=f"v{first}", expected_version=n) for n, one in enumerate(new[4:6])]
+    return [
+        Batch(new[:2]),
+        Batch(new[2:4]),
+        Batch(versions),
+        Batch(new[6:], producer="p", sequence=first // 8 + 1),
+    ]
+
+
+def appending(url, first, at):
+    """Append the batches of four writers to a log."""
+    engine = create_engine(url, poolclass=NullPool)
+    feed = EventLog(MetaData(), "orders", partitions=8, append=True).feed().bind(engine)
+    Points(at, kill).watch(engine)
+    feed.append(writers(first))
 
 
 def creating(folder, path, content, at):

@@ -26,6 +26,7 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect
 
 from zeroeventhub import (
+    AppendRight,
     Capacity,
     Event,
     FeedInfo,
@@ -67,24 +68,38 @@ SAID = {
     errors.Diverged: 410,
     errors.Unavailable: 503,
     errors.TooManyRequests: 429,
+    errors.TooLarge: 413,
+    errors.UnsupportedMediaType: 415,
+    errors.InvalidEvent: 422,
+    errors.OutOfSequence: 409,
+    errors.Conflict: 409,
+    errors.IdReused: 409,
+    errors.StorageFull: 507,
     Moved: 409,
 }
 # Errors that say what the publisher, or a consumer in its process, could not do: not a word.
 UNSAID = {
     *(errors.ZeroEventHubError, errors.ConfigurationError, errors.MissingExtra, errors.FeedFailure),
     *(errors.ProtocolError, errors.PageTooLarge, errors.TransientError, errors.Unreachable),
-    *(errors.CutPage, errors.StoreUnavailable, errors.Conflict, errors.IdReused, errors.Fenced),
-    *(errors.LeaseLost, errors.TooManyDeadLetters, errors.Halted, TransactionEnded),
+    *(errors.CutPage, errors.StoreUnavailable, errors.Fenced, errors.LeaseLost),
+    *(errors.TooManyDeadLetters, errors.Halted, TransactionEnded),
     *(EventRefused, TargetUnavailable),
 }
-GIVEN = {errors.Conflict: {"key": ROW, "version": 7}, errors.Halted: {"partition": 0}}
+GIVEN = {
+    errors.Conflict: {"key": "k", "version": 7},
+    errors.InvalidEvent: {"path": "$[0].data"},
+    errors.OutOfSequence: {"sequence": 7},
+    errors.Halted: {"partition": 0},
+}
 WITHHELD = "The reason is in the publisher's log."
-BY_A_HOOK = {errors.Unauthorized, errors.Forbidden, errors.Unavailable, errors.TooManyRequests}
 
 
 def descendants(kind):
     """All classes below a class, and itself."""
     return {kind}.union(*map(descendants, kind.__subclasses__()))
+
+
+BY_A_HOOK = {errors.Unauthorized, errors.Forbidden, *descendants(errors.Unavailable)}
 
 
 def test_every_error_of_the_library_is_listed():
@@ -136,7 +151,8 @@ def chained(error):
 
 def cases():
     """Every error, with the status of its answer and what is said of it."""
-    yield from ((chained(kind("Why.")), status, "Why.") for kind, status in SAID.items())
+    for kind, status in SAID.items():
+        yield chained(kind("Why.", **GIVEN.get(kind, {}))), status, "Why."
     yield from ((chained(kind(INNER, **GIVEN.get(kind, {}))), 500, WITHHELD) for kind in UNSAID)
     yield from ((chained(error), 500, WITHHELD) for error in foreign())
 
@@ -155,6 +171,8 @@ ROUTES = [
     ("/segments", PLACE),
     ("/key-history", {"key": "k"}),
     ("/progress", {**PLACE, "consumer": "c"}),
+    ("/append", {}),
+    ("/append", {"producer": "p"}),
     ("/http-feed", {}),
     ("/http-feed", {"lastEventId": "7"}),
     ("/server-sent-events", {"cursor": "7"}),
@@ -183,6 +201,10 @@ class Failing(Everything):
 
 def request_of(route, parameters, url="http://feed/feed"):
     """A request for something of a feed."""
+    if route == "/append" and not parameters:
+        event = {"id": "e1", "type": "placed", "data": {}}
+        kind = {"Content-Type": "application/x-ndjson"}
+        return httpx.Request("POST", f"{url}{route}", content=json.dumps(event), headers=kind)
     method = "PUT" if route == "/progress" else "GET"
     return httpx.Request(method, f"{url}{route}", params=parameters)
 
@@ -194,7 +216,8 @@ def assert_silent(answer):
     assert answer.headers["content-type"] == "application/problem+json", shown
     document = answer.json()
     assert document["status"] == answer.status_code
-    assert document.keys() - {"earliestCursor"} == {"type", "title", "status", "detail", "instance"}
+    own = {"earliestCursor", "key", "version", "path", "sequence"}
+    assert document.keys() - own == {"type", "title", "status", "detail", "instance"}
     return document["detail"]
 
 
@@ -207,7 +230,7 @@ def test_readers_hear_nothing_of_what_fails(caplog, monkeypatch):
     async def authorize(request):
         if refusals and (error := refusals.pop()) is not None:
             raise error
-        return Principal(name="reader")
+        return Principal(name="reader", append=AppendRight())
 
     options = {"authorize": authorize, "http_feed": True, "server_sent_events": True}
     options |= {"capacity": Capacity(look_seconds=0.001)}

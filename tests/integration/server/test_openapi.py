@@ -15,10 +15,10 @@ from harness.web import serving
 from hypothesis import HealthCheck, settings
 from schemathesis import checks
 from schemathesis.specs.openapi import checks as openapi_checks
-from sqlalchemy import create_engine
+from sqlalchemy import MetaData, create_engine
 from starlette.applications import Starlette
 
-from zeroeventhub import TableFeed, errors, feed_routes
+from zeroeventhub import EventLog, TableFeed, errors, feed_routes
 from zeroeventhub.publisher.progress import Progress
 
 DOCUMENT = yaml.safe_load((SPECIFICATION / "openapi.yaml").read_text())
@@ -46,6 +46,19 @@ def lines_of(context, response):
 def json_of(context, response):
     """Read JSON by another name."""
     return json.loads(response.content)
+
+
+@schemathesis.serializer("application/x-ndjson")
+def lines_from(context, value):
+    """Write a list as lines; anything else, which is no batch, as it is."""
+    lines = value if isinstance(value, list) else [value]
+    return b"".join(json.dumps(one).encode() + b"\n" for one in lines)
+
+
+@schemathesis.serializer("application/cloudevents-batch+json")
+def json_from(context, value):
+    """Write JSON by another name."""
+    return json.dumps(value).encode()
 
 
 class Restless:
@@ -86,8 +99,13 @@ def publisher(tmp_path_factory):
         source.install(connection)
         place(connection, 30, partitions=2)
     feed = source.bind(engine)
-    restless = all_routes("/restless/feed", Restless(feed))
-    routes = [*all_routes("/feed", feed), *restless]
+    log = EventLog(MetaData(), "events", append=True)
+    log.table.metadata.create_all(engine)
+    routes = [
+        *all_routes("/feed", feed),
+        *all_routes("/restless/feed", Restless(feed)),
+        *all_routes("/log/feed", log.feed(cloudevents=True).bind(engine)),
+    ]
     cursors = [feed.read(0, "_first", limit).cursor for limit in (1, 5, 100)]
     with serving(Starlette(routes=routes)) as url:
         yield url, cursors
@@ -116,6 +134,8 @@ def documented(path, method):
         case.query = filled(case.query, cursors)
         if case.path.endswith("/server-sent-events"):
             url = f"{url}/restless"
+        elif case.path.endswith("/append"):
+            url = f"{url}/log"
         response = case.call(base_url=url)
         case.validate_response(response, checks=[checks.not_a_server_error, *CHECKS])
         assert case.method != "HEAD" or response.content == b""
@@ -200,6 +220,7 @@ def problem_kinds(base=errors.FeedError):
             yield error.problem, error.status
     if base is errors.FeedError:
         yield from [("unavailable", 503), ("too-many-requests", 429), ("failed", 500)]
+        yield from [("conflict", 409), ("id-reused", 409), ("storage-full", 507)]
 
 
 def test_every_kind_of_problem_is_documented_with_its_status():
@@ -213,11 +234,15 @@ def test_every_kind_of_problem_is_documented_with_its_status():
         statuses = {
             code
             for path in DOCUMENT["paths"].values()
-            for code, answer in (path.get("get") or path["put"])["responses"].items()
+            for method in ("get", "put", "post")
+            for code, answer in path.get(method, {"responses": {}})["responses"].items()
             if f"urn:zeroeventhub:problem/{kind}" in kinds_of(answer)
         }
         assert statuses == {str(status)}, kind
-        assert str(status) in DOCUMENT["paths"]["/feed/events"]["get"]["responses"]
+        answers = (("/feed/events", "get"), ("/feed/append", "post"))
+        assert any(
+            str(status) in DOCUMENT["paths"][path][verb]["responses"] for path, verb in answers
+        )
 
 
 def kinds_of(answer):
