@@ -1,10 +1,12 @@
 """Read a feed over HTTP, sync or async."""
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -13,8 +15,10 @@ from zeroeventhub.client.connection_pool import ConnectionPool, SentRequest, ope
 from zeroeventhub.client.exchange import Exchange
 from zeroeventhub.client.redaction import requested
 from zeroeventhub.client.requests import UNREACHED, RequestBuilder
+from zeroeventhub.client.retries import retried
 from zeroeventhub.coroutines import as_blocking, blocking
 from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.new_events import NewEvent
 from zeroeventhub.protocol import (
     CURSOR_OF_COUNT,
     CURSOR_OF_TIME,
@@ -22,10 +26,12 @@ from zeroeventhub.protocol import (
     FORGET_PROGRESS,
     KEY_HISTORY,
     LAG,
+    PRODUCER_SEQUENCE,
     PROGRESS,
     SCHEMAS,
     SEGMENTS,
     SPLITS,
+    Appended,
     CountedCursor,
     FeedInfo,
     KeyPage,
@@ -36,6 +42,7 @@ from zeroeventhub.protocol import (
     TypeFilter,
 )
 from zeroeventhub.wire.documents import decode_key_page
+from zeroeventhub.wire.new_events import encode_events
 
 if TYPE_CHECKING:
     from zeroeventhub.wire.arrow import ArrowPage
@@ -299,6 +306,65 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
         partitions: int = await self._answer(FORGET_PROGRESS, consumer)
         return partitions
 
+    async def append(
+        self,
+        events: Iterable[NewEvent],
+        *,
+        producer: str | None = None,
+        sequence: int | None = None,
+        attempts: int | None = 10,
+    ) -> list[Appended]:
+        """Append a batch of events to the feed's log: all of them, or none.
+
+        A batch whose answer was lost is sent again; the log appends an event of an id once.
+
+        Args:
+            events: up to 10,000 events, and 4 mebibytes, in their order.
+            producer: a name under which the log counts batches; None to count none.
+            sequence: the number of this batch among those of the producer, from 1 on.
+            attempts: how often the batch is sent before a transient error is final; None for no
+                limit.
+
+        Returns:
+            Where each event is, also if it was appended before.
+
+        Raises:
+            ConfigurationError: the feed does not have the extension "append", or an event cannot
+                be stored.
+            Conflict: a key has another version than an event expects.
+            IdReused: the log has another event with one of the ids.
+            OutOfSequence: the producer's next batch has another number.
+            InvalidEvent: an event does not fit the schema of its type.
+            TooLarge: an event's data is larger than a mebibyte, or the batch is too large.
+            Forbidden: the caller may not append one of the events.
+            ZeroEventHubError: as `fetch`.
+        """
+        lines = encode_events(events)
+        if not lines:
+            return []
+        send = partial(self.send_events, lines, producer, sequence)
+        return await retried(send, self.pause, attempts)
+
+    async def producer_sequence(self, producer: str) -> int:
+        """Request the number of a producer's last batch in the feed's log.
+
+        Args:
+            producer: its name; the log distinguishes equal names of different callers.
+
+        Returns:
+            The number; 0 for a producer that has appended nothing.
+
+        Raises:
+            ConfigurationError: the feed does not have the extension "producer-sequence".
+            ZeroEventHubError: as `fetch`.
+        """
+        sequence: int = await self._answer(PRODUCER_SEQUENCE, producer)
+        return sequence
+
+    async def pause(self, seconds: float) -> None:
+        """Wait before a request is sent again."""
+        await asyncio.sleep(seconds)
+
     async def _send(self, request: Exchange) -> Exchange:
         """Send a request, and read its response."""
         former = requested.set((self._redaction, request.url))
@@ -310,6 +376,7 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
                     request.method,
                     request.url,
                     headers=request.headers,
+                    content=request.content,
                     extensions={"timeout": request.timeouts},
                     follow_redirects=False,
                     auth=self._own_auth if self._http.auth is None else httpx.USE_CLIENT_DEFAULT,
@@ -369,6 +436,12 @@ class Client(RequestBuilder[httpx.Client | ConnectionPool]):
     schemas = as_blocking(AsyncClient.schemas)
     register_progress = as_blocking(AsyncClient.register_progress)
     forget_progress = as_blocking(AsyncClient.forget_progress)
+    append = as_blocking(AsyncClient.append)
+    producer_sequence = as_blocking(AsyncClient.producer_sequence)
+
+    async def pause(self, seconds: float) -> None:
+        """Wait before a request is sent again."""
+        time.sleep(seconds)  # noqa: ASYNC251 - it blocks its thread, as the other methods do
 
     def begin_fetch(
         self,
@@ -411,7 +484,9 @@ class Client(RequestBuilder[httpx.Client | ConnectionPool]):
 
     def _request_on(self, http: ConnectionPool, request: Exchange) -> SentRequest:
         headers = {**self._authorization, **request.headers}
-        return http.send(request.method, request.url, headers, request.socket_timeouts)
+        return http.send(
+            request.method, request.url, headers, request.socket_timeouts, request.content
+        )
 
     def _stream(
         self, request: Exchange, sent: SentRequest | None
@@ -424,6 +499,7 @@ class Client(RequestBuilder[httpx.Client | ConnectionPool]):
             request.method,
             request.url,
             headers=request.headers,
+            content=request.content,
             extensions={"timeout": request.socket_timeouts},
             follow_redirects=False,
             auth=self._own_auth if http.auth is None else httpx.USE_CLIENT_DEFAULT,

@@ -77,7 +77,12 @@ class ConnectionPool:
         self.close()
 
     def send(
-        self, method: str, url: str, headers: Mapping[str, str], timeouts: Mapping[str, Any]
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        timeouts: Mapping[str, Any],
+        content: bytes | None = None,
     ) -> "SentRequest":
         """Send a request.
 
@@ -86,6 +91,7 @@ class ConnectionPool:
             url: the address.
             headers: sent with those of the pool.
             timeouts: seconds by "connect", "read" and "write", converted to floats at each use.
+            content: the body; None for a request without one.
 
         Raises:
             httpx.TransportError: the server cannot be reached.
@@ -96,7 +102,7 @@ class ConnectionPool:
         host, question, query = authority.partition("?")  # of an address without a path
         target = f"/{path}" if slash else f"/{question}{query}"
         fields = [*self.headers.multi_items(), *headers.items()]
-        request = _Request((scheme, host), method, target, fields, timeouts)
+        request = _Request((scheme, host), method, target, fields, timeouts, content)
         with _translating():
             connection = self._take(request.origin)
             if connection is not None:
@@ -144,6 +150,7 @@ class _Request(NamedTuple):
     target: str
     fields: Sequence[tuple[str, str]]
     timeouts: Mapping[str, Any]
+    content: bytes | None
 
 
 @dataclass(frozen=True)
@@ -193,7 +200,13 @@ class _Connection(HTTPConnection):
             self.putrequest(request.method, request.target, skip_accept_encoding=True)
             for name, value in request.fields:
                 self.putheader(name, value)
+            if request.content is not None:
+                self.putheader("Content-Length", str(len(request.content)))
             self.endheaders()
+            if request.content is not None:
+                # A server that refuses a body may close before it has read all of it.
+                with suppress(ConnectionError):
+                    self.send(request.content)
         except BaseException:
             self.close()
             raise

@@ -129,6 +129,7 @@ class Exchange:
         page: decodes a page of lines; None if no page is requested.
         arrow_page: decodes a page in Arrow; None if Arrow is not requested.
         method: the HTTP method.
+        content: the body of the request; None for a request without one.
 
     Attributes:
         status: the response's status; 0 before it has arrived.
@@ -151,10 +152,12 @@ class Exchange:
         page: PageDecoder | None = None,
         arrow_page: "ArrowDecoder | None" = None,
         method: str = "GET",
+        content: bytes | None = None,
     ) -> None:
         self.url = url
         self.headers = headers
         self.method = method
+        self.content = content
         self.deadline = Deadline(limits, wait, timeout.read)
         self.status = 0
         self.answer_headers = httpx.Headers()
@@ -191,7 +194,8 @@ class Exchange:
         self.status, self.answer_headers = answer.status_code, answer.headers
         kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
         is_web_page = kind == "text/html"
-        self.is_refusal = self.status != httpx.codes.OK or (self._asks_page and is_web_page)
+        success = httpx.codes.CREATED if self.method == "POST" else httpx.codes.OK
+        self.is_refusal = self.status != success or (self._asks_page and is_web_page)
         if self.is_refusal:
             self.decoder = None
         elif self._arrow_page is not None and kind == ARROW_TYPE:

@@ -23,11 +23,13 @@ from zeroeventhub.errors import (
     require,
 )
 from zeroeventhub.protocol import (
+    APPEND,
     ARROW,
     EXTENSIONS,
     PARTITION,
     STOP,
     WAIT,
+    Appended,
     FeedInfo,
     Page,
     TypeFilter,
@@ -141,6 +143,10 @@ class RequestBuilder(Generic[_Http]):
         """Send a request, and read its response; the client overrides it."""
         raise NotImplementedError
 
+    async def pause(self, seconds: float) -> None:
+        """Wait before a request is sent again; the client overrides it."""
+        raise NotImplementedError
+
     async def _discovered(self) -> FeedInfo:
         client: Any = self
         info: FeedInfo = await settled(client.discover())
@@ -152,10 +158,25 @@ class RequestBuilder(Generic[_Http]):
         body = self._read_body(await self._send(request))
         return None if EXTENSIONS[name].verb == "PUT" else decode_answer(EXTENSIONS[name], body)
 
-    def _request(self, url: str, method: str = "GET") -> Exchange:
+    async def send_events(
+        self, lines: Sequence[bytes], producer: str | None, sequence: int | None
+    ) -> list[Appended]:
+        """Send a batch of encoded events once; `Client.append` sends it until it is answered."""
+        info = self._info or await self._discovered()
+        request = self._extension_request(info, APPEND, producer, sequence, content=b"".join(lines))
+        body = self._read_body(await self._send(request))
+        appended: list[Appended] = decode_answer(EXTENSIONS[APPEND], body)
+        if len(appended) != len(lines):
+            raise ProtocolError("The answer to an append is of another number of events.")
+        return appended
+
+    def _request(self, url: str, method: str = "GET", content: bytes | None = None) -> Exchange:
         """Build a request for a response other than a page."""
         headers = {"Accept-Encoding": self._coding}
-        return Exchange(url, headers, self._http.timeout, self._limits, method=method)
+        if content is not None:
+            headers["Content-Type"] = NDJSON_TYPE
+        timeout, limits = self._http.timeout, self._limits
+        return Exchange(url, headers, timeout, limits, method=method, content=content)
 
     def _page_request(
         self,
@@ -220,7 +241,9 @@ class RequestBuilder(Generic[_Http]):
             arrow_page=arrow_page,
         )
 
-    def _extension_request(self, info: FeedInfo, name: str, *values: Any) -> Exchange:
+    def _extension_request(
+        self, info: FeedInfo, name: str, *values: Any, content: bytes | None = None
+    ) -> Exchange:
         """Build a request to an extension; a value that is None leaves its parameter out.
 
         Raises:
@@ -235,7 +258,7 @@ class RequestBuilder(Generic[_Http]):
             elif value is not None:
                 given[parameter.name] = _rfc3339(value) if parameter.kind == "moment" else value
         url = self._with_parameters(f"{self._root}/{extension.path}", given)
-        return self._request(url, extension.verb)
+        return self._request(url, extension.verb, content)
 
     def _with_parameters(self, address: str, parameters: Mapping[str, str | int]) -> str:
         """Add parameters to an address; they take precedence over those of the feed's URL."""
@@ -253,7 +276,7 @@ class RequestBuilder(Generic[_Http]):
 
     def _read_body(self, answer: Exchange) -> bytes:
         """Return the body of a successful response, or raise the error of another."""
-        if answer.status != httpx.codes.OK:
+        if answer.is_refusal:
             self._refuse(answer)
         if not answer.is_whole:
             raise Unreachable(f"{self.address} broke off in the middle of its answer.")

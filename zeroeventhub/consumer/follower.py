@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from zeroeventhub.client.retries import backoff
 from zeroeventhub.consumer.assignment import choose, inheritance, ready
 from zeroeventhub.consumer.config import Config
 from zeroeventhub.consumer.event_place import at
@@ -29,7 +30,6 @@ from zeroeventhub.consumer.steps import (
     RetryBudget,
     Step,
     Stopped,
-    backoff,
     pause_at_head,
     persist,
 )

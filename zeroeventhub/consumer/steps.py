@@ -7,9 +7,9 @@ throws its error.
 import math
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from random import random
 from typing import Any
 
+from zeroeventhub.client.retries import SHORTEST_BACKOFF, backoff
 from zeroeventhub.errors import ProtocolError, TransientError
 from zeroeventhub.protocol import Page, Partition
 
@@ -244,22 +244,12 @@ Step = (
 )
 
 
-SHORTEST_BACKOFF = 0.1
-LONGEST_BACKOFF = 30.0
-
 LONGEST_WAIT = 5.0
 """Seconds that the feed is asked to wait at its head."""
 
 
 class Stopped(Exception):  # noqa: N818 - named for what happened
     """Raised when the consumer was stopped; never reaches the caller."""
-
-
-def backoff(attempt: int, error: Exception) -> float:
-    """Choose a pause in seconds: exponential with full jitter, and at least what the feed asked."""
-    ceiling = min(LONGEST_BACKOFF, SHORTEST_BACKOFF * 2.0 ** min(attempt, 16))
-    asked = error.retry_after if isinstance(error, TransientError) else None
-    return max(random() * ceiling, min(asked or 0.0, LONGEST_BACKOFF))  # noqa: S311 - jitter
 
 
 @dataclass

@@ -1,17 +1,18 @@
-"""Decode the batches of events that writers send."""
+"""Encode and decode the batches of events that writers send."""
 
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Iterable
+from typing import Literal, cast
 
 import msgspec
 
 from zeroeventhub.errors import BadRequest, ConfigurationError, TooLarge, UnsupportedMediaType
 from zeroeventhub.new_events import NewEvent, runs_of
-from zeroeventhub.protocol import LARGEST_BATCH, LARGEST_EVENT_BYTES
+from zeroeventhub.protocol import LARGEST_BATCH, LARGEST_BATCH_BYTES, LARGEST_EVENT_BYTES
 from zeroeventhub.wire import CLOUDEVENTS_BATCH_TYPE, NDJSON_TYPE
+from zeroeventhub.wire.ndjson import one_line
 
 
-class _Line(msgspec.Struct, rename={"expected_version": "expectedVersion"}):
+class _Line(msgspec.Struct, omit_defaults=True, rename={"expected_version": "expectedVersion"}):
     id: str
     type: str
     data: msgspec.Raw
@@ -53,7 +54,9 @@ def decode_events(body: bytes, media_type: str) -> list[NewEvent]:
     except UnicodeDecodeError:
         raise BadRequest("The batch is not UTF-8.") from None
     if media_type == NDJSON_TYPE:
-        events = [_new(f"Line {number}", one) for number, one in _lines(body)]
+        _expect_few(body.count(b"\n"))
+        lines = body.removesuffix(b"\n").split(b"\n")
+        events = [decode_event(line, number) for number, line in enumerate(lines, 1)]
     elif media_type == CLOUDEVENTS_BATCH_TYPE:
         events = [_new(f"Event {number}", one) for number, one in _array(body)]
     else:
@@ -67,16 +70,52 @@ def decode_events(body: bytes, media_type: str) -> list[NewEvent]:
     return events
 
 
-def _lines(body: bytes) -> Iterator[tuple[int, _Line]]:
-    _expect_few(body.count(b"\n"))
-    for number, line in enumerate(body.removesuffix(b"\n").split(b"\n"), 1):
-        try:
-            yield number, _line(line)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise BadRequest(f"Line {number} is not an event: {error}.") from None
+def decode_event(line: bytes, number: int) -> NewEvent:
+    """Decode an event on a line; errors name the number of the line.
+
+    Raises:
+        TooLarge: the event is too large.
+        BadRequest: the line is not an event, or one that cannot be stored.
+    """
+    try:
+        sent = _line(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"Line {number} is not an event: {error}.") from None
+    return _new(f"Line {number}", sent)
 
 
-def _array(body: bytes) -> Iterator[tuple[int, _CloudEvent]]:
+def encode_events(events: Iterable[NewEvent]) -> list[bytes]:
+    """Encode a batch, each event as a line.
+
+    Raises:
+        ConfigurationError: one of them is not an event, or cannot be stored.
+        TooLarge: the batch has too many events or bytes, or one of them is too large.
+    """
+    lines = [encode_event(event) for event in events]
+    _expect_few(len(lines))
+    if sum(map(len, lines)) > LARGEST_BATCH_BYTES:
+        raise TooLarge(f"A batch has at most {LARGEST_BATCH_BYTES:,} bytes.")
+    return lines
+
+
+def encode_event(event: NewEvent) -> bytes:
+    """Encode an event as a line.
+
+    Raises:
+        ConfigurationError: it is not an event, or cannot be stored.
+        TooLarge: its data is too large.
+    """
+    if not isinstance(cast("object", event), NewEvent):
+        raise ConfigurationError(f"A log appends NewEvent(…), not {type(event).__name__}.")
+    data = one_line(event.text.encode())
+    if len(data) > LARGEST_EVENT_BYTES:
+        raise TooLarge(f"The data of an event has at most {LARGEST_EVENT_BYTES:,} bytes.")
+    raw = msgspec.Raw(data)
+    line = _Line(event.id, event.type, raw, event.key, event.expected_version)
+    return msgspec.json.encode(line) + b"\n"
+
+
+def _array(body: bytes) -> Iterable[tuple[int, _CloudEvent]]:
     try:
         found = _cloud_events(body)
     except (msgspec.DecodeError, RecursionError) as error:

@@ -1,6 +1,7 @@
 """Read refusals: the problem document of an answer, and its Retry-After."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
@@ -9,18 +10,29 @@ import msgspec
 from zeroeventhub import errors
 from zeroeventhub.errors import printable
 
+_Refusal = errors.FeedError | errors.IdReused | errors.Conflict
+
 _STATUSES: dict[int, type[errors.FeedError]] = {
     401: errors.Unauthorized,
     403: errors.Forbidden,
     404: errors.NotFound,
     409: errors.TokenChanged,
     410: errors.Gone,
+    413: errors.TooLarge,
+    415: errors.UnsupportedMediaType,
 }
-_REFUSALS: list[type[errors.FeedError]] = [
+_REFUSALS: list[type[errors.FeedError | errors.IdReused]] = [
     *_STATUSES.values(),
-    *(errors.BadRequest, errors.BadCursor, errors.Diverged, errors.Trimmed),
+    *(errors.BadRequest, errors.BadCursor, errors.Diverged, errors.Trimmed, errors.IdReused),
 ]
 _PROBLEMS = {error.problem: error for error in _REFUSALS}
+_WITH_MEMBERS: Mapping[str, tuple[Callable[..., _Refusal], Mapping[str, type]]] = {
+    errors.Conflict.problem: (errors.Conflict, {"key": str, "version": int}),
+    errors.InvalidEvent.problem: (errors.InvalidEvent, {"path": str}),
+    errors.OutOfSequence.problem: (errors.OutOfSequence, {"sequence": int}),
+}
+"""By kind: the errors that have members of the problem document, and the types of these."""
+
 _GIVE_CREDENTIALS = (
     " Give the httpx client the credentials that the feed's owner gave you, such as "
     "headers={'Authorization': 'Bearer …'}."
@@ -37,10 +49,10 @@ class Problem:
 
     kind: str = ""
     detail: str = ""
-    earliest: str | None = None
+    members: Mapping[str, object] = field(default_factory=dict)
 
 
-def error_of(problem: Problem, status: int, message: str) -> errors.FeedError:
+def error_of(problem: Problem, status: int, message: str) -> _Refusal:
     """Return the error of an answer, with advice on what to do about it.
 
     Args:
@@ -48,13 +60,20 @@ def error_of(problem: Problem, status: int, message: str) -> errors.FeedError:
         status: the answer's status.
         message: the error's text.
     """
+    if problem.kind in _WITH_MEMBERS:
+        refusal, types = _WITH_MEMBERS[problem.kind]
+        members = {name: problem.members.get(name) for name in types}
+        if all(isinstance(members[name], kind) for name, kind in types.items()):
+            return refusal(message, **members)
     error = _PROBLEMS.get(problem.kind) or _STATUSES.get(status, errors.BadRequest)
     if error is errors.Trimmed:
-        return errors.Trimmed(message, earliest=problem.earliest)
+        earliest = problem.members.get("earliestCursor")
+        given = earliest if isinstance(earliest, str) and earliest else None
+        return errors.Trimmed(message, earliest=given)
     if error is errors.Unauthorized:
         return errors.Unauthorized(message, advice=_GIVE_CREDENTIALS)
     if error is errors.Forbidden:
-        message += " Ask the feed's owner for the right to read it."
+        message += " Ask the feed's owner for this right."
     return error(message)
 
 
@@ -67,11 +86,10 @@ def problem_in(body: bytes) -> Problem:
     kind, detail = document.get("type"), document.get("detail")
     if not isinstance(kind, str):
         return Problem()
-    earliest = document.get("earliestCursor")
     return Problem(
         kind.rpartition("/")[2],
         printable(detail, longest=_LONGEST) if isinstance(detail, str) else "",
-        earliest if isinstance(earliest, str) and earliest else None,
+        document,
     )
 
 

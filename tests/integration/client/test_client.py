@@ -4,11 +4,21 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
+from harness.appended import batch, ids
 from harness.readers import mounted
-from harness.shop import metadata, orders
+from harness.shop import fill, metadata, orders
 from harness.statements import add
+from harness.written import writable
 
-from zeroeventhub import FIRST, LAST, Lag, TableFeed, TypeFilter
+from zeroeventhub import FIRST, LAST, Lag, NewEvent, TableFeed, TypeFilter
+from zeroeventhub.errors import (
+    ConfigurationError,
+    Conflict,
+    IdReused,
+    OutOfSequence,
+    TooLarge,
+    Unavailable,
+)
 
 EVERYTHING = {
     *["caught-up", "cursor-of-count", "cursor-of-time", "event-types", "lag", "splits", "stop"],
@@ -66,3 +76,71 @@ def test_feed_over_a_table_does_all_that_it_announces(call, url):
     ten = call(url, "cursor_of_count", 0, FIRST, 10, stop=cursors[-1])
     page = call(url, "fetch", 0, FIRST, stop=ten.cursor)
     assert (ten.events, numbers(page), page.stop_reached) == (10, list(range(0, 20, 2)), True)
+
+
+def test_batch_is_appended_once(call, sqlite):
+    """Either client appends a batch, learns where its events are, and may do so again."""
+    events = batch(20)
+    with writable(sqlite) as (log, url, requests):
+        requests.refused = 2
+        appended = call(url, "append", events)
+        assert [one.id for one in appended] == [event.id for event in events]
+        assert call(url, "append", events) == appended
+        assert call(url, "append", []) == []
+        assert (ids(sqlite, log), requests.count) == ([event.id for event in events], 4)
+        requests.refused = 2
+        with pytest.raises(Unavailable):
+            call(url, "append", batch(1, first=20), attempts=2)
+
+
+def test_versions_that_events_expect_are_told(call, sqlite):
+    """An append at the version of a key returns the next ones, and a conflict says the version."""
+    with writable(sqlite) as (_, url, _):
+        first = NewEvent("placed", {}, key="ada", expected_version=0)
+        appended = call(url, "append", [first, NewEvent("paid", {}, key="ada"), *batch(1)])
+        assert [one.version for one in appended] == [1, 2, None]
+        with pytest.raises(Conflict) as refused:
+            call(url, "append", [NewEvent("paid", {}, key="ada", expected_version=1)])
+        assert (refused.value.key, refused.value.version) == ("ada", 2)
+
+
+def test_batches_of_a_producer_are_counted(call, sqlite):
+    """A producer learns the number of its last batch, also from the refusal of another number."""
+    with writable(sqlite) as (log, url, _):
+        assert call(url, "producer_sequence", "till") == 0
+        for _ in range(2):
+            call(url, "append", batch(2), producer="till", sequence=1)
+        with pytest.raises(OutOfSequence) as refused:
+            call(url, "append", batch(2, first=2), producer="till", sequence=3)
+        assert (refused.value.sequence, call(url, "producer_sequence", "till")) == (1, 1)
+        assert ids(sqlite, log) == ["e0", "e1"]
+
+
+@pytest.mark.parametrize(
+    ("events", "error"),
+    [
+        ([NewEvent("other", {}, id="e0")], IdReused),
+        ([NewEvent("large", "x" * 2**20)], TooLarge),
+        (batch(10_000, first=2), TooLarge),
+        ([NewEvent("large", "x" * 900_000)] * 5, TooLarge),
+        (["placed"], ConfigurationError),
+        ([NewEvent("number", 5)], ConfigurationError),
+    ],
+    ids=["id", "event", "events", "bytes", "text", "number"],
+)
+def test_batch_that_cannot_be_appended_is_refused(any_call, sqlite, events, error):
+    """A batch that the log refuses, or would, raises an error of its kind, and appends nothing."""
+    with writable(sqlite) as (log, url, _):
+        any_call(url, "append", batch(1))
+        with pytest.raises(error):
+            any_call(url, "append", [*batch(2), *events])
+        assert ids(sqlite, log) == ["e0"]
+
+
+def test_feed_without_a_log_takes_no_events(any_call, sqlite):
+    """Who appends to a feed that only publishes a table is told what it lacks."""
+    with (
+        mounted(TableFeed(orders, data="data"), fill(sqlite, 0)) as url,
+        pytest.raises(ConfigurationError, match="does not have the extension append"),
+    ):
+        any_call(url, "append", batch(1))

@@ -2,12 +2,12 @@ import threading
 
 import httpx
 import pytest
-from harness.calling import INFO, PAGE
+from harness.calling import INFO, PAGE, answer, discovery
 from harness.web import listening, request_on
 
-from zeroeventhub import FIRST, Client, ConnectionPool
+from zeroeventhub import FIRST, Client, ConnectionPool, NewEvent
 from zeroeventhub.client.connection_pool import open_http
-from zeroeventhub.errors import NotFound
+from zeroeventhub.errors import NotFound, TooLarge
 
 
 @pytest.fixture
@@ -83,3 +83,15 @@ def test_proxies_of_the_environment_are_left_to_httpx(monkeypatch, name, kind):
     monkeypatch.setenv(name, "http://127.0.0.1:1")
     with open_http() as http:
         assert isinstance(http, kind)
+
+
+def test_refusal_that_comes_before_the_body_was_read_is_heard():
+    """A server may refuse a body, and close its connection, without reading it to its end."""
+
+    def serve(connection):
+        is_append = request_on(connection).startswith(b"POST")
+        head = discovery("append")
+        connection.sendall(answer(status="413 Too Large") if is_append else answer(head))
+
+    with listening(serve) as url, ConnectionPool() as http, pytest.raises(TooLarge):
+        Client(url, http).append([NewEvent("large", "x" * 900_000)] * 4)

@@ -2,19 +2,21 @@
 
 import json
 
+import msgspec
 import pytest
 from harness.json_values import json_values, numbers
 from hypothesis import given
 from hypothesis import strategies as st
 
 from zeroeventhub.errors import BadRequest, FeedError, TooLarge, UnsupportedMediaType
-from zeroeventhub.new_events import runs_of
+from zeroeventhub.new_events import NewEvent, runs_of
 from zeroeventhub.wire import CLOUDEVENTS_BATCH_TYPE, NDJSON_TYPE
-from zeroeventhub.wire.new_events import decode_events
+from zeroeventhub.wire.new_events import decode_events, encode_events
 
 LINE = {"id": "e1", "type": "placed", "data": {"n": 1}}
 CLOUD_EVENT = {**LINE, "specversion": "1.0", "source": "/shop"}
 ANY = json_values(numbers | st.text())
+TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 
 
 def lines(*events):
@@ -38,6 +40,18 @@ def test_both_forms_say_the_same():
         ("e1", "placed", '{"n":1}', None, None),
         ("e1", "placed", '{"n":1}', "ada", 2),
     ]
+
+
+@given(st.lists(json_values(numbers | TEXT, TEXT), max_size=3))
+def test_what_is_encoded_is_decoded(data):
+    """Events that a client encodes are those that the log decodes, also if their JSON has lines."""
+    events = [NewEvent("placed", data, id="e1"), NewEvent("paid", data, "ada", "e2", 0)]
+    spread = msgspec.Raw(json.dumps(data, indent=2).encode())
+    found = decode_events(
+        b"".join(encode_events([*events, NewEvent("placed", spread, id="e1")])), NDJSON_TYPE
+    )
+    assert attributes(found[:2]) == attributes(events)
+    assert json.loads(found[2].text) == json.loads(events[0].text)
 
 
 def test_last_line_needs_no_end():

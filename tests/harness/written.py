@@ -1,0 +1,40 @@
+"""A log over HTTP that tests append to, and what happens to the requests before they arrive."""
+
+from contextlib import contextmanager
+
+from starlette.middleware import Middleware
+from starlette.responses import Response
+
+from harness.appended import made
+from harness.readers import mounted
+
+
+class Requests:
+    """Count the requests that append, and answer some of them in the place of the log."""
+
+    def __init__(self):
+        self.count = 0
+        self.refused = 0
+        """How many of the next requests are answered with 503."""
+
+    def middleware(self, app):
+        async def passing(scope, receive, send):
+            if scope.get("method") == "POST":
+                self.count += 1
+                if self.refused:
+                    self.refused -= 1
+                    await Response(status_code=503)(scope, receive, send)
+                    return
+            await app(scope, receive, send)
+
+        return passing
+
+
+@contextmanager
+def writable(engine, **options):
+    """Serve a log of eight partitions; yield it, its URL, and the requests to it."""
+    log, requests = made(engine, append=True), Requests()
+    with mounted(
+        log.feed(), engine, middleware=[Middleware(requests.middleware)], **options
+    ) as url:
+        yield log, url, requests
