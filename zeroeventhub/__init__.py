@@ -4,12 +4,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from zeroeventhub import errors
-from zeroeventhub.client import AsyncClient, Client, ConnectionPool
+from zeroeventhub.client import Appender, AsyncAppender, AsyncClient, Client, ConnectionPool
 from zeroeventhub.new_events import NewEvent
 from zeroeventhub.partitions import Layout
 from zeroeventhub.protocol import (
     FIRST,
     LAST,
+    Appended,
     CountedCursor,
     Event,
     FeedInfo,
@@ -64,6 +65,9 @@ __all__ = [
     "FIRST",
     "LAST",
     "AppendRight",
+    "Appended",
+    "Appender",
+    "AsyncAppender",
     "AsyncClient",
     "AsyncConsumer",
     "AsyncExtendedFeed",

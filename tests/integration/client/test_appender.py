@@ -1,0 +1,326 @@
+"""Appenders against a real log: what is handed over arrives once, and in its order."""
+
+import asyncio
+import os
+import random
+import signal
+import socket
+import threading
+import time
+
+import anyio
+import httpx
+import pytest
+from harness.appended import batch, ids, made
+from harness.faults.proxy import Fault, Plan, proxying
+from harness.killed import until_killed
+from harness.readers import client_of
+from harness.waiting import until
+from harness.web import serving
+from harness.written import writable
+from starlette.applications import Starlette
+
+from zeroeventhub import Appender, AsyncAppender, AsyncClient, Client, NewEvent, feed_routes
+from zeroeventhub.errors import ConfigurationError, IdReused, OutOfSequence
+
+FIFTY = batch(50)
+
+
+def random_breaks(count):
+    """Plans by which connections break at any byte."""
+    dice, faults = random.Random(5), [Fault.CUT, Fault.RESET, Fault.REFUSE]
+    return [
+        [Plan(dice.choice(faults), dice.randrange(3_000)) for _ in range(5)] for _ in range(count)
+    ]
+
+
+@pytest.fixture
+def written(sqlite):
+    """A log, its URL, and the requests to it."""
+    with writable(sqlite) as found:
+        yield found
+
+
+def sync_append(url, events, **options):
+    """Append events by an Appender; return its futures, as they are at the end of its block."""
+    with client_of(url) as client, Appender(client, **options) as appender:
+        return [appender.append(event) for event in events]
+
+
+def async_append(url, events, **options):
+    """Append events by an AsyncAppender; return its futures."""
+
+    async def append():
+        async with (
+            httpx.AsyncClient() as http,
+            AsyncAppender(AsyncClient(url, http), **options) as appender,
+        ):
+            return [await appender.append(event) for event in events]
+
+    return anyio.run(append)
+
+
+@pytest.fixture(params=[sync_append, async_append], ids=["sync", "async"])
+def append(request):
+    """A function that appends events in the background, by each appender in turn."""
+    return request.param
+
+
+def test_events_are_appended_in_batches_and_in_their_order(append, written, sqlite):
+    """All events are in the log once and in their order, after fewer requests than events."""
+    log, url, requests = written
+    events = batch(2_500)
+    futures = append(url, events, buffer=1_200)
+    assert ids(sqlite, log) == [event.id for event in events]
+    assert [future.result().id for future in futures] == [event.id for event in events]
+    assert {future.result().partition for future in futures} <= set(range(8))
+    assert requests.count < 100
+
+
+def test_event_waits_for_others_but_not_for_long(written):
+    """An event is sent once it has lingered, or at once for a flush or the end of the block."""
+    _, url, requests = written
+    with client_of(url) as client:
+        with Appender(client, linger=0.01) as appender:
+            assert [appender.append(event) for event in FIFTY][-1].result(20).id == "e49"
+        before, began = requests.count, time.monotonic()
+        with Appender(client, linger=100) as appender:
+            appender.append(NewEvent("paid", {}))
+            appender.flush()
+            assert requests.count == before + 1
+            appender.append(NewEvent("paid", {}))
+        assert requests.count == before + 2
+        assert time.monotonic() - began < 50
+
+
+def test_batch_ends_at_its_bytes(written):
+    """Large events are sent in batches of up to a mebibyte."""
+    _, url, requests = written
+    events = [NewEvent("large", "x" * size) for size in (*[400_000] * 4, 1_000_000)]
+    sync_append(url, events, linger=100)
+    assert requests.count == 3
+
+
+def test_transient_errors_are_waited_out(append, written, sqlite):
+    """Batches that a log cannot take for now are sent again, until it takes them."""
+    log, url, requests = written
+    requests.refused = 3
+    append(url, FIFTY, batch=10)
+    assert ids(sqlite, log) == [event.id for event in FIFTY]
+    assert requests.count >= 8
+
+
+BREAKS = [Plan(Fault.CUT, 300), Plan(Fault.RESET, 1_500), Plan(Fault.REFUSE), Plan(Fault.CUT, 900)]
+
+
+@pytest.mark.parametrize(
+    "plans", [BREAKS, *(pytest.param(one, marks=pytest.mark.test_all) for one in random_breaks(20))]
+)
+def test_connections_that_break_repeat_nothing(append, written, sqlite, plans):
+    """Wherever answers are cut, each event is in the log once and in its order."""
+    log, url, _ = written
+    with proxying(url) as (proxy, through):
+        proxy.follow(plans)
+        append(through, FIFTY, batch=10, producer="till")
+        assert len(proxy.happened) > len(plans)
+    assert ids(sqlite, log) == [event.id for event in FIFTY]
+
+
+def test_log_that_restarts_gets_every_event(sqlite):
+    """Events that are handed over while no server listens are appended when one does."""
+    log = made(sqlite, append=True)
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
+
+        def serve():
+            routes = feed_routes("/orders", log.feed(), sqlite)
+            return serving(Starlette(routes=routes), port)
+
+        client = Client(f"http://127.0.0.1:{port}/orders")
+        with Appender(client, producer="till") as appender:
+            for first in (0, 20):
+                futures = [appender.append(event) for event in batch(20, first=first)]
+                with serve():
+                    assert futures[-1].result(20).id == f"e{first + 19}"
+    assert ids(sqlite, log) == [event.id for event in batch(40)]
+
+
+def test_refused_event_fails_alone(append, written, sqlite):
+    """The future of an event that the log refuses has the error, and all others are appended."""
+    log, url, _ = written
+    with client_of(url) as client:
+        client.append([NewEvent("other", {}, id="e7"), NewEvent("other", {}, id="e8")])
+    with pytest.raises(IdReused, match="e7"):
+        append(url, FIFTY)
+    left = [event.id for event in FIFTY if event.id not in {"e7", "e8"}]
+    assert ids(sqlite, log) == ["e7", "e8", *left]
+
+
+def test_each_refusal_is_raised_once_unless_somebody_has_asked(written):
+    """A flush raises the refusals one after the other, but not those that a future has told."""
+    _, url, _ = written
+    with client_of(url) as client:
+        client.append([NewEvent("other", {}, id=f"e{number}") for number in range(3)])
+        with Appender(client) as appender:
+            first, *_ = [appender.append(event) for event in batch(3)]
+            assert isinstance(first.exception(20), IdReused)
+            for refused in ("e1", "e2"):
+                with pytest.raises(IdReused, match=refused):
+                    appender.flush()
+            appender.flush()
+
+
+async def _refusals_of_tasks(url):
+    async with httpx.AsyncClient() as http, AsyncAppender(AsyncClient(url, http)) as appender:
+        with pytest.raises(IdReused):
+            await (await appender.append(batch(1)[0]))
+        waiting = asyncio.ensure_future(await appender.append(batch(1, first=1)[0]))
+        waiting.cancel()
+
+
+def test_awaited_refusal_is_not_raised_again(written):
+    """Who awaits a future has its error; the end of the block does not repeat it."""
+    _, url, _ = written
+    with client_of(url) as client:
+        client.append([NewEvent("other", {}, id="e0"), NewEvent("other", {}, id="e1")])
+    anyio.run(_refusals_of_tasks, url)
+
+
+def test_refusals_that_nobody_looks_at_are_bounded(written):
+    """An appender that has seen as many refusals as its buffer holds takes no more events."""
+    _, url, _ = written
+    with client_of(url) as client:
+        client.append([NewEvent("other", {}, id=f"e{number}") for number in range(20)])
+        taken = 0
+        with pytest.raises(IdReused), Appender(client, buffer=2) as appender:
+            for event in batch(20):
+                appender.append(event)
+                taken += 1
+    assert taken < 20
+
+
+def test_append_waits_while_the_buffer_is_full(written, sqlite):
+    """An appender holds no more events than its buffer has room for."""
+    log, url, requests = written
+    requests.refused = 10**6
+    handed_over = []
+    with client_of(url) as client, Appender(client, buffer=5, batch=2) as appender:
+
+        def hand_over():
+            for event in FIFTY:
+                appender.append(event)
+                handed_over.append(event)
+
+        thread = threading.Thread(target=hand_over)
+        thread.start()
+        until(lambda: len(handed_over) == 5, "the buffer is full")
+        until(lambda: requests.count > 1, "the log refuses")
+        assert len(handed_over) == 5
+        requests.refused = 0
+        thread.join()
+    assert ids(sqlite, log) == [event.id for event in FIFTY]
+
+
+def test_threads_share_an_appender(written, sqlite):
+    """Events of several threads are all appended, and those of each thread in its order."""
+    log, url, _ = written
+    with client_of(url) as client, Appender(client, buffer=20) as appender:
+
+        def hand_over(first):
+            for event in batch(100, first=first):
+                appender.append(event)
+
+        threads = [threading.Thread(target=hand_over, args=[100 * n]) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    numbers = [int(one[1:]) for one in ids(sqlite, log)]
+    for first in range(0, 400, 100):
+        assert [n for n in numbers if first <= n < first + 100] == [*range(first, first + 100)]
+
+
+def test_producer_goes_on_where_it_was(append, written):
+    """A second run of a producer counts on, and the log has the events of both."""
+    _, url, _ = written
+    append(url, FIFTY, producer="till", batch=10, linger=100)
+    append(url, batch(70), producer="till", batch=10, linger=100)
+    with client_of(url) as client:
+        assert client.producer_sequence("till") == 12
+
+
+def test_two_processes_of_one_producer_are_noticed(written):
+    """The batch of a producer that another process has overtaken is refused."""
+    _, url, _ = written
+    with (
+        client_of(url) as client,
+        pytest.raises(OutOfSequence) as refused,
+        Appender(client, producer="till") as appender,
+    ):
+        appender.append(FIFTY[0]).result(20)
+        sync_append(url, FIFTY[1:3], producer="till", batch=1)
+        appender.append(FIFTY[4])
+    assert refused.value.sequence == 3
+
+
+@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
+def test_block_that_fails_still_appends(written, sqlite, error):
+    """The error of a block is raised; events before it are appended as well."""
+    log, url, _ = written
+    with client_of(url) as client:
+        with pytest.raises(error), Appender(client) as appender:
+            appender.append(FIFTY[0])
+            raise error
+        until(lambda: ids(sqlite, log) == ["e0"], "the event is there")
+
+
+def test_cancelled_block_ends_at_once(written):
+    """A task that is cancelled does not wait for a log that does not answer."""
+    _, url, requests = written
+    requests.refused = 10**6
+
+    async def run():
+        async with httpx.AsyncClient() as http:
+            with anyio.move_on_after(0.2) as scope:
+                async with AsyncAppender(AsyncClient(url, http)) as appender:
+                    futures.append(await appender.append(FIFTY[0]))
+                    await asyncio.sleep(100)
+            assert scope.cancelled_caught
+
+    futures = []
+    anyio.run(run)
+    assert futures[0].cancelled()
+
+
+def test_what_an_appender_does_not_take_is_said_at_once(written):
+    """Events outside of the block, or that expect a version, and numbers too small are refused."""
+    _, url, _ = written
+    with client_of(url) as client:
+        for options in ({"batch": 0}, {"buffer": 0}, {"linger": -1}):
+            with pytest.raises(ConfigurationError, match="one event or more"):
+                Appender(client, **options)
+        appender = Appender(client)
+        with pytest.raises(ConfigurationError, match="within its `with` block"):
+            appender.append(FIFTY[0])
+        with appender, pytest.raises(ConfigurationError, match="expects a version"):
+            appender.append(NewEvent("paid", {}, key="a", expected_version=0))
+
+
+def _append_and_die(url, at):
+    with Appender(Client(url), producer="till", batch=7) as appender:
+        for number, event in enumerate(FIFTY):
+            future = appender.append(event)
+            if number == at:
+                future.add_done_callback(lambda _: os.kill(os.getpid(), signal.SIGKILL))
+
+
+@pytest.mark.slow
+def test_killed_appender_that_starts_again_appends_each_event_once(written, sqlite):
+    """A process that is killed while batches are on their way loses nothing if it starts anew."""
+    log, url, _ = written
+    for at in (0, 20):
+        assert until_killed(_append_and_die, url, at)
+    assert not until_killed(_append_and_die, url, None)
+    assert ids(sqlite, log) == [event.id for event in FIFTY]

@@ -1,0 +1,391 @@
+"""Append events in the background, in batches and in their order."""
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent import futures
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from typing import Any, ClassVar, NamedTuple, Self
+
+from zeroeventhub.client.retries import retried
+from zeroeventhub.coroutines import blocking, drop_traceback, settled
+from zeroeventhub.errors import (
+    BadRequest,
+    ConfigurationError,
+    Forbidden,
+    IdReused,
+    InvalidEvent,
+    TooLarge,
+)
+from zeroeventhub.new_events import NewEvent
+from zeroeventhub.protocol import Appended
+from zeroeventhub.wire.new_events import encode_event
+
+BATCH_BYTES = 1024 * 1024
+"""Bytes of a batch at most, unless it is a single event."""
+
+BUFFER_BYTES = 16 * BATCH_BYTES
+"""Bytes of events that an appender holds at most."""
+
+OF_AN_EVENT = (BadRequest, Forbidden, IdReused, InvalidEvent, TooLarge)
+"""Refusals of a batch that may be due to one of its events."""
+
+
+class _Asked:
+    """Note whether anybody has asked a future for its outcome."""
+
+    asked = False
+
+    def result(self, *arguments: Any) -> Any:
+        self.asked = True
+        return super().result(*arguments)  # type: ignore[misc] # of a future
+
+    def exception(self, *arguments: Any) -> Any:
+        self.asked = True
+        return super().exception(*arguments)  # type: ignore[misc] # of a future
+
+
+class _TaskFuture(_Asked, asyncio.Future[Appended]):
+    def __await__(self) -> Any:
+        self.asked = True
+        return super().__await__()
+
+
+class _ThreadFuture(_Asked, futures.Future[Appended]):
+    def __init__(self) -> None:
+        super().__init__()
+        self.set_running_or_notify_cancel()  # nobody can cancel an event that was handed over
+
+
+class _TaskCondition(asyncio.Condition):
+    """A condition whose wait may have an end."""
+
+    async def wait(self, seconds: float | None = None) -> bool:  # type: ignore[override] # more
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                return await super().wait()
+        return False
+
+
+class _ThreadCondition:
+    """The same for threads; its coroutines block and never suspend."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self.notify_all = self._condition.notify_all
+
+    async def __aenter__(self) -> None:
+        self._condition.acquire()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._condition.release()
+
+    async def wait(self, seconds: float | None = None) -> bool:
+        return self._condition.wait(seconds)
+
+
+class _Entry(NamedTuple):
+    line: bytes
+    since: float
+    future: Any
+
+
+class _Appending:
+    """What both appenders share; `Appender` documents the arguments."""
+
+    _condition: ClassVar[Any]
+    _future: ClassVar[Any]
+
+    def __init__(
+        self,
+        client: Any,
+        *,
+        producer: str | None = None,
+        batch: int = 1_000,
+        linger: float = 0.005,
+        buffer: int = 10_000,
+    ) -> None:
+        if batch < 1 or buffer < 1 or linger < 0:
+            raise ConfigurationError(
+                "A batch and a buffer hold one event or more, and `linger` is zero seconds or more."
+            )
+        self._client = client
+        self._producer = producer
+        self._sequence: int | None = None
+        self._batch = batch
+        self._linger = linger
+        self._buffer = buffer
+        self._changed = self._condition()
+        # In their order; the first ones may be on their way.
+        self._entries: deque[_Entry] = deque()
+        self._bytes = 0
+        self._settled = 0
+        self._flushed = 0
+        self._failed: deque[Any] = deque()
+        self._is_open = False
+        self._job: Any = None
+
+    def _start(self) -> None:
+        """Begin to send."""
+        raise NotImplementedError
+
+    async def _end(self, *, is_interrupted: bool) -> None:
+        """Wait until nothing is sent any more; do not wait for answers if interrupted."""
+        raise NotImplementedError
+
+    async def _leave(self, kind: type[BaseException] | None) -> None:
+        async with self._changed:
+            self._is_open = False
+            self._changed.notify_all()
+        is_interrupted = kind is not None and not issubclass(kind, Exception)
+        try:
+            if not is_interrupted:
+                await self._flush()
+        finally:
+            await self._end(is_interrupted=is_interrupted)
+
+    async def _append(self, event: NewEvent) -> Any:
+        if event.expected_version is not None:
+            raise ConfigurationError(
+                "An appender decides which events are one batch, and so takes none that expects a "
+                "version: append those by Client.append."
+            )
+        line = encode_event(event)
+        async with self._changed:
+            while self._is_open and self._has_no_room(len(line)):
+                await self._changed.wait()
+            if not self._is_open:
+                raise ConfigurationError("An appender takes events within its `with` block.")
+            if len(self._failed) >= self._buffer:
+                self._raise_refusal()
+            entry = _Entry(line, time.monotonic(), self._future())
+            self._entries.append(entry)
+            self._bytes += len(line)
+            if len(self._entries) == 1 or self._is_due():
+                self._changed.notify_all()
+        return entry.future
+
+    async def _flush(self) -> None:
+        async with self._changed:
+            goal = self._flushed = self._settled + len(self._entries)
+            self._changed.notify_all()
+            while self._settled < goal:
+                await self._changed.wait()
+            self._raise_refusal()
+
+    def _has_no_room(self, size: int) -> bool:
+        held = len(self._entries)
+        return held >= self._buffer or (held > 0 and self._bytes + size > BUFFER_BYTES)
+
+    def _is_due(self) -> bool:
+        """Return whether the first events need not wait for more."""
+        return (
+            not self._is_open
+            or self._flushed > self._settled
+            or len(self._entries) >= min(self._batch, self._buffer)
+            or self._bytes >= BATCH_BYTES
+        )
+
+    def _raise_refusal(self) -> None:
+        while self._failed:
+            future = self._failed.popleft()
+            if not future.asked:
+                raise future.exception()
+
+    async def _run(self) -> None:
+        try:
+            while batch := await self._next_batch():
+                await self._send(batch)
+        finally:
+            for entry in self._entries:
+                entry.future.cancel()
+
+    async def _next_batch(self) -> list[_Entry]:
+        """Return the next events to send; none at the end."""
+        async with self._changed:
+            while self._is_open and not self._entries:
+                await self._changed.wait()
+            while not self._is_due():
+                left = self._entries[0].since + self._linger - time.monotonic()
+                if left <= 0:
+                    break
+                await self._changed.wait(left)
+            batch: list[_Entry] = []
+            size = 0
+            for entry in islice(self._entries, self._batch):
+                size += len(entry.line)
+                if batch and size > BATCH_BYTES:
+                    break
+                batch.append(entry)
+            return batch
+
+    async def _send(self, batch: Sequence[_Entry]) -> None:
+        """Append a batch; if the log refuses it, its halves, down to the events that it refuses."""
+        outcome: list[Appended] | Exception
+        try:
+            outcome = await retried(partial(self._send_once, batch), self._client.pause, None)
+        except Exception as error:  # noqa: BLE001 - the futures get it
+            drop_traceback(error)
+            outcome = error
+        if isinstance(outcome, OF_AN_EVENT) and len(batch) > 1:
+            middle = len(batch) // 2
+            await self._send(batch[:middle])
+            await self._send(batch[middle:])
+        else:
+            await self._settle(batch, outcome)
+
+    async def _send_once(self, batch: Sequence[_Entry]) -> list[Appended]:
+        sequence = None
+        if self._producer is not None:
+            if self._sequence is None:
+                self._sequence = await settled(self._client.producer_sequence(self._producer))
+            sequence = self._sequence + 1
+        lines = [entry.line for entry in batch]
+        answers: list[Appended] = await self._client.send_events(lines, self._producer, sequence)
+        self._sequence = sequence
+        return answers
+
+    async def _settle(self, batch: Sequence[_Entry], outcome: list[Appended] | Exception) -> None:
+        async with self._changed:
+            for place, (line, _, future) in enumerate(batch):
+                self._entries.popleft()
+                self._bytes -= len(line)
+                if future.done():
+                    continue  # the task that awaited it was cancelled
+                if isinstance(outcome, Exception):
+                    future.set_exception(outcome)
+                    self._failed.append(future)
+                else:
+                    future.set_result(outcome[place])
+            self._settled += len(batch)
+            while self._failed and self._failed[0].asked:
+                self._failed.popleft()
+            self._changed.notify_all()
+
+
+class AsyncAppender(_Appending):
+    """Append events in the background, asynchronously.
+
+    The arguments are those of Appender, with an AsyncClient. Appender has the same methods.
+
+    Example:
+        async with AsyncAppender(client) as appender:
+            future = await appender.append(NewEvent("order.paid", {"order": 17}, key="17"))
+            print((await future).partition)
+    """
+
+    _condition = _TaskCondition
+    _future = _TaskFuture
+
+    async def __aenter__(self) -> Self:
+        """Begin to take events."""
+        self._start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Flush, and end; if the block was cancelled, give up what the log has not answered."""
+        await self._leave(kind)
+
+    async def append(self, event: NewEvent) -> asyncio.Future[Appended]:
+        """Hand over an event; see `Appender.append`. Await the future for the log's answer."""
+        future: asyncio.Future[Appended] = await self._append(event)
+        return future
+
+    async def flush(self) -> None:
+        """Wait until the log has answered to all events so far; see `Appender.flush`."""
+        await self._flush()
+
+    def _start(self) -> None:
+        self._is_open = True
+        self._job = asyncio.create_task(self._run())
+
+    async def _end(self, *, is_interrupted: bool) -> None:
+        if is_interrupted:
+            self._job.cancel()
+        await asyncio.wait([self._job])
+
+
+class Appender(_Appending):
+    """Append events in the background: in batches, in their order, until the log has answered.
+
+    One batch is on its way at a time. A batch whose answer was lost is sent again, and the log
+    recognizes its events by their ids. A batch that the log refuses is sent again in halves, so
+    that only events that the log refuses are left out. Threads may share an appender.
+
+    Example:
+        with Appender(client) as appender:
+            for order in range(1000):
+                appender.append(NewEvent("order.paid", {"order": order}, id=f"paid-{order}"))
+
+    Args:
+        client: the client of the log.
+        producer: a name under which the log counts the batches, so that it refuses those of a
+            second process of this name; None to count none.
+        batch: how many events are a batch at most; it has at most one mebibyte, too.
+        linger: seconds that an event waits at most for others; a full batch does not wait.
+        buffer: how many events are held at most, with those on their way; 16 mebibytes, too.
+
+    Raises:
+        ConfigurationError: a number is too small.
+    """
+
+    _condition = _ThreadCondition
+    _future = _ThreadFuture
+
+    def __enter__(self) -> Self:
+        """Begin to take events."""
+        self._start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Flush, and end.
+
+        After KeyboardInterrupt, a thread goes on as long as the process does.
+
+        Raises:
+            ZeroEventHubError: as `flush`.
+        """
+        blocking(self._leave(kind))
+
+    def append(self, event: NewEvent) -> futures.Future[Appended]:
+        """Hand over an event; wait while the buffer is full.
+
+        Args:
+            event: an event that expects no version.
+
+        Returns:
+            A future of where the event is in the log, or of the error with which the log refused
+            it.
+
+        Raises:
+            ConfigurationError: the event cannot be stored, expects a version, or is given outside
+                of the `with` block.
+            TooLarge: its data is larger than a mebibyte.
+            ZeroEventHubError: as `flush`, where as many refusals as the buffer has room for were
+                not looked at.
+        """
+        future: futures.Future[Appended] = blocking(self._append(event))
+        return future
+
+    def flush(self) -> None:
+        """Wait until the log has answered to all events so far.
+
+        Raises:
+            ZeroEventHubError: the log has refused an event, at whose future nobody has looked.
+                Each such refusal is raised once.
+        """
+        blocking(self._flush())
+
+    def _start(self) -> None:
+        self._is_open = True
+        run = partial(blocking, self._run())
+        self._job = threading.Thread(target=run, name="appender", daemon=True)
+        self._job.start()
+
+    async def _end(self, *, is_interrupted: bool) -> None:
+        if not is_interrupted:
+            self._job.join()
