@@ -6,6 +6,7 @@ from typing import Any
 import click
 from sqlalchemy.exc import SQLAlchemyError
 
+from zeroeventhub.cli.append import append
 from zeroeventhub.cli.conformance import conformance
 from zeroeventhub.cli.console import console
 from zeroeventhub.cli.consume import discover, sync, tail
@@ -82,7 +83,8 @@ def commands(*, verbose: bool) -> None:
 
 
 for command in (
-    *(check, codegen, compact, conformance, console, cursors, ddl, dead_letters, discover, erase),
-    *(export, horizon, init, lag, progress, relay, schema, seal, serve, sync, tail, token, trim),
+    *(append, check, codegen, compact, conformance, console, cursors, ddl, dead_letters, discover),
+    *(erase, export, horizon, init, lag, progress, relay, schema, seal, serve, sync, tail, token),
+    trim,
 ):
     commands.add_command(command)
