@@ -25,6 +25,7 @@ from zeroeventhub.cli.options import (
     type_options,
 )
 from zeroeventhub.cli.table_options import (
+    LOG_COLUMNS,
     columns,
     compact_options,
     mount_options,
@@ -110,12 +111,16 @@ class Reader(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     waiters: Annotated[int, Meta(ge=1, description="Requests that wait at the head.")] | None = None
     rate: Annotated[float, Meta(gt=0, description="Requests per second.")] | None = None
     burst: Annotated[int, Meta(ge=1, description="Requests at once after a pause.")] | None = None
+    append: Annotated[bool, Meta(description="Whether it may append to a log.")] = False
 
 
 _Feed = _struct(
     "Feed",
     *(publish_options, mount_options),
     needs={"database", "table"},
+    log=Annotated[
+        bool, Meta(description="Make the table unless it exists, as a log that others append to.")
+    ],
     readers=Annotated[
         dict[str, Reader],
         Meta(description="Who may read the feed, by the names of tokens; by default all of them."),
@@ -245,6 +250,8 @@ class FeedCommand(click.Command):
         wants_help = not {*args}.isdisjoint(ctx.help_option_names)
         if isinstance(name := words.get("feed"), str) and not wants_help:
             feed = entry("feeds", name, words.get("config"))
+            if feed.get("log"):
+                feed = LOG_COLUMNS | feed
             loses_events = not feed.keys().isdisjoint({"trim", "compact", "compacted", "archive"})
             own = feed.get(str(self.name), {})
             ctx.default_map = defaults({"retention": loses_events, **feed, **own})

@@ -102,13 +102,15 @@ class ServeCommand(click.Command):
             return super().parse_args(ctx, args)
         name, file = words.get("feed"), words.get("config")
         asked = partial(_Asked, [*args], file or CONFIG)
+        if isinstance(name, str) and "log" in words:
+            raise ConfigurationError("--log is a feed by itself: leave out --log, or FEED.")
         if isinstance(name, str) and ":" in name:
             if not words.keys().isdisjoint(keys(publish_options)):
                 raise ConfigurationError(f"{name} describes its feeds: leave out those options.")
             ctx.obj = asked(place=name)
         elif isinstance(name, str):
             ctx.obj = asked(feeds={name: entry("feeds", name, file)})
-        elif words.keys().isdisjoint({"database", "table"}):
+        elif words.keys().isdisjoint({"database", "table", "log"}):
             ctx.obj = asked(feeds=described("feeds", file))
             if not ctx.obj.feeds:
                 raise ConfigurationError(f"{file or CONFIG} describes no feeds.")
@@ -121,6 +123,12 @@ class ServeCommand(click.Command):
 
 @click.command(cls=ServeCommand)
 @publish_options
+@click.option(
+    "--log",
+    metavar="NAME",
+    help="In the place of --table: the table of a log, to which others append. It is made unless "
+    "it exists, by default in the SQLite file NAME.db.",
+)
 @mount_options
 @server_options
 @click.pass_context
@@ -240,7 +248,7 @@ def _site(context: click.Context) -> tuple[ASGIApp, dict[str, Any], str]:
                 path,
                 feed,
                 name=name,
-                authorize=authorization(tokens, table.get("readers")),
+                authorize=authorization(tokens, table.get("readers"), may_append=options["log"]),
                 observer=observer,
                 # Without tokens a feed needs no credentials, so shared caches may store its pages.
                 shared_cache=tokens is None,
@@ -272,10 +280,14 @@ def _console(
 def _described(context: click.Context, made: Collection[str] | None) -> dict[str, dict[str, Any]]:
     """Return the options of each feed by its name; options that are given are of all feeds."""
     groups = (publish_options, mount_options)
-    options = {name: context.params[name] for name in keys(*groups)}
+    options = {name: context.params[name] for name in keys(*groups)} | {"log": False}
     if made is not None:
         return {name: {**options, "path": name} for name in made}
     if context.obj.feeds is None:
+        if (log := context.params["log"]) is not None:
+            if options["table"]:
+                raise ConfigurationError("Give --log or --table, not both.")
+            options |= {"table": log, "log": True}
         return {"feed": options}
     given = {
         name: value
@@ -283,7 +295,9 @@ def _described(context: click.Context, made: Collection[str] | None) -> dict[str
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }
     return {
-        name: values(*groups, given={"path": name, **feed}) | given
+        name: values(*groups, given={"path": name, **feed})
+        | {"log": feed.get("log", False)}
+        | given
         for name, feed in context.obj.feeds.items()
     }
 
@@ -308,6 +322,7 @@ def _open(options: Mapping[str, Any], *, is_trimmed: bool) -> BoundFeed:
     """Open a feed and read one event, so that the operator sees an error before consumers do."""
     given = {name: options[name] for name in keys(publish_options)}
     # A feed without the mark would not know what its upkeep trims.
+    given["log"] = options["log"]
     feed = open_feed(must_have_mark=is_trimmed, **given)
     try:
         feed.read(0, FIRST, 1)

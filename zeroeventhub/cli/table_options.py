@@ -193,6 +193,9 @@ event_options = option_group(
 publish_options = option_group(table_options, event_options)
 """The options that name a table and describe its feed."""
 
+LOG_COLUMNS = {name: name for name in ("partition", "time", "data", "type", "key", "id")}
+"""The columns of a log, by the options that name them for other tables."""
+
 mount_options = option_group(
     click.option("--path", default="/events", help="Serve the feed at this path."),
     click.option("--http-feed", is_flag=True, help="Also answer clients of HTTP Feeds."),
@@ -258,22 +261,27 @@ def _open(database: str | None, table: str | None) -> tuple[Engine, Table]:
     return engine, reflect(engine, table)
 
 
-def open_feed(*, must_have_mark: bool = False, **given: Any) -> BoundFeed:
+def open_feed(*, log: bool = False, must_have_mark: bool = False, **given: Any) -> BoundFeed:
     """Open a database and return the feed of one of its tables, from `publish_options`.
 
     The table of a feed that is compacted or has an archive must have a low-water mark; with
-    `must_have_mark`, that of any feed.
+    `must_have_mark`, that of any feed. That of a log is made unless it exists.
     """
     if given["data"] and given["columns"]:
         raise ConfigurationError("An event's data is --data or --columns, not both.")
-    if given["partitions"] and not given["partition"]:
+    if given["partitions"] and not given["partition"] and not log:
         raise ConfigurationError("--partitions needs --partition, the column to read it from.")
     archive, compaction = _archive(given), _compaction(given)
-    engine, events = _open(given.pop("database"), given.pop("table"))
     if given["cursor_secret"]:
         given["cursor_secret"] = from_environment(given["cursor_secret"])
-    data = _data(events, given.pop("data"), given.pop("columns"))
-    feed = partial(TableFeed, events, data=data, compaction=compaction, **given)
+    if log:
+        engine, made = _open_log(given)
+        events = made.table
+        feed = partial(made.feed, compaction=compaction, **given)
+    else:
+        engine, events = _open(given.pop("database"), given.pop("table"))
+        data = _data(events, given.pop("data"), given.pop("columns"))
+        feed = partial(TableFeed, events, data=data, compaction=compaction, **given)
     retention, progress = Retention(schema=events.schema), Progress(schema=events.schema)
     kept: dict[str, Any] = {}
     with engine.connect() as connection:
@@ -283,6 +291,22 @@ def open_feed(*, must_have_mark: bool = False, **given: Any) -> BoundFeed:
         if must_have_mark or compaction or archive or with_mark.has_mark(connection):
             kept |= {"retention": retention, "archive": archive}
     return feed(**kept).bind(engine)
+
+
+def _open_log(given: dict[str, Any]) -> tuple[Engine, EventLog]:
+    """Make the table of a log unless it exists; take the options that are not of its feed."""
+    database, name, ordering = given.pop("database"), given.pop("table"), given.pop("ordering")
+    partitions = given.pop("partitions") or 1
+    foreign = [given.pop(option) for option in ("position", "columns", *LOG_COLUMNS)]
+    if any(foreign):
+        raise ConfigurationError("A log has columns of its own: leave out the options of columns.")
+    engine = open_database(database or f"sqlite:///{name}.db")
+    schema, _, table = name.rpartition(".")
+    metadata = MetaData()
+    options = {"schema": schema or None, "partitions": partitions, "ordering": ordering}
+    log = EventLog(metadata, table, append=True, **options)
+    metadata.create_all(engine)
+    return engine, log
 
 
 def _archive(given: dict[str, Any]) -> Any:

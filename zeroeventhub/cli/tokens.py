@@ -15,7 +15,7 @@ from zeroeventhub.cli.configuration import Reader, read_toml
 from zeroeventhub.cli.output import Answer, answering
 from zeroeventhub.errors import ConfigurationError, Forbidden
 from zeroeventhub.protocol import TypeFilter
-from zeroeventhub.server import Authorize, Principal, Quota, bearer_tokens
+from zeroeventhub.server import AppendRight, Authorize, Principal, Quota, bearer_tokens
 
 _Hash = Annotated[str, msgspec.Meta(pattern="^sha256:[0-9a-f]{64}$")]
 
@@ -48,19 +48,23 @@ def read_tokens(file: Path) -> dict[str, str]:
 
 
 def authorization(
-    tokens: Mapping[str, str] | None, readers: Mapping[str, Any] | None
+    tokens: Mapping[str, str] | None, readers: Mapping[str, Any] | None, *, may_append: bool
 ) -> Authorize | None:
     """Return the hook of a feed.
 
     Args:
         tokens: names by the hashes of tokens; None for a feed that everybody may read.
         readers: what each reader may see, by name; None if all who have a token may see everything.
+        may_append: whether all who have a token may append, without `readers`.
     """
     if tokens is None:
         if readers is None:
             return None
         raise ConfigurationError("Only its readers may read it: give --token-file.")
-    identify = bearer_tokens(tokens)
+    right = AppendRight() if may_append else None
+    identify = bearer_tokens(
+        {each: Principal(name=name, append=right) for each, name in tokens.items()}
+    )
     if readers is None:
         return identify
     if strangers := ", ".join({*readers} - {*tokens.values()}):
@@ -86,4 +90,7 @@ def _principal(name: str, reader: Reader) -> Principal:
         types = TypeFilter(frozenset(reader.skip_types), skip=True)
     limits = {each: getattr(reader, each) for each in ("in_flight", "waiters", "rate", "burst")}
     quota = None if set(limits.values()) == {None} else Quota(**limits)
-    return Principal(name=name, partitions=reader.partitions, types=types, quota=quota)
+    append = AppendRight() if reader.append else None
+    return Principal(
+        name=name, partitions=reader.partitions, types=types, quota=quota, append=append
+    )

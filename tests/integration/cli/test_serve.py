@@ -6,13 +6,16 @@ from hashlib import sha256
 
 import httpx
 import pytest
+from harness.appended import batch
 from harness.command_line import invoke
-from harness.readers import get
+from harness.readers import client_of, get
 from harness.shop import fill, write
 from harness.statements import execute
 from harness.web import serving
 
+from zeroeventhub import FIRST
 from zeroeventhub.cli.serve import worker
+from zeroeventhub.errors import Forbidden, Unauthorized
 
 FEED = "database = 'env:SHOP'\ntable = 'orders'\n"
 MODULE = """\
@@ -84,6 +87,9 @@ def served(here, monkeypatch):
         ("", ["nothing_of_mine:feeds"], "Could not import module"),
         ("", ["numbers_of_mine:number"], "is neither a mapping of feeds nor an application"),
         ("", ["numbers_of_mine:feeds", "--table", "x"], "leave out those options"),
+        ("", ["numbers_of_mine:feeds", "--log", "x"], "leave out --log, or FEED"),
+        ("", ["--log", "x", "--table", "y"], "Give --log or --table, not both."),
+        ("", ["--log", "x", "--data", "y"], "A log has columns of its own"),
         ("", ["numbers_of_mine:app", "--arrow"], "chooses itself"),
         ("", ["numbers_of_mine:feeds", "--server-sent-events"], "needs a feed that has head()"),
     ],
@@ -141,6 +147,42 @@ def test_options_are_of_all_feeds_of_the_file(here, served):
     with served("--columns", "id") as url:
         for name in ("one", "two"):
             assert get(f"{url}/{name}").text.startswith('{"data":{"id":1}}\n')
+
+
+def test_log_is_made_and_appended_to(here, served):
+    """A log without more words is a file beside, whose events are there after a restart."""
+    for first in (0, 10):
+        with (
+            served("--log", "shop_log", "--cloudevents") as url,
+            client_of(f"{url}/events") as client,
+        ):
+            client.append(batch(10, first=first))
+            events = client.fetch(0, FIRST).events
+            assert [event.data["id"] for event in events] == [f"e{n}" for n in range(first + 10)]
+    assert (here / "shop_log.db").exists()
+
+
+def test_tokens_append_as_the_file_says(here, served):
+    """Who has a token appends to a log, unless the file names its readers and not this right."""
+    feed = "log = true\ndatabase = 'sqlite:///logs.db'\npartitions = 4\n"
+    (here / "zeroeventhub.toml").write_text(
+        f"[serve]\ntoken_file = 'tokens.toml'\n[feeds.all]\ntable = 'one'\n{feed}"
+        f"[feeds.some]\ntable = 'two'\n{feed}[feeds.some.readers]\nbilling = {{ append = true }}\n"
+        "audit = {}\n"
+    )
+    with served() as url:
+        for path, token in (("all", AUDIT), ("some", BILLING)):
+            with client_of(f"{url}/{path}", {"headers": bearer(token)}) as client:
+                assert len({one.partition for one in client.append(batch(10))}) > 1
+        for path, token, error in (("some", AUDIT, Forbidden), ("all", None, Unauthorized)):
+            with (
+                client_of(f"{url}/{path}", {"headers": bearer(token)}) as client,
+                pytest.raises(error),
+            ):
+                client.append(batch(1))
+    for command in ("check", "horizon"):
+        result = invoke(command, "some")
+        assert (result.exit_code, result.stderr) == (0, ""), result.output
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "shop.invalid"])
