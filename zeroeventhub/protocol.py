@@ -290,6 +290,10 @@ class KeyPage:
 class Appended(msgspec.Struct, frozen=True, omit_defaults=True):
     """Say where an appended event is.
 
+    Example:
+        [appended] = client.append([NewEvent("order.paid", {"order": 17})])
+        print(appended.partition, appended.id)
+
     Attributes:
         partition: its partition.
         id: its id.

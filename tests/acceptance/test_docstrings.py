@@ -46,7 +46,7 @@ EXAMPLE = re.compile(r"^Example:\n((?:    .*\n|\n)+)", re.MULTILINE)
 def shop(sqlite):
     """What examples find in a database: orders, a log, accounts, and the tables of a store."""
     metadata = sa.MetaData()
-    log = EventLog(metadata, "log", partitions=2, snapshots=True)
+    log = EventLog(metadata, "log", partitions=2, append=True, snapshots=True)
     movements = sa.Table(
         "movements",
         metadata,

@@ -133,20 +133,19 @@ class _Appending:
         """Begin to send."""
         raise NotImplementedError
 
-    async def _end(self, *, is_interrupted: bool) -> None:
-        """Wait until nothing is sent any more; do not wait for answers if interrupted."""
+    async def _end(self) -> None:
+        """Wait until nothing is sent any more, but not for answers that have not come."""
         raise NotImplementedError
 
     async def _leave(self, kind: type[BaseException] | None) -> None:
         async with self._changed:
             self._is_open = False
             self._changed.notify_all()
-        is_interrupted = kind is not None and not issubclass(kind, Exception)
         try:
-            if not is_interrupted:
+            if kind is None or issubclass(kind, Exception):
                 await self._flush()
         finally:
-            await self._end(is_interrupted=is_interrupted)
+            await self._end()  # with events that have no answer, if this was interrupted
 
     async def _append(self, event: NewEvent) -> Any:
         if event.expected_version is not None:
@@ -227,7 +226,7 @@ class _Appending:
         """Append a batch; if the log refuses it, its halves, down to the events that it refuses."""
         outcome: list[Appended] | Exception
         try:
-            outcome = await retried(partial(self._send_once, batch), self._client.pause, None)
+            outcome = await retried(partial(self._send_once, batch), self._client._pause, None)  # noqa: SLF001 - its own
         except Exception as error:  # noqa: BLE001 - the futures get it
             drop_traceback(error)
             outcome = error
@@ -245,7 +244,9 @@ class _Appending:
                 self._sequence = await settled(self._client.producer_sequence(self._producer))
             sequence = self._sequence + 1
         lines = [entry.line for entry in batch]
-        answers: list[Appended] = await self._client.send_events(lines, self._producer, sequence)
+        answers: list[Appended] = await self._client._send_events(  # noqa: SLF001 - its own
+            lines, self._producer, sequence
+        )
         self._sequence = sequence
         return answers
 
@@ -303,8 +304,8 @@ class AsyncAppender(_Appending):
         self._is_open = True
         self._job = asyncio.create_task(self._run())
 
-    async def _end(self, *, is_interrupted: bool) -> None:
-        if is_interrupted:
+    async def _end(self) -> None:
+        if self._entries:
             self._job.cancel()
         await asyncio.wait([self._job])
 
@@ -386,6 +387,6 @@ class Appender(_Appending):
         self._job = threading.Thread(target=run, name="appender", daemon=True)
         self._job.start()
 
-    async def _end(self, *, is_interrupted: bool) -> None:
-        if not is_interrupted:
+    async def _end(self) -> None:
+        if not self._entries:
             self._job.join()

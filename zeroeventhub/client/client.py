@@ -342,8 +342,8 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
         lines = encode_events(events)
         if not lines:
             return []
-        send = partial(self.send_events, lines, producer, sequence)
-        return await retried(send, self.pause, attempts)
+        send = partial(self._send_events, lines, producer, sequence)
+        return await retried(send, self._pause, attempts)
 
     async def producer_sequence(self, producer: str) -> int:
         """Request the number of a producer's last batch in the feed's log.
@@ -361,7 +361,7 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
         sequence: int = await self._answer(PRODUCER_SEQUENCE, producer)
         return sequence
 
-    async def pause(self, seconds: float) -> None:
+    async def _pause(self, seconds: float) -> None:
         """Wait before a request is sent again."""
         await asyncio.sleep(seconds)
 
@@ -439,7 +439,7 @@ class Client(RequestBuilder[httpx.Client | ConnectionPool]):
     append = as_blocking(AsyncClient.append)
     producer_sequence = as_blocking(AsyncClient.producer_sequence)
 
-    async def pause(self, seconds: float) -> None:
+    async def _pause(self, seconds: float) -> None:
         """Wait before a request is sent again."""
         time.sleep(seconds)  # noqa: ASYNC251 - it blocks its thread, as the other methods do
 

@@ -143,7 +143,7 @@ class RequestBuilder(Generic[_Http]):
         """Send a request, and read its response; the client overrides it."""
         raise NotImplementedError
 
-    async def pause(self, seconds: float) -> None:
+    async def _pause(self, seconds: float) -> None:
         """Wait before a request is sent again; the client overrides it."""
         raise NotImplementedError
 
@@ -158,7 +158,7 @@ class RequestBuilder(Generic[_Http]):
         body = self._read_body(await self._send(request))
         return None if EXTENSIONS[name].verb == "PUT" else decode_answer(EXTENSIONS[name], body)
 
-    async def send_events(
+    async def _send_events(
         self, lines: Sequence[bytes], producer: str | None, sequence: int | None
     ) -> list[Appended]:
         """Send a batch of encoded events once; `Client.append` sends it until it is answered."""

@@ -1,5 +1,6 @@
 """When to send a request again that had no answer."""
 
+import logging
 from collections.abc import Awaitable, Callable
 from random import random
 from typing import TypeVar
@@ -8,6 +9,8 @@ from zeroeventhub.errors import TransientError
 
 SHORTEST_BACKOFF = 0.1
 LONGEST_BACKOFF = 30.0
+
+_log = logging.getLogger("zeroeventhub.client")
 
 _Answer = TypeVar("_Answer")
 
@@ -43,4 +46,5 @@ async def retried(
             if failed == attempts:
                 raise
             seconds = backoff(failed, error)
+            _log.warning("%s Trying again in %.1f s.", error, seconds)
         await pause(seconds)

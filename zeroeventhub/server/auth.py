@@ -77,8 +77,9 @@ class AppendRight:
     """What a principal may append to a log; all that is not None has to allow an event.
 
     Example:
-        shop = Principal(name="shop", append=AppendRight(types={"order.placed", "order.paid"}))
-        routes = feed_routes("/events", log.feed(), engine, authorize=bearer_tokens({token: shop}))
+        billing = Principal(name="billing", append=AppendRight(types={"invoice.sent"}))
+        authorize = bearer_tokens({os.environ["BILLING_TOKEN"]: billing})
+        routes = feed_routes("/events", log.feed(), engine, authorize=authorize)
 
     Attributes:
         types: the types of events that it may append, by their exact names; None for all.

@@ -115,6 +115,7 @@ def test_conflict_names_the_line(written):
 
 
 @pytest.mark.slow
+@pytest.mark.test_all
 def test_killed_command_appends_each_line_once_in_the_end(written, sqlite, file):
     """Killed in the middle and run again, the command has appended each line once."""
     log, url, _ = written

@@ -276,7 +276,8 @@ def test_block_that_fails_still_appends(written, sqlite, error):
         until(lambda: ids(sqlite, log) == ["e0"], "the event is there")
 
 
-def test_cancelled_block_ends_at_once(written):
+@pytest.mark.parametrize("seconds", [0, 100], ids=["at its end", "within"])
+def test_cancelled_block_ends_at_once(written, seconds):
     """A task that is cancelled does not wait for a log that does not answer."""
     _, url, requests = written
     requests.refused = 10**6
@@ -286,7 +287,7 @@ def test_cancelled_block_ends_at_once(written):
             with anyio.move_on_after(0.2) as scope:
                 async with AsyncAppender(AsyncClient(url, http)) as appender:
                     futures.append(await appender.append(FIFTY[0]))
-                    await asyncio.sleep(100)
+                    await asyncio.sleep(seconds)
             assert scope.cancelled_caught
 
     futures = []
