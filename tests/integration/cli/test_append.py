@@ -34,9 +34,9 @@ def written(sqlite):
 
 @pytest.fixture
 def file(tmp_path):
-    """A file of 2,500 events."""
+    """A file of 2,100 events."""
     file = tmp_path / "events.ndjson"
-    file.write_text(lines(2_500))
+    file.write_text(lines(2_100))
     return file
 
 
@@ -49,28 +49,28 @@ def counts(result):
 def test_lines_of_a_file_or_of_stdin_are_appended_once(written, sqlite, file):
     """The command appends each line, in order, and run again nothing twice."""
     log, url, _ = written
-    shown = invoke("append", url, answer=f"\n{lines(1_500)}")
+    shown = invoke("append", url, answer=f"\n{lines(1_100)}")
     assert (shown.exit_code, shown.stdout) == (0, "")
-    assert "Events appended: 1,500; skipped: 0\n" in shown.stderr
-    assert counts(invoke("append", url, file, "--json")) == {"appended": 2_500, "skipped": 0}
-    assert ids(sqlite, log) == expected(2_500)
+    assert "Events appended: 1,100; skipped: 0\n" in shown.stderr
+    assert counts(invoke("append", url, file, "--json")) == {"appended": 2_100, "skipped": 0}
+    assert ids(sqlite, log) == expected(2_100)
 
 
 def test_producer_skips_what_the_log_has(written, sqlite, file):
     """With --producer the command sends what its batches lack, also of a file that has grown."""
     log, url, requests = written
     command = ("append", url, file, "--producer", "import", "--json")
-    assert counts(invoke(*command)) == {"appended": 2_500, "skipped": 0}
+    assert counts(invoke(*command)) == {"appended": 2_100, "skipped": 0}
     before = requests.count
     with file.open("a") as more:
-        more.write(lines(100, first=2_500))
-    assert counts(invoke(*command)) == {"appended": 600, "skipped": 2_000}
+        more.write(lines(100, first=2_100))
+    assert counts(invoke(*command)) == {"appended": 200, "skipped": 2_000}
     assert requests.count == before + 2
-    assert ids(sqlite, log) == expected(2_600)
+    assert ids(sqlite, log) == expected(2_200)
 
 
 @pytest.mark.parametrize(
-    "content", [lines(2_500, first=5_000), lines(999)], ids=["other", "shorter"]
+    "content", [lines(2_100, first=5_000), lines(999)], ids=["other", "shorter"]
 )
 def test_other_file_of_a_producer_is_refused(written, file, content):
     """A producer whose file is not the one that it has appended is told so."""
@@ -125,4 +125,4 @@ def test_killed_command_appends_each_line_once_in_the_end(written, sqlite, file)
         process.kill()
         process.wait(PATIENCE)
     assert invoke(*command).exit_code == 0
-    assert ids(sqlite, log) == expected(2_500)
+    assert ids(sqlite, log) == expected(2_100)

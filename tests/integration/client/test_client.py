@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 from harness.appended import batch, ids
+from harness.calling import pool_call
 from harness.readers import mounted
 from harness.shop import fill, metadata, orders
 from harness.statements import add
@@ -128,19 +129,19 @@ def test_batches_of_a_producer_are_counted(call, sqlite):
     ],
     ids=["id", "event", "events", "bytes", "text", "number"],
 )
-def test_batch_that_cannot_be_appended_is_refused(any_call, sqlite, events, error):
+def test_batch_that_cannot_be_appended_is_refused(sqlite, events, error):
     """A batch that the log refuses, or would, raises an error of its kind, and appends nothing."""
     with writable(sqlite) as (log, url, _):
-        any_call(url, "append", batch(1))
+        pool_call(url, "append", batch(1))
         with pytest.raises(error):
-            any_call(url, "append", [*batch(2), *events])
+            pool_call(url, "append", [*batch(2), *events])
         assert ids(sqlite, log) == ["e0"]
 
 
-def test_feed_without_a_log_takes_no_events(any_call, sqlite):
+def test_feed_without_a_log_takes_no_events(sqlite):
     """Who appends to a feed that only publishes a table is told what it lacks."""
     with (
         mounted(TableFeed(orders, data="data"), fill(sqlite, 0)) as url,
         pytest.raises(ConfigurationError, match="does not have the extension append"),
     ):
-        any_call(url, "append", batch(1))
+        pool_call(url, "append", batch(1))
