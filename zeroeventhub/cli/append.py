@@ -131,6 +131,7 @@ def _lines_in(file: BinaryIO) -> int | None:
     """Count the lines of a file; None for one that can be read only once."""
     if not file.seekable():
         return None
+    start = file.tell()
     lines = sum(1 for _ in file)
-    file.seek(0)
+    file.seek(start)
     return lines

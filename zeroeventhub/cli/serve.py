@@ -320,9 +320,8 @@ def _blaming(feed: str | None) -> Iterator[None]:
 
 def _open(options: Mapping[str, Any], *, is_trimmed: bool) -> BoundFeed:
     """Open a feed and read one event, so that the operator sees an error before consumers do."""
-    given = {name: options[name] for name in keys(publish_options)}
+    given = {name: options[name] for name in ("log", *keys(publish_options))}
     # A feed without the mark would not know what its upkeep trims.
-    given["log"] = options["log"]
     feed = open_feed(must_have_mark=is_trimmed, **given)
     try:
         feed.read(0, FIRST, 1)

@@ -11,8 +11,10 @@ from sqlalchemy import (
     MetaData,
     Table,
     create_engine,
+    func,
     literal_column,
     make_url,
+    select,
     type_coerce,
 )
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, NoSuchTableError
@@ -306,6 +308,12 @@ def _open_log(given: dict[str, Any]) -> tuple[Engine, EventLog]:
     options = {"schema": schema or None, "partitions": partitions, "ordering": ordering}
     log = EventLog(metadata, table, append=True, **options)
     metadata.create_all(engine)
+    with engine.connect() as connection:
+        highest = connection.scalar(select(func.max(log.table.c.partition))) or 0
+    if highest >= partitions:
+        raise ConfigurationError(
+            f"The log has events in partition {highest}: give --partitions as when it was made."
+        )
     return engine, log
 
 

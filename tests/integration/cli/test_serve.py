@@ -15,7 +15,7 @@ from harness.web import serving
 
 from zeroeventhub import FIRST
 from zeroeventhub.cli.serve import worker
-from zeroeventhub.errors import Forbidden, Unauthorized
+from zeroeventhub.errors import ConfigurationError, Forbidden, Unauthorized
 
 FEED = "database = 'env:SHOP'\ntable = 'orders'\n"
 MODULE = """\
@@ -160,6 +160,17 @@ def test_log_is_made_and_appended_to(here, served):
             events = client.fetch(0, FIRST).events
             assert [event.data["id"] for event in events] == [f"e{n}" for n in range(first + 10)]
     assert (here / "shop_log.db").exists()
+
+
+def test_log_keeps_its_partitions(here, served):
+    """A log that has events beyond the partitions with which it is to be served is refused."""
+    with (
+        served("--log", "shop_log", "--partitions", "4") as url,
+        client_of(f"{url}/events") as client,
+    ):
+        client.append(batch(20))
+    with pytest.raises(ConfigurationError, match="partition 3: give --partitions as when"):
+        served("--log", "shop_log", "--partitions", "3")
 
 
 def test_tokens_append_as_the_file_says(here, served):
