@@ -35,10 +35,10 @@ def nats_program() -> str | None:
 
 
 @contextmanager
-def redis_server() -> Iterator[tuple[int, int]]:
-    """Start Redis; yield its port and the number of its process."""
-    options = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--port"]
-    with _started([redis_program() or "redis-server", *options], "--dir") as found:
+def redis_server(*options: str) -> Iterator[tuple[int, int]]:
+    """Start Redis, which keeps nothing unless options say so; yield its port and its process."""
+    given = ["--bind", "127.0.0.1", "--save", "", *(options or ("--appendonly", "no"))]
+    with _started([redis_program() or "redis-server", *given, "--port"], "--dir") as found:
         yield found
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from benchmarks.result import Result
 from benchmarks.stage import Stage
 from benchmarks.suites.append import append
+from benchmarks.suites.append_http import append_http
 from benchmarks.suites.apply import apply
 from benchmarks.suites.archive import archive
 from benchmarks.suites.cache import cache
@@ -28,7 +29,19 @@ Suite = Callable[[Stage], Result]
 SUITES: dict[str, Suite] = {
     suite.__name__: suite
     for suite in (
-        *(drain, cache, end_to_end, apply, append, sqlite, mariadb, latency, waiters, many),
+        *(
+            drain,
+            cache,
+            end_to_end,
+            apply,
+            append,
+            append_http,
+            sqlite,
+            mariadb,
+            latency,
+            waiters,
+            many,
+        ),
         *(depth, memory, archive),
         *(data_frames, spark, spark_tasks, spark_memory),
     )

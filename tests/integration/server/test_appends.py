@@ -7,6 +7,7 @@ import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import TypedDict
 from urllib.parse import urlsplit
 
 import httpx
@@ -329,6 +330,31 @@ def test_log_takes_events_only_where_it_is_switched_on(sqlite):
         refused(post(url, events(1)), 404, "not-found")
         assert httpx.get(url, params={"producer": "p"}).status_code == 404
     assert sa.inspect(sqlite).get_table_names() == ["events"]
+
+
+class Counted(TypedDict):
+    """The data of events that are counted."""
+
+    n: int
+
+
+@pytest.mark.parametrize("schemas", [{"counted": Counted}, {"*": Counted}, Counted])
+def test_event_that_does_not_fit_its_schema_is_refused(sqlite, own, schemas):
+    """An event that is not of its type's model is refused with the path of what does not fit."""
+    feed = own.feed(schemas=schemas)
+    with mounted(feed, sqlite) as url:
+        wrong = [{"id": "x", "type": "counted", "data": {"n": [1]}}]
+        found = refused(post(f"{url}/append", [*events(1), *wrong]), 422, "invalid-event")
+        assert found["path"] == "$[1].data.n"
+        assert ids(sqlite, own) == []
+        accepted(post(f"{url}/append", events(1)))
+
+
+def test_types_without_a_model_take_any_data(sqlite, own):
+    """Types that a log does not describe, or only by a schema, are not compared."""
+    feed = own.feed(schemas={"counted": {"type": "string"}, "other": Counted})
+    with mounted(feed, sqlite) as url:
+        accepted(post(f"{url}/append", [*events(1), {"id": "x", "type": "third", "data": []}]))
 
 
 def by_name(right):

@@ -7,8 +7,8 @@ import msgspec
 import pydantic
 import pytest
 
-from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.wire.json_schema import alternatives, resolved, schema_of
+from zeroeventhub.errors import ConfigurationError, InvalidEvent
+from zeroeventhub.wire.json_schema import alternatives, check_of, resolved, schema_of
 
 
 @dataclass
@@ -109,3 +109,23 @@ def test_parts_of_a_schema_are_joined():
     joined = resolved({"allOf": [part, TREE], "properties": {"b": {}}, "title": "C"}, TREE)
     assert joined["properties"] == {"a": {}, "b": {}}
     assert (joined["required"], joined["title"]) == (["a"], "C")
+
+
+@pytest.mark.parametrize("model", [Plain, Struct, Model, Typed, Model | None, list[Struct]])
+def test_place_of_what_does_not_fit_is_named(model):
+    """JSON is compared with a model of any kind, and what does not fit has a path."""
+    check, good = check_of(model), '{"customer":"ada","amount":1.5}'
+    one, at = ("[%s]", "$[0]") if model == list[Struct] else ("%s", "$")
+    check((one % good).encode())
+    for bad, path in ((good.replace("1.5", '"1.5"'), f"{at}.amount"), ("7", at)):
+        with pytest.raises(InvalidEvent) as refused:
+            check((one % bad).encode())
+        assert refused.value.path == path
+        assert "1.5" not in str(refused.value)
+
+
+def test_schema_is_compared_with_nothing():
+    """A schema that is given as one has no check, and what is no model is refused."""
+    assert check_of({"type": "object"}) is None
+    with pytest.raises(ConfigurationError, match="compared"):
+        check_of(Struct | Plain)

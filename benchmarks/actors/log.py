@@ -1,0 +1,28 @@
+"""Publish a log that takes events over HTTP, with uvicorn, on a port that is said."""
+
+import socket
+
+import uvicorn
+from sqlalchemy import MetaData, create_engine
+from starlette.applications import Starlette
+
+from benchmarks.actors.speaking import say, task
+from zeroeventhub import EventLog, feed_routes
+
+
+def main() -> None:
+    """Serve the log of a task until the process is ended."""
+    wanted = task()
+    log = EventLog(MetaData(), wanted["table"], partitions=8, append=True)
+    engine = create_engine(wanted["database"])
+    app = Starlette(routes=feed_routes("/log", log.feed(), engine))
+    config = uvicorn.Config(app, log_level="error", loop="uvloop", http="httptools")
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as listening:
+        # Inherited by what is accepted: an answer's last piece waits for no acknowledgement.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        say({"port": listening.getsockname()[1]})
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Append to a log over HTTP: single events of many writers, and batches of one."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from sqlalchemy import MetaData, func, select
+
+from benchmarks.acting import acting
+from benchmarks.cpu import Meter, of_process
+from benchmarks.measuring import Run, Way, figures, rounds
+from benchmarks.result import Goal, Result, Row
+from benchmarks.servers import redis_program, redis_server
+from benchmarks.stage import Stage
+from zeroeventhub import EventLog
+
+WRITERS = 64
+BATCH = 1_000
+SINGLES = 10
+"""How many times as many events come in batches as one by one."""
+
+TABLE = "http_log"
+INSERT, APPEND = f"INSERT, {WRITERS} connections", f"append, {WRITERS} writers"
+COPY, BATCHES = f"COPY, {BATCH:,} a commit", f"append, {BATCH:,} a batch"
+XADD, XADDS = f"Redis XADD, {WRITERS} writers", f"Redis XADD, {BATCH:,} at a time"
+
+TEXT = f"""\
+Events of about 100 bytes of JSON are appended to a log of eight partitions on PostgreSQL, over HTTP
+through one process of uvicorn: by {WRITERS} writers, each of which sends one event and waits for the
+answer, and by one writer that sends {BATCH:,} at a time. Requests are made ready before, and so are the
+rows of the bare ways, which write into the same table: {WRITERS} connections of psycopg, each of which
+commits one INSERT after the other, and one connection with a COPY of {BATCH:,} rows in each transaction.
+The log hashes keys, checks and compacts the JSON, and leaves out what is there already.
+
+Redis is told to write each command to its disk before it answers (`appendfsync always`), and keeps a
+stream without partitions and without unique ids."""
+
+
+def append_http(stage: Stage) -> Result:
+    """Append over HTTP, and by the driver alone."""
+    few, many = stage.events // SINGLES, stage.events
+    ways: dict[str, Way] = {
+        INSERT: partial(_written, stage, few, way="driver", writers=WRITERS, size=1),
+        APPEND: partial(_written, stage, few, way="http", writers=WRITERS, size=1),
+        COPY: partial(_written, stage, many, way="driver", writers=1, size=BATCH),
+        BATCHES: partial(_written, stage, many, way="http", writers=1, size=BATCH),
+    }
+    if redis_program():
+        ways[XADD] = partial(_added, few, writers=WRITERS, size=1)
+        ways[XADDS] = partial(_added, many, writers=1, size=BATCH)
+    runs = rounds(ways, stage.count, stage.tell)
+    rows = []
+    for name, found in runs.items():
+        bare = runs[COPY] if name in {COPY, BATCHES, XADDS} else runs[INSERT]
+        rows.append(Row(name, figures(found, {"of the bare way": bare}), ours="append" in name))
+    goals = [
+        Goal(
+            f"append over HTTP, {WRITERS} writers of single events", APPEND, "of the bare way", 0.8
+        ),
+        Goal(f"append over HTTP, batches of {BATCH:,}", BATCHES, "of the bare way", 0.5),
+    ]
+    size = f"{many:,} events a run in batches, {few:,} one by one, {stage.count} rounds"
+    return Result(
+        "append_http", "Appending over HTTP", TEXT, "of the bare way", rows, goals, size=size
+    )
+
+
+def _written(stage: Stage, events: int, *, way: str, **task: Any) -> Run:
+    """Append to an empty log."""
+    metadata = MetaData()
+    log = EventLog(metadata, TABLE, partitions=8, append=True)
+    with stage.engine(stage.postgresql) as engine:
+        metadata.drop_all(engine)
+        metadata.create_all(engine)
+        with _place(stage, way) as (place, meters):
+            with acting("appending", {**task, **place, "way": way, "table": TABLE}) as writing:
+                run = writing.run({**meters, "database": stage.backends}, {"events": events})
+        with engine.connect() as connection:
+            found = connection.scalar(select(func.count()).select_from(log.table))
+    assert found == events  # noqa: S101 - else it would be no measure
+    return run
+
+
+@contextmanager
+def _place(stage: Stage, way: str) -> Iterator[tuple[dict[str, Any], dict[str, Meter]]]:
+    """Yield where to append, and what measures the publisher if there is one."""
+    if way == "driver":
+        yield {"database": stage.plain_url}, {}
+        return
+    with acting("log", {"database": stage.postgresql, "table": TABLE}) as publisher:
+        yield {"port": publisher.ready["port"]}, {"publisher": of_process(publisher.number)}
+
+
+def _added(events: int, **task: Any) -> Run:
+    """Add to an empty stream of Redis."""
+    with (
+        redis_server("--appendonly", "yes", "--appendfsync", "always") as (port, number),
+        acting("appending", {**task, "way": "redis", "port": port}) as writing,
+    ):
+        return writing.run({"database": of_process(number)}, {"events": events})
