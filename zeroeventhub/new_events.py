@@ -1,5 +1,6 @@
 """Events to append, and the batches in which writers send them."""
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -89,8 +90,13 @@ def json_text(data: Any) -> str:
     return text
 
 
+_is_name = re.compile(rf"[^\0\ud800-\udfff]{{0,{LONGEST_NAME - 1}}}[^\0\ud800-\udfff ]").fullmatch
+
+
 def check_name(attribute: str, value: Any) -> None:
     """Refuse a text that some database would cut, change, or confuse with another one."""
+    if isinstance(value, str) and _is_name(value):
+        return
     if not isinstance(value, str):
         raise ConfigurationError(f"The {attribute} of an event is text; {value!r} is not.")
     if not 0 < len(value) <= LONGEST_NAME:
@@ -103,8 +109,7 @@ def check_name(attribute: str, value: Any) -> None:
             f"The {attribute} {value!r} of an event ends with a space, which MariaDB and MySQL "
             "overlook, or has U+0000 in it, which PostgreSQL refuses."
         )
-    if any("\ud800" <= character <= "\udfff" for character in value):
-        raise ConfigurationError(f"The {attribute} {value!r} of an event has no UTF-8.")
+    raise ConfigurationError(f"The {attribute} {value!r} of an event has no UTF-8.")
 
 
 @dataclass(frozen=True)
@@ -134,6 +139,9 @@ def runs_of(events: Iterable[NewEvent]) -> Iterator[Run]:
     known = [*events]
     following: dict[str | None, int] = {}
     with_versions = {one.key for one in known if one.expected_version is not None}
+    if not with_versions:
+        yield Run(known)
+        return
     for key, group in groupby(known, lambda one: one.key if one.key in with_versions else None):
         run = [*group]
         if key is None:
@@ -168,7 +176,7 @@ class Batch:
     principal: str = ""
     partitions: Collection[int] | None = None
 
-    @property
+    @cached_property
     def is_plain(self) -> bool:
         """Whether to append it needs no decision: it has neither a sequence nor versions."""
         return self.sequence is None and all(one.expected_version is None for one in self.events)

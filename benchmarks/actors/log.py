@@ -16,8 +16,12 @@ def main() -> None:
     log = EventLog(MetaData(), wanted["table"], partitions=8, append=True)
     engine = create_engine(wanted["database"])
     app = Starlette(routes=feed_routes("/log", log.feed(), engine))
-    config = uvicorn.Config(app, log_level="error", loop="uvloop", http="httptools")
-    with socket.create_server(("127.0.0.1", 0), backlog=1024) as listening:
+    config = uvicorn.Config(
+        app, log_level="error", loop="uvloop", http="httptools", timeout_graceful_shutdown=1
+    )
+    # Several processes share a port, among which the system divides connections.
+    place = ("127.0.0.1", wanted["port"])
+    with socket.create_server(place, backlog=1024, reuse_port=True) as listening:
         # Inherited by what is accepted: an answer's last piece waits for no acknowledgement.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         say({"port": listening.getsockname()[1]})

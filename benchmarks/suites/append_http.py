@@ -1,7 +1,7 @@
 """Append to a log over HTTP: single events of many writers, and batches of one."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -22,19 +22,21 @@ SINGLES = 10
 
 TABLE = "http_log"
 INSERT, APPEND = f"INSERT, {WRITERS} connections", f"append, {WRITERS} writers"
+APPEND_BY_TWO = f"append, {WRITERS} writers, two processes"
 COPY, BATCHES = f"COPY, {BATCH:,} a commit", f"append, {BATCH:,} a batch"
 XADD, XADDS = f"Redis XADD, {WRITERS} writers", f"Redis XADD, {BATCH:,} at a time"
 
 TEXT = f"""\
-Events of about 100 bytes of JSON are appended to a log of eight partitions on PostgreSQL, over HTTP
-through one process of uvicorn: by {WRITERS} writers, each of which sends one event and waits for the
-answer, and by one writer that sends {BATCH:,} at a time. Requests are made ready before, and so are the
-rows of the bare ways, which write into the same table: {WRITERS} connections of psycopg, each of which
-commits one INSERT after the other, and one connection with a COPY of {BATCH:,} rows in each transaction.
-The log hashes keys, checks and compacts the JSON, and leaves out what is there already.
+Events of about 100 bytes of JSON are appended to a log of eight partitions on PostgreSQL, over
+HTTP through one process of uvicorn, or two: by {WRITERS} writers, each of which sends one event
+and waits for the answer, and by one writer that sends {BATCH:,} at a time. Requests are made
+ready before, and so are the rows of the bare ways, which write into the same table: {WRITERS}
+connections of psycopg, each of which commits one INSERT after the other, and one connection with
+a COPY of {BATCH:,} rows in each transaction. The log hashes keys, checks and compacts JSON, and
+leaves out what is there already.
 
-Redis is told to write each command to its disk before it answers (`appendfsync always`), and keeps a
-stream without partitions and without unique ids."""
+Redis is told to write each command to its disk before it answers (`appendfsync always`), and keeps
+a stream without partitions and without unique ids."""
 
 
 def append_http(stage: Stage) -> Result:
@@ -43,6 +45,9 @@ def append_http(stage: Stage) -> Result:
     ways: dict[str, Way] = {
         INSERT: partial(_written, stage, few, way="driver", writers=WRITERS, size=1),
         APPEND: partial(_written, stage, few, way="http", writers=WRITERS, size=1),
+        APPEND_BY_TWO: partial(
+            _written, stage, few, way="http", writers=WRITERS, size=1, workers=2
+        ),
         COPY: partial(_written, stage, many, way="driver", writers=1, size=BATCH),
         BATCHES: partial(_written, stage, many, way="http", writers=1, size=BATCH),
     }
@@ -66,16 +71,18 @@ def append_http(stage: Stage) -> Result:
     )
 
 
-def _written(stage: Stage, events: int, *, way: str, **task: Any) -> Run:
+def _written(stage: Stage, events: int, *, way: str, workers: int = 1, **task: Any) -> Run:
     """Append to an empty log."""
     metadata = MetaData()
     log = EventLog(metadata, TABLE, partitions=8, append=True)
     with stage.engine(stage.postgresql) as engine:
         metadata.drop_all(engine)
         metadata.create_all(engine)
-        with _place(stage, way) as (place, meters):
-            with acting("appending", {**task, **place, "way": way, "table": TABLE}) as writing:
-                run = writing.run({**meters, "database": stage.backends}, {"events": events})
+        with (
+            _place(stage, way, workers) as (place, meters),
+            acting("appending", {**task, **place, "way": way, "table": TABLE}) as writing,
+        ):
+            run = writing.run({**meters, "database": stage.backends}, {"events": events})
         with engine.connect() as connection:
             found = connection.scalar(select(func.count()).select_from(log.table))
     assert found == events  # noqa: S101 - else it would be no measure
@@ -83,13 +90,21 @@ def _written(stage: Stage, events: int, *, way: str, **task: Any) -> Run:
 
 
 @contextmanager
-def _place(stage: Stage, way: str) -> Iterator[tuple[dict[str, Any], dict[str, Meter]]]:
+def _place(
+    stage: Stage, way: str, workers: int
+) -> Iterator[tuple[dict[str, Any], dict[str, Meter]]]:
     """Yield where to append, and what measures the publisher if there is one."""
     if way == "driver":
         yield {"database": stage.plain_url}, {}
         return
-    with acting("log", {"database": stage.postgresql, "table": TABLE}) as publisher:
-        yield {"port": publisher.ready["port"]}, {"publisher": of_process(publisher.number)}
+    task = {"database": stage.postgresql, "table": TABLE, "port": 0}
+    with ExitStack() as stack:
+        publishers = []
+        for _ in range(workers):
+            publishers.append(stack.enter_context(acting("log", task)))
+            task["port"] = publishers[0].ready["port"]
+        meters = [of_process(one.number) for one in publishers]
+        yield {"port": task["port"]}, {"publisher": lambda: sum(meter() for meter in meters)}
 
 
 def _added(events: int, **task: Any) -> Run:

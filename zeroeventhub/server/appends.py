@@ -1,6 +1,5 @@
 """Receive batches of events, and append those that wait in one transaction."""
 
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 
 import anyio
@@ -27,20 +26,24 @@ from zeroeventhub.wire.new_events import decode_events
 
 _EVERYTHING = AppendRight()
 
+_HAS_ZSTD = find_spec("zstandard") is not None
 
-@dataclass(eq=False)
-class _Waiting:
-    """A batch that waits to be appended.
+
+class _Group:
+    """Batches that are appended together.
 
     Attributes:
-        batch: the batch.
-        woken: set when its events are appended or refused, or when it is to append what waits.
-        outcome: where its events are, or why they are not in the log; None while it waits.
+        batches: the batches, in the order in which they came.
+        events: how many events they have.
+        ended: set when all of them are appended or refused.
+        outcomes: for each batch where its events are, or why they are not in the log.
     """
 
-    batch: Batch
-    woken: anyio.Event = field(default_factory=anyio.Event)
-    outcome: list[Appended] | Exception | None = None
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.events = 0
+        self.ended = anyio.Event()
+        self.outcomes: list[list[Appended] | Exception] = []
 
 
 class Appends:
@@ -57,8 +60,8 @@ class Appends:
     def __init__(self, runner: FeedRunner, capacity: Capacity) -> None:
         self._runner = runner
         self._capacity = capacity
-        self._waiting: list[_Waiting] = []
-        self._is_led = False
+        self._forming = _Group()
+        self._turn = anyio.Lock()
         self._requests = 0
         self._bytes = AdmissionQueue(
             capacity.receiving_bytes, queue=0, patience=0, refusal="", keeps_some=True
@@ -104,14 +107,13 @@ class Appends:
 
     async def _receive(self, request: FeedRequest, body: bytearray) -> None:
         """Read and decompress a batch, and count its bytes as long as it is in memory."""
-        has_zstd = find_spec("zstandard") is not None
-        coding = content_coding(request.headers.get("content-encoding", ""), zstd=has_zstd)
+        coding = content_coding(request.headers.get("content-encoding", ""), zstd=_HAS_ZSTD)
         if coding is not None and not coding.name:
-            known = "gzip or zstd" if has_zstd else "gzip"
+            known = "gzip or zstd" if _HAS_ZSTD else "gzip"
             raise UnsupportedMediaType(f"The feed reads batches that are compressed by {known}.")
         try:
             async for chunk in request.stream():
-                for piece in [chunk] if coding is None else coding.pieces(chunk):
+                for piece in filter(None, [chunk] if coding is None else coding.pieces(chunk)):
                     if len(body) + len(piece) > LARGEST_BATCH_BYTES:
                         raise TooLarge(f"A batch has at most {LARGEST_BATCH_BYTES:,} bytes.")
                     if not self._bytes.fits(len(piece)):
@@ -126,51 +128,35 @@ class Appends:
             raise BadRequest(f"The {coding.name} of the batch is not complete.")
 
     async def _append(self, batch: Batch) -> list[Appended]:
-        """Append a batch with those that wait, or wait until another request does."""
-        own = _Waiting(batch)
-        self._waiting.append(own)
-        if self._is_led:
-            try:
-                await own.woken.wait()
-            except BaseException:
-                if own in self._waiting:
-                    self._waiting.remove(own)
-                    if own.woken.is_set():  # cancelled when it was to lead
-                        self._hand_over()
-                raise
-        while own.outcome is None:
-            await self._lead()
-        if isinstance(own.outcome, Exception):
-            raise own.outcome
-        return own.outcome
+        """Append a batch together with those that come while the group before it is appended."""
+        if self._forming.events + len(batch.events) > LARGEST_BATCH:
+            self._forming = _Group()
+        group, place = self._forming, len(self._forming.batches)
+        group.batches.append(batch)
+        group.events += len(batch.events)
+        if place:
+            await group.ended.wait()
+        else:
+            await self._lead(group)
+        outcome = group.outcomes[place]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
-    async def _lead(self) -> None:
-        """Append the first of the batches that wait, and tell their requests."""
-        self._is_led = True
-        group: list[_Waiting] = []
-        events = 0
-        for one in self._waiting:
-            events += len(one.batch.events)
-            if group and events > LARGEST_BATCH:
-                break
-            group.append(one)
-        del self._waiting[: len(group)]
-        for one in group:  # if this request is cancelled
-            one.outcome = Unavailable("The append was interrupted: send it again.", retry_after=1)
+    async def _lead(self, group: _Group) -> None:
+        """Append a group, once it is its turn, and tell the other requests."""
+        outcome: Exception = Unavailable(
+            "The append was interrupted: send it again.", retry_after=1
+        )
         try:
-            outcomes = await self._runner.call("append", [one.batch for one in group])
-            for one, outcome in zip(group, outcomes, strict=True):
-                one.outcome = outcome
+            async with self._turn:
+                if self._forming is group:
+                    self._forming = _Group()
+                group.outcomes = await self._runner.call("append", group.batches)
         except Exception as error:  # noqa: BLE001 - each request of the group reports it
-            for one in group:
-                one.outcome = error
+            outcome = error
         finally:
-            for one in group:
-                one.woken.set()
-            self._hand_over()
-
-    def _hand_over(self) -> None:
-        """Let the request that has waited longest append what waits."""
-        self._is_led = bool(self._waiting)
-        if self._waiting:
-            self._waiting[0].woken.set()
+            group.outcomes = group.outcomes or [outcome] * len(group.batches)
+            if self._forming is group:  # cancelled before its turn
+                self._forming = _Group()
+            group.ended.set()
