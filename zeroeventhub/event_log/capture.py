@@ -9,9 +9,9 @@ from zeroeventhub.databases import database_of
 from zeroeventhub.databases.capture import Captured, CaptureDdl
 from zeroeventhub.databases.statements import run
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.event_log.events import LONGEST_NAME
 from zeroeventhub.event_log.log import EventLog
 from zeroeventhub.event_log.log_table import writing
+from zeroeventhub.new_events import LONGEST_NAME
 from zeroeventhub.publisher.checks import Finding
 from zeroeventhub.publisher.ordering.port import digest
 
