@@ -25,7 +25,7 @@ from zeroeventhub.archive.manifest import (
     newest_manifest,
 )
 from zeroeventhub.archive.objects import Objects, damaged
-from zeroeventhub.archive.segment_writer import SegmentWriter, WrittenSegment, without
+from zeroeventhub.archive.segment_writer import SegmentWriter, WrittenSegment, merged, without
 from zeroeventhub.errors import ConfigurationError, Unavailable
 
 if TYPE_CHECKING:
@@ -269,6 +269,36 @@ class Archive:
             known, segments=segments, removed=removed, erasures=erasures
         ) or self._has(segment)
 
+    def merge(self, events: int, size: int) -> None:
+        """Replace the last segments by one, where each has no more events than those after it.
+
+        So an event is rewritten as often as the events of its segment have doubled, and the archive
+        has few small segments, however often it is sealed.
+
+        Args:
+            events: how many events the new segment has at most.
+            size: how many bytes of JSON it has at most.
+        """
+        known, last = self.manifest, list[Segment]()
+        places = 0
+        for segment in reversed(known.segments):
+            footer: Footer = self.held(segment, FOOTER) or self.load(segment, FOOTER)
+            size -= sum(entry.size for entry in footer.entries)
+            if size < 0 or (last and segment.places > min(places, events - places)):
+                break
+            last.insert(0, segment)
+            places += segment.places
+        if len(last) > 1:
+            written = merged(map(self.content, last), last)
+            self._upload(written)
+            before = datetime.now(UTC) - self._grace + self._shared_for
+            # Files that are younger stay for readers of this manifest by their age.
+            old = [one for one in last if one.written is None or one.written < before]
+            removed = (*known.removed, *(Removed(one.name, datetime.now(UTC)) for one in old))
+            segments = (*known.segments[: -len(last)], written.segment)
+            if not self._advance(known, segments=segments, removed=removed):
+                self._has(written.segment)
+
     def _upload(self, written: WrittenSegment) -> None:
         """Create the files of a segment, before any manifest names them."""
         if written.places is not None:
@@ -295,19 +325,22 @@ class Archive:
             keys: erase the events of these keys as well.
             cursor_at: makes the cursor after an erased event from its position.
         """
-        erased = 0
-        for name in [segment.name for segment in self.look().segments]:
-            # Until the segment is replaced or has no such events; another process may be sealing.
-            while segment := next(
-                (one for one in self.manifest.segments if one.name == name), None
-            ):
+        erased, examined = 0, set[str]()
+        self.look()
+        # Until all segments are without such events; another process may be sealing or merging.
+        while left := [one for one in self.manifest.segments if one.name not in examined]:
+            for segment in left:
+                examined.add(segment.name)
                 if not keys and not self._may_have(segment, ids):
-                    break
+                    continue
                 written, events = without(self.content(segment), segment, ids, keys, cursor_at)
                 if written is None:
-                    break
-                if self.replace(written, name, events):
+                    continue
+                if self.replace(written, segment.name, events):
                     erased += events
+                    examined.add(written.segment.name)
+                else:
+                    examined.remove(segment.name)
         return erased
 
     def _may_have(self, segment: Segment, ids: Collection[str]) -> bool:
@@ -356,7 +389,7 @@ class Archive:
         names = {segment.name for segment in now.segments}
         gone = {segment.name for segment in before.segments} - names
         if gone:
-            self._memory.clear()
+            self._memory.drop(gone)
         if self._disk is not None and (gone or not before.generation):
             self._disk.keep_only(names)
 

@@ -2,7 +2,7 @@
 
 import os
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
@@ -23,25 +23,29 @@ def open_private(path: str, flags: int) -> int:
     return os.open(path, flags, mode=0o600)
 
 
+Key = tuple[str, str | int]
+"""The name of a segment, and a part of it."""
+
+
 class MemoryCache:
     """Hold the last used objects, up to a sum of their `weight` in bytes; threads may share it."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._held: OrderedDict[Hashable, Any] = OrderedDict()
+        self._held: OrderedDict[Key, Any] = OrderedDict()
         # Finds objects that are still in use, even if there is no room for them.
-        self._alive: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
+        self._alive: WeakValueDictionary[Key, Any] = WeakValueDictionary()
         self._weight = 0
         self._lock = Lock()
 
-    def get(self, key: Hashable) -> Any:
+    def get(self, key: Key) -> Any:
         """Return the object of a key; None if there is none."""
         with self._lock:
             if key in self._held:
                 self._held.move_to_end(key)
             return self._alive.get(key)
 
-    def keep(self, key: Hashable, value: Any) -> None:
+    def keep(self, key: Key, value: Any) -> None:
         """Add an object; drop those that were not used for the longest."""
         with self._lock:
             if key in self._held:
@@ -52,12 +56,13 @@ class MemoryCache:
                 _, dropped = self._held.popitem(last=False)
                 self._weight -= dropped.weight
 
-    def clear(self) -> None:
-        """Drop all objects."""
+    def drop(self, names: Collection[str]) -> None:
+        """Drop the objects whose keys begin with one of some names."""
         with self._lock:
-            self._held.clear()
-            self._alive.clear()
-            self._weight = 0
+            for key in [key for key in self._alive if key[0] in names]:
+                self._alive.pop(key, None)
+                if (dropped := self._held.pop(key, None)) is not None:
+                    self._weight -= dropped.weight
 
 
 class DiskCache:

@@ -121,6 +121,7 @@ class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
         latest: the latest time.
         footer_digest: the digest of the footer; empty in manifests of earlier releases.
         places_digest: the digest of the index of positions; empty for one partition as well.
+        written: when the segment was written; None in manifests of earlier releases.
     """
 
     name: _Name
@@ -137,6 +138,7 @@ class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
     latest: datetime | None = None
     footer_digest: str = ""
     places_digest: str = ""
+    written: datetime | None = None
 
 
 class Removed(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from hashlib import sha256
 from io import BytesIO
 from secrets import token_hex
@@ -115,6 +116,7 @@ class SegmentWriter:
             latest=max(times, default=None),
             footer_digest=digest_of(content[end:]),
             places_digest="" if places is None else digest_of(places),
+            written=datetime.now(UTC),
         )
         return WrittenSegment(segment, content, places)
 
@@ -223,6 +225,15 @@ def _default(field: Any, rows: int) -> Any:
 
 def _size(data: Any) -> int:
     return int(pc.sum(pc.binary_length(data)).as_py() or 0)
+
+
+def merged(contents: Iterable[bytes], segments: Sequence[Segment]) -> WrittenSegment:
+    """Write consecutive segments, given by their files as well, as one."""
+    writer = SegmentWriter()
+    for content in contents:
+        for batch in parquet.read_table(BytesIO(content)).cast(SCHEMA).to_batches():
+            writer.add_batch(batch)
+    return writer.finish(segments[0].after, segments[-1].upto, segments[-1].last)
 
 
 _ERASED = ("id", "key", "headers", "data")

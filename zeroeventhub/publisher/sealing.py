@@ -149,6 +149,9 @@ class Sealer:
             if (yield Work(partial(self._archive.add, written, self._feed))):
                 segments, size = segments + 1, size + written.segment.size
                 events += written.segment.events
+        if segments:
+            merge = partial(self._archive.merge, options.segment_events, options.segment_bytes)
+            yield Work(merge)
         return Sealed(segments, events, size, self._archive.manifest.sealed)
 
     def _collect(

@@ -2,9 +2,11 @@
 
 import os
 from contextlib import suppress
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qs, urlsplit
 
+import msgspec
 import pytest
 from harness.archives import Died, bare, dying, made, positions_in, store_for
 from obstore.store import S3Store
@@ -139,6 +141,60 @@ def test_segment_that_was_replaced_stays_for_those_who_read_it(tmp_path):
     assert soon.tidy() == [f"{before.name}.parquet"]
     assert soon.manifest.removed == ()
     assert len(positions_in(soon)) == 10
+
+
+def test_small_segments_are_merged(store):
+    """However often it is sealed, an archive has few segments, and all events in order."""
+    archive = Archive(store, grace=NOW)
+    for end in range(1, 42):
+        archive.add(made(end - 1, end, partitions=3), "feed")
+        archive.merge(16, 1_000)
+        sizes = [segment.places for segment in archive.look().segments]
+        assert sizes == sorted(sizes, reverse=True)
+        assert sum(sizes) == end
+    assert sizes == [16, 16, 8, 1]
+    assert positions_in(archive) == [*range(1, 42)]
+    archive.tidy()
+    assert names(archive) == named(archive)
+    archive.merge(100, 10)
+    assert len(archive.manifest.segments) == 4
+
+
+def test_merged_segments_stay_for_those_who_read_them(tmp_path):
+    """Files that were merged stay for the grace time, or as long as their URLs are valid."""
+    archive = Archive(tmp_path, grace=HOUR, shared_for=HOUR / 2)
+    for end in (10, 20):
+        archive.add(made(end - 10, end), "feed")
+    archive.merge(20, 10_000)
+    assert (archive.manifest.removed, archive.tidy(), len(names(archive))) == ((), [], 3)
+    for end in (30, 40):
+        young = made(end - 10, end)
+        segment = msgspec.structs.replace(young.segment, written=datetime.now(UTC) - HOUR)
+        archive.add(replace(young, segment=segment), "feed")
+    archive.merge(20, 10_000)
+    assert [one.places for one in archive.manifest.segments] == [20, 20]
+    assert len(archive.manifest.removed) == 2
+    age(tmp_path, segments=10_000)
+    assert len(archive.tidy()) == 2
+
+
+@pytest.mark.parametrize("step", range(3))
+def test_eraser_finds_events_that_are_merged_meanwhile(tmp_path, step):
+    """An event is erased even if its segment becomes a part of another one just then."""
+    archive, other = (Archive(tmp_path, erasable=True) for _ in range(2))
+    for end in (4, 8, 12):
+        archive.add(made(end - 4, end, key=["ada", "bob", "eve", "ian"]), "feed")
+    read, steps = archive.content, iter(range(100))
+
+    def content(segment):
+        if next(steps) == step:
+            other.look()
+            other.merge(100, 1_000)
+        return read(segment)
+
+    archive.content = content
+    archive.erase([], ["ada"], bare)
+    assert sum(segment.events for segment in Archive(tmp_path).look().segments) == 9
 
 
 def test_sealer_that_sleeps_with_a_file_that_was_tidied_away_comes_too_late(tmp_path):
