@@ -1,12 +1,13 @@
 """Upkeep beside the server: what the file asks for is done from time to time."""
 
+import re
 import signal
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 
 import pytest
 from harness.command_line import PATIENCE, invoke, started
+from harness.guides import DOCUMENTS
 from harness.shop import orders, write
 from harness.statements import count_of
 from harness.trimmed import numbers, ten_days
@@ -61,14 +62,25 @@ def end(process):
 
 @pytest.mark.slow
 def test_upkeep_is_done_at_once_and_what_fails_is_logged(shop, tmp_path, caplog):
-    """What the file asks for is done at the start, and what fails is a line of the log."""
+    """What the file asks for is done at the start, sealing goes on, and failures are logged."""
     tasks = serve.make_context("serve", []).obj.upkeep
     assert [(task.command, task.seconds) for task in tasks] == [("seal", 1), ("trim", 1)]
     missing = Task("compact", "nothing", "zeroeventhub.toml", "1h")
     archive = Archive(tmp_path / "archive")
-    with upkeep([missing, replace(tasks[0], every="1h")]):
+    with upkeep([missing, tasks[0]]):
         until(lambda: archive.look().sealed == 10, "all events are sealed", PATIENCE)
+        write(shop, first=11)
+        until(lambda: archive.look().sealed == 11, "the next one is sealed", PATIENCE)
     assert "compact nothing failed: Error: zeroeventhub.toml has no 'nothing'" in caplog.text
+
+
+def test_archive_is_sealed_continuously(shop, tmp_path):
+    """What the guide to archives puts into the file is the upkeep that it speaks of."""
+    guide = (DOCUMENTS / "archive.md").read_text()
+    block = re.search(r"<!-- continuous -->\n```toml\n(.*?)```", guide, re.DOTALL)[1]
+    (tmp_path / "zeroeventhub.toml").write_text(FILE.partition("seal =")[0] + block)
+    tasks = serve.make_context("serve", []).obj.upkeep
+    assert [(task.command, task.seconds) for task in tasks] == [("seal", 10), ("tidy", 3600)]
 
 
 @pytest.mark.test_all

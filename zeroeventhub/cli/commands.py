@@ -14,7 +14,17 @@ from zeroeventhub.cli.cursors import cursors, lag
 from zeroeventhub.cli.dead_letters import dead_letters
 from zeroeventhub.cli.export import export
 from zeroeventhub.cli.init import init
-from zeroeventhub.cli.maintenance import check, compact, ddl, erase, horizon, progress, seal, trim
+from zeroeventhub.cli.maintenance import (
+    check,
+    compact,
+    ddl,
+    erase,
+    horizon,
+    progress,
+    seal,
+    tidy,
+    trim,
+)
 from zeroeventhub.cli.output import write_log
 from zeroeventhub.cli.relay import relay
 from zeroeventhub.cli.schemas import codegen, schema
@@ -85,6 +95,6 @@ def commands(*, verbose: bool) -> None:
 for command in (
     *(append, check, codegen, compact, conformance, console, cursors, ddl, dead_letters, discover),
     *(erase, export, horizon, init, lag, progress, relay, schema, seal, serve, sync, tail, token),
-    trim,
+    *(tidy, trim),
 ):
     commands.add_command(command)

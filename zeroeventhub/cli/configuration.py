@@ -128,6 +128,7 @@ _Feed = _struct(
     trim=_struct("Trim", trim_options, every=_Every),
     compact=_struct("Compact", compact_options, every=_Every),
     seal=_struct("Seal", seal_options, every=_Every),
+    tidy=_struct("Tidy", every=_Every),
 )
 _Consumer = _struct(
     "Consumer",

@@ -1,5 +1,6 @@
 """The commands that check and maintain a feed's table and its archive."""
 
+import logging
 import sys
 import time
 from collections.abc import Callable
@@ -13,10 +14,11 @@ from sqlalchemy import CheckConstraint, Dialect, Table, inspect
 from sqlalchemy.schema import AddConstraint, CreateIndex, CreateTable, DropConstraint
 
 from zeroeventhub.cli.configuration import FeedCommand
-from zeroeventhub.cli.options import as_json, consumer_option, yes_option
+from zeroeventhub.cli.options import age_option, as_json, consumer_option, yes_option
 from zeroeventhub.cli.output import Answer, Meters, answering, confirm, report
 from zeroeventhub.cli.output import table as in_columns
 from zeroeventhub.cli.table_options import (
+    archive_of,
     compact_options,
     log_named,
     open_database,
@@ -29,7 +31,7 @@ from zeroeventhub.cli.table_options import (
 )
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.statements import statement_text
-from zeroeventhub.errors import ConfigurationError, Gone, Unavailable, printable
+from zeroeventhub.errors import ConfigurationError, Gone, TransientError, Unavailable, printable
 from zeroeventhub.event_log import Capture
 from zeroeventhub.protocol import Lag
 from zeroeventhub.publisher.bound_feed import BoundFeed
@@ -40,6 +42,8 @@ from zeroeventhub.times import duration
 
 PATIENCE = 30.0
 """Seconds for which a command waits until the horizon is known."""
+
+_log = logging.getLogger(__name__)
 
 _COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
 
@@ -278,8 +282,16 @@ def compact(*, older_than: timedelta | None, yes: bool, **table: Any) -> Answer:
 @click.command(cls=FeedCommand)
 @publish_options
 @seal_options
+@age_option("--repeat", help="Seal again at this interval, such as 10s, until it is stopped.")
 @answering
-def seal(*, older_than: timedelta | None, segment_events: int, least: int, **table: Any) -> Answer:
+def seal(
+    *,
+    older_than: timedelta | None,
+    segment_events: int,
+    least: int,
+    repeat: timedelta | None,
+    **table: Any,
+) -> Answer:
     """Copy settled events of a table into its archive.
 
     Takes the options of `zeroeventhub serve`: give those of the feed, and --archive. The table does
@@ -290,18 +302,39 @@ def seal(*, older_than: timedelta | None, segment_events: int, least: int, **tab
         raise ConfigurationError("Give the archive to seal into: --archive with a folder or a URL.")
     feed = open_feed(**table)
     _retry_until_ready(feed.head)
+    options: dict[str, Any] = {
+        "older_than": older_than,
+        "segment_events": segment_events,
+        "least": least,
+    }
+    while repeat is not None:
+        try:
+            feed.seal(**options)
+        except TransientError as error:
+            _log.warning("The feed is not sealed just now: %s", error)
+        time.sleep(repeat.total_seconds())
     with Meters({"sealed": None}) as meters:
-        found = feed.seal(
-            older_than=older_than,
-            segment_events=segment_events,
-            least=least,
-            on_progress=lambda events: meters.show("sealed", events),
-        )
+        found = feed.seal(**options, on_progress=lambda events: meters.show("sealed", events))
     line = (
         f"{found.events:,} events in {found.segments:,} new segments of {found.size:,} bytes; "
         f"sealed up to position {found.position}."
     )
     return found, [line]
+
+
+@click.command(cls=FeedCommand)
+@publish_options
+@answering
+def tidy(**table: Any) -> Answer:
+    """Delete the files of an archive that were replaced, or never became a part of it.
+
+    Takes the options of `zeroeventhub serve`, of which it uses --archive. Files stay for a day, for
+    those who still read or write them.
+    """
+    if not table["archive"]:
+        raise ConfigurationError("Give the archive to tidy: --archive with a folder or a URL.")
+    files = archive_of(table).tidy()
+    return {"deleted": files}, [f"{len(files):,} files are gone."]
 
 
 @click.command(cls=FeedCommand)

@@ -87,7 +87,7 @@ class _Asked:
         return [
             Task(name, feed, self.file, table["every"])
             for feed, entries in (self.feeds or {}).items()
-            for name in ("seal", "trim", "compact")
+            for name in ("seal", "trim", "compact", "tidy")
             if "every" in (table := entries.get(name, {}))
         ]
 

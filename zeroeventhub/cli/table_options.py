@@ -273,7 +273,7 @@ def open_feed(*, log: bool = False, must_have_mark: bool = False, **given: Any) 
         raise ConfigurationError("An event's data is --data or --columns, not both.")
     if given["partitions"] and not given["partition"] and not log:
         raise ConfigurationError("--partitions needs --partition, the column to read it from.")
-    archive, compaction = _archive(given), _compaction(given)
+    archive, compaction = archive_of(given), _compaction(given)
     if given["cursor_secret"]:
         given["cursor_secret"] = from_environment(given["cursor_secret"])
     if log:
@@ -317,7 +317,7 @@ def _open_log(given: dict[str, Any]) -> tuple[Engine, EventLog]:
     return engine, log
 
 
-def _archive(given: dict[str, Any]) -> Any:
+def archive_of(given: dict[str, Any]) -> Any:
     """Take the options of an archive; return the archive, or None."""
     place = given.pop("archive")
     options = {name: given.pop(name) for name in ("cache", "erasable", "shared")}

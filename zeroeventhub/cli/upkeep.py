@@ -23,7 +23,7 @@ class Task:
     """A command of upkeep.
 
     Attributes:
-        command: seal, trim or compact.
+        command: seal, trim, compact or tidy.
         feed: the name of the feed.
         file: the file that describes it.
         every: the interval, such as 1h.
@@ -40,15 +40,17 @@ class Task:
         return age(self.every).total_seconds()
 
     def run(self, stopping: threading.Event) -> None:
-        """Run the command to its end, or until the server ends: it may stop at any step."""
+        """Run the command to its end, or until the server ends: it may stop at any step.
+
+        Sealing goes on until then: to start a process for it costs more than to seal a few events.
+        """
         words = [self.command, self.feed, "--config", self.file]
-        if self.command != "seal":
-            words.append("--yes")
+        words += {"seal": ["--repeat", self.every], "tidy": []}.get(self.command, ["--yes"])
         with subprocess.Popen(  # noqa: S603 - our own commands
             [sys.executable, "-m", "zeroeventhub", *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=None if self.command == "seal" else subprocess.PIPE,
             text=True,
         ) as process:
             while True:
@@ -61,12 +63,14 @@ class Task:
         if process.returncode == 0:
             _log.info("%s %s: %s", self.command, self.feed, output.strip())
         elif not stopping.is_set():
-            _log.warning("%s %s failed: %s", self.command, self.feed, errors.strip())
+            _log.warning("%s %s failed: %s", self.command, self.feed, (errors or "").strip())
 
 
 @contextmanager
 def upkeep(tasks: Sequence[Task]) -> Iterator[None]:
-    """Run each task now and at its interval, one after the other, while the server serves.
+    """Run each task now and at its interval while the server serves.
+
+    Tasks are run one after the other, but for those that seal, which do not wait for others.
 
     In processes of their own, so that they do not slow down answers. Several servers of the same
     feeds need no lock: these commands share their work in the database and the archive.
@@ -76,7 +80,7 @@ def upkeep(tasks: Sequence[Task]) -> Iterator[None]:
         return
     stopping = threading.Event()
 
-    def run() -> None:
+    def run(tasks: Sequence[Task]) -> None:
         due = dict.fromkeys(tasks, time.monotonic())
         while not stopping.wait(max(0.0, min(due.values()) - time.monotonic())):
             task = min(due, key=lambda each: due[each])
@@ -85,11 +89,15 @@ def upkeep(tasks: Sequence[Task]) -> Iterator[None]:
 
     # uvicorn raises the signal again that ended it, which would kill this process on the spot.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    thread = threading.Thread(target=run, name="upkeep")
-    thread.start()
+    others = [task for task in tasks if task.command != "seal"]
+    groups = [[task] for task in tasks if task.command == "seal"] + ([others] if others else [])
+    threads = [threading.Thread(target=run, args=(group,), name="upkeep") for group in groups]
+    for thread in threads:
+        thread.start()
     try:
         yield
     finally:
         stopping.set()
-        thread.join()
+        for thread in threads:
+            thread.join()
         signal.signal(signal.SIGTERM, before)

@@ -6,16 +6,19 @@ caller returns the connection, fetches the part, and runs the query again.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import takewhile
+from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection
 
-from zeroeventhub.errors import ConfigurationError, Trimmed
+from zeroeventhub.errors import ConfigurationError, Trimmed, Unavailable
 from zeroeventhub.feed import ArchiveMiss
 from zeroeventhub.protocol import SegmentPart, Segments, TypeFilter
 from zeroeventhub.publisher.cursor import Place
@@ -35,6 +38,9 @@ GROUPS = 16
 
 FILES = 100
 """Files that one answer names, at most."""
+
+FRESH = 1.0
+"""Seconds for which the end of the archive counts as known where its lag is measured."""
 
 
 class GroupPlace(NamedTuple):
@@ -81,6 +87,7 @@ class ArchiveReader:
         self.archive = archive
         self._partitions = partitions
         self._reached = 0
+        self._looked_at = -inf
         # Each query has its own connection, and keeps one boundary although `reach` may raise it.
         self._boundaries: WeakKeyDictionary[Connection, int] = WeakKeyDictionary()
         self.feed = feed
@@ -98,6 +105,17 @@ class ArchiveReader:
     def boundary(self, connection: Connection) -> int:
         """Return the position up to which the query of a connection reads the archive."""
         return self._boundaries.setdefault(connection, self._reached)
+
+    def sealed(self) -> int:
+        """Return the end of the archive as of a second ago, or as far as it is known."""
+        if monotonic() - self._looked_at > FRESH:
+            raise ArchiveMiss(self._look)
+        return self.archive.manifest.sealed
+
+    def _look(self) -> None:
+        with suppress(Unavailable):
+            self.archive.look()
+        self._looked_at = monotonic()
 
     def has_lost(self, connection: Connection, trimmed: int, position: int) -> bool:
         """Return whether events from a position on were trimmed and are not in the archive.

@@ -89,6 +89,9 @@ class HorizonReport:
         registered: how many consumers limit trimming by their progress; 0 without `progress`.
         seen: the position whose age it is, or one after it, and since when it has been seen by the
             monotonic clock of this machine; None if all are settled.
+        archive_lag: for how many seconds the oldest event that is settled and not sealed has been
+            seen; None for a feed without an archive, and while the horizon is not known.
+        unsealed: as `seen`, of events that are not sealed.
     """
 
     settled: int | None
@@ -99,6 +102,8 @@ class HorizonReport:
     longest_event: int = 0
     registered: int = 0
     seen: tuple[int, float] | None = None
+    archive_lag: float | None = None
+    unsealed: tuple[int, float] | None = None
 
 
 class HorizonMonitor:

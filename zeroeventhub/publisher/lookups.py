@@ -109,6 +109,10 @@ class Lookups:
         self._measuring = lru_cache(maxsize=2)(self._build_measuring)
         self._counting = lru_cache(maxsize=2)(self._build_counting)
 
+    def last(self, connection: Connection, until: int) -> int:
+        """Return the last position in the table at or below `until`; 0 if there is none."""
+        return self._all_near.last(connection, 0, until) or 0
+
     def of_time(
         self, connection: Connection, partition: int, moment: datetime, *, settled: int
     ) -> int:

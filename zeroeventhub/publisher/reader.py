@@ -6,6 +6,7 @@ Their other parameters are those of a bound feed's methods, which call them with
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from time import monotonic
 from typing import Any
 
 from sqlalchemy import Connection
@@ -25,7 +26,7 @@ from zeroeventhub.publisher.archive_reader import ArchiveReader, SegmentPlace
 from zeroeventhub.publisher.checks import Checkup
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.history import History
-from zeroeventhub.publisher.horizon_monitor import HorizonMonitor, HorizonReport
+from zeroeventhub.publisher.horizon_monitor import HorizonAge, HorizonMonitor, HorizonReport
 from zeroeventhub.publisher.key_query import KeyQuery
 from zeroeventhub.publisher.lookups import Lookups
 from zeroeventhub.publisher.ordering import Horizon, Ordering
@@ -77,6 +78,7 @@ class Reader:
         self.info = info
         self._ordering = ordering
         self._watch = HorizonMonitor(ordering)
+        self._unsealed = HorizonAge()
         self._history = history
         self._queries = queries
         self.checks = checkup
@@ -249,8 +251,17 @@ class Reader:
         """
         report = self._watch.report(connection, elsewhere)
         registered = 0 if self._registry is None else self._registry.count(connection)
+        archive, archive_lag = self._history.archive, None
+        if archive is not None and report.settled is not None:
+            for one in elsewhere:
+                if one.unsealed is not None:
+                    self._unsealed.learn(*one.unsealed)
+            last = self._queries.lookups.last(connection, report.settled)
+            archive_lag = self._unsealed.read(archive.sealed(), last, monotonic())
         return replace(
             report,
+            archive_lag=archive_lag,
+            unsealed=self._unsealed.oldest,
             unpublished=self.checks.unpublished,
             longest_event=self._queries.pages.longest,
             registered=registered,

@@ -124,6 +124,8 @@ HORIZON_METRICS: Final = _table(
         How long the longest event is that this process has read; some consumers take 65,535 bytes.
     publisher.registered  gauge  {consumer}  feed
         Consumers that say how far they have come, for which trimming waits.
+    publisher.archive.lag  gauge  s  feed
+        How long the oldest settled event that is not in the archive has been seen.
     """
 )
 """Looked up for a feed when metrics are collected."""

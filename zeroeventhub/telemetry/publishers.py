@@ -63,6 +63,8 @@ class HorizonGauges:
                     yield report.longest_event, (name,)
                 case "publisher.registered":
                     yield report.registered, (name,)
+                case "publisher.archive.lag" if report.archive_lag is not None:
+                    yield report.archive_lag, (name,)
             for blocker in report.blockers[:1]:
                 is_age = metric == "publisher.blocker.age"
                 age = blocker.age if is_age else blocker.query_age

@@ -17,6 +17,7 @@ LAG = ["lag", NOWHERE, "--store", "{shop}"]
     [
         (["check"], 2, "--database"),
         (["seal", *TABLE], 2, "Give the archive to seal into"),
+        (["tidy", *TABLE], 2, "Give the archive to tidy"),
         (ERASE, 2, "Give the events to erase"),
         ([*ERASE, "--event-id", "1"], 2, "There is no archive x."),
         (TRIM, 2, "Say what to trim"),

@@ -329,6 +329,20 @@ def test_no_connection_is_held_while_something_is_fetched(any_engine, tmp_path):
     assert set(objects.held) == {0}
 
 
+def test_lag_of_the_archive_is_how_long_events_have_waited(sqlite, tmp_path):
+    """The lag grows while settled events wait for the sealer, and is 0 once all are sealed."""
+    feed = opened(sqlite, Archive(tmp_path))
+    first = feed.horizon().archive_lag
+    until(lambda: feed.horizon().archive_lag > first + 0.01, "the lag grows")
+    feed.seal()
+    assert feed.horizon().archive_lag == 0
+    with sqlite.begin() as connection:
+        place(connection, (0, 0, 0))
+    feed.horizon()
+    until(lambda: feed.horizon().archive_lag > 0, "a new event waits")
+    assert source(None).bind(sqlite).horizon().archive_lag is None
+
+
 def test_store_that_is_down_keeps_no_reader_from_the_table(sqlite, tmp_path):
     """While the store is down, readers of the table get pages, and readers of the archive 503."""
     halved(sqlite, tmp_path)

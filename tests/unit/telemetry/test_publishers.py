@@ -26,8 +26,10 @@ BLOCKERS = (
 class Watched:
     """A feed whose horizon a test sets."""
 
-    def __init__(self, age=0.0, blockers=()):
-        self.report = HorizonReport(settled=1, drawn=2, age=age, blockers=tuple(blockers))
+    def __init__(self, age=0.0, blockers=(), archive_lag=None):
+        self.report = HorizonReport(
+            settled=1, drawn=2, age=age, blockers=tuple(blockers), archive_lag=archive_lag
+        )
 
     def horizon(self):
         if isinstance(self.report, Exception):
@@ -89,16 +91,18 @@ def test_span_of_the_host_is_told_of_the_answer(reader, spans):
 
 
 def test_age_and_oldest_blocker_of_each_horizon_are_shown(registry, value, reader, collected):
-    """A horizon shows its age and, while it is held back, its oldest writer."""
+    """A horizon shows its age, its oldest writer while it is held back, and the archive's lag."""
     prometheus = PrometheusPublisher(registry)
     opentelemetry = OpenTelemetryPublisher(MeterProvider([reader]))
     for observer in (prometheus, opentelemetry):
-        observer.observe_horizon(Watched(70.0, BLOCKERS), "orders")
+        observer.observe_horizon(Watched(70.0, BLOCKERS, archive_lag=3.5), "orders")
     prometheus.observe_horizon(Watched(0.5), "invoices")
     prepared = Blocker(None, "shop", "gid", timedelta(seconds=9), None)
     prometheus.observe_horizon(Watched(9.0, [prepared]), "carts")
     assert value("publisher_horizon_age_seconds", feed="orders") == 70
     assert value("publisher_horizon_age_seconds", feed="invoices") == 0.5
+    assert value("publisher_archive_lag_seconds", feed="orders") == 3.5
+    assert value("publisher_archive_lag_seconds", feed="invoices") is None
     assert value("publisher_blocker_age_seconds", feed="orders", pid="4711") == 73.5
     assert value("publisher_blocker_query_age_seconds", feed="orders", pid="4711") == 2
     assert value("publisher_blocker_age_seconds", feed="carts", pid="") == 9
