@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     )
     from zeroeventhub.feed import AsyncExtendedFeed, AsyncFeed, ExtendedFeed, Feed
     from zeroeventhub.publisher import TableFeed
+    from zeroeventhub.publisher.archive_feed import ArchiveFeed
     from zeroeventhub.publisher.compaction import Compaction
     from zeroeventhub.publisher.partition_hash import (
         hash_on_connect,
@@ -67,6 +68,7 @@ __all__ = [
     "AppendRight",
     "Appended",
     "Appender",
+    "ArchiveFeed",
     "AsyncAppender",
     "AsyncClient",
     "AsyncConsumer",
@@ -127,6 +129,7 @@ __all__ = [
 # Imported when first asked for: they need what only an extra installs.
 _LAZY = {
     "AppendRight": "server",
+    "ArchiveFeed": "publisher.archive_feed",
     "AsyncConsumer": "consumer.consumer",
     "AsyncExtendedFeed": "feed",
     "AsyncFeed": "feed",

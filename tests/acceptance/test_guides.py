@@ -237,7 +237,10 @@ def test_history_over_http(keys):
 
 @pytest.mark.parametrize(
     ("document", "marks"),
-    [("retention.md", ["progress", "thin", "compaction", "trim"]), ("archive.md", ["seal"])],
+    [
+        ("retention.md", ["progress", "thin", "compaction", "trim"]),
+        ("archive.md", ["seal", "alone"]),
+    ],
 )
 def test_old_orders_are_trimmed(sqlite, document, marks):
     """Each piece of a guide works, and of two orders the old one is trimmed."""
@@ -254,6 +257,7 @@ def test_old_orders_are_trimmed(sqlite, document, marks):
         assert connection.scalar(sa.select(sa.func.count(orders.c.id))) == 1
     if document == "archive.md":
         assert numbers(names["bound"]) == [1, 1]
+        assert numbers(names["alone"]) == [1]
 
 
 # Orderings.

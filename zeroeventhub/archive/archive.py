@@ -15,6 +15,7 @@ import msgspec
 from zeroeventhub.archive.cache import DiskCache, MemoryCache
 from zeroeventhub.archive.group import Footer, Group, Places
 from zeroeventhub.archive.manifest import (
+    Description,
     Erasure,
     Manifest,
     Removed,
@@ -231,11 +232,18 @@ class Archive:
         """Begin a segment."""
         return SegmentWriter()
 
-    def add(self, written: WrittenSegment, feed: str) -> bool:
+    def add(
+        self, written: WrittenSegment, feed: str, description: Description | None = None
+    ) -> bool:
         """Add a segment of a feed after the last one; return whether it was added.
 
         If it was not, another process has added some of its events: read again where the archive
         ends.
+
+        Args:
+            written: the segment.
+            feed: the digest that identifies the feed.
+            description: what else is known of the feed; None to leave what is known.
 
         Raises:
             Unavailable: the store did not answer; whether the segment was added is unknown.
@@ -244,8 +252,15 @@ class Archive:
         known, segment = self.manifest, written.segment
         if segment.after != known.sealed:
             return self._has(segment)
-        segments = (*known.segments, segment)
-        return self._advance(known, segments=segments, feed=feed) or self._has(segment)
+        segments, description = (*known.segments, segment), description or known.description
+        return self._advance(
+            known, segments=segments, feed=feed, description=description
+        ) or self._has(segment)
+
+    def describe(self, description: Description) -> None:
+        """Say what has to be known of the feed to publish it without its table."""
+        # If another process advances first, the next seal describes the feed.
+        self._advance(self.manifest, description=description)
 
     def replace(self, written: WrittenSegment, name: str, events: int) -> bool:
         """Replace a segment by one of the same positions without erased events.

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from zeroeventhub.archive.objects import Objects, damaged
 from zeroeventhub.errors import ConfigurationError, Unavailable
+from zeroeventhub.protocol import FeedInfo
 
 _PLACE = [
     pa.field("position", pa.int64(), nullable=False),
@@ -155,6 +156,22 @@ class Erasure(msgspec.Struct, frozen=True):
     events: int
 
 
+class Description(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What has to be known of a feed to publish it without its table.
+
+    Attributes:
+        info: the partitions to read, and their token.
+        partitions: the partitions that events may be in, including those that are not read.
+        attributes: which of id, type, key and time events have.
+        recipe: the digest of how the feed makes events from rows, as in cursors without a secret.
+    """
+
+    info: FeedInfo
+    partitions: tuple[int, ...]
+    attributes: tuple[str, ...]
+    recipe: str
+
+
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     """The content of an archive.
 
@@ -165,6 +182,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
         removed: replaced segments, whose files readers of an older manifest still need.
         erasures: what was erased.
         format: the version of the format.
+        description: what else is known of the feed; None in archives of earlier releases.
     """
 
     generation: int = 0
@@ -173,6 +191,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     removed: tuple[Removed, ...] = ()
     erasures: tuple[Erasure, ...] = ()
     format: int = FORMAT
+    description: Description | None = None
 
     @property
     def sealed(self) -> int:

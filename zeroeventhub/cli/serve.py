@@ -30,7 +30,7 @@ from uvicorn.importer import ImportFromStringError, import_from_string
 from zeroeventhub.cli.configuration import described, entry, keys, values
 from zeroeventhub.cli.options import CONFIG, server_options
 from zeroeventhub.cli.output import write_log
-from zeroeventhub.cli.table_options import mount_options, open_feed, publish_options
+from zeroeventhub.cli.table_options import mount_options, open_archive, open_feed, publish_options
 from zeroeventhub.cli.tokens import authorization, read_tokens
 from zeroeventhub.cli.upkeep import Task, upkeep
 from zeroeventhub.errors import ConfigurationError, FeedFailure, Unauthorized, Unavailable, require
@@ -110,7 +110,7 @@ class ServeCommand(click.Command):
             ctx.obj = asked(place=name)
         elif isinstance(name, str):
             ctx.obj = asked(feeds={name: entry("feeds", name, file)})
-        elif words.keys().isdisjoint({"database", "table", "log"}):
+        elif words.keys().isdisjoint({"database", "table", "log", "archive"}):
             ctx.obj = asked(feeds=described("feeds", file))
             if not ctx.obj.feeds:
                 raise ConfigurationError(f"{file or CONFIG} describes no feeds.")
@@ -145,8 +145,9 @@ def serve(
 ) -> None:
     """Publish tables as feeds: those of the file, or the one that FEED or the options describe.
 
-    Without --data and --columns, all columns of a row are the data of its event. FEED may also be
-    MODULE:NAME, where NAME is a mapping of feeds by name, or an application, that Python makes.
+    Without --data and --columns, all columns of a row are the data of its event. With --archive
+    alone, the feed is what was sealed into it, and needs no database. FEED may also be MODULE:NAME,
+    where NAME is a mapping of feeds by name, or an application, that Python makes.
     """
     if not (token_file or public or is_loopback(host)):
         raise ConfigurationError(
@@ -244,7 +245,7 @@ def _site(context: click.Context) -> tuple[ASGIApp, dict[str, Any], str]:
             feed = _open(options, is_trimmed="trim" in table) if made is None else made[name]
             feeds[path] = feed
             is_named = made is not None or asked.feeds is not None
-            shown[name if is_named else options["table"]] = feed_routes(
+            shown[name if is_named else options["table"] or "archive"] = feed_routes(
                 path,
                 feed,
                 name=name,
@@ -321,6 +322,8 @@ def _blaming(feed: str | None) -> Iterator[None]:
 def _open(options: Mapping[str, Any], *, is_trimmed: bool) -> BoundFeed:
     """Open a feed and read one event, so that the operator sees an error before consumers do."""
     given = {name: options[name] for name in ("log", *keys(publish_options))}
+    if given["archive"] and not (given["database"] or given["table"]):
+        return open_archive(**given)
     # A feed without the mark would not know what its upkeep trims.
     feed = open_feed(must_have_mark=is_trimmed, **given)
     try:

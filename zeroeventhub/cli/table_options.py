@@ -24,6 +24,7 @@ from zeroeventhub.databases import database_of, driver_of
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.event_log import EventLog
 from zeroeventhub.publisher import TableFeed
+from zeroeventhub.publisher.archive_feed import ArchiveFeed
 from zeroeventhub.publisher.bound_feed import BoundFeed
 from zeroeventhub.publisher.compaction import Compaction
 from zeroeventhub.publisher.mapping import resolve
@@ -315,6 +316,18 @@ def _open_log(given: dict[str, Any]) -> tuple[Engine, EventLog]:
             f"The log has events in partition {highest}: give --partitions as when it was made."
         )
     return engine, log
+
+
+def open_archive(*, cursor_secret: str | None, **given: Any) -> ArchiveFeed:
+    """Return the feed of an archive alone, from `publish_options` without a table."""
+    archive = archive_of(given)
+    if others := [name for name, value in given.items() if value]:
+        raise ConfigurationError(
+            f"--{others[0].replace('_', '-')} describes a table: give --database and --table, or "
+            "only options of the archive."
+        )
+    secret = None if cursor_secret is None else from_environment(cursor_secret)
+    return ArchiveFeed(archive, cursor_secret=secret)
 
 
 def archive_of(given: dict[str, Any]) -> Any:

@@ -62,7 +62,7 @@ from zeroeventhub.publisher.progress import Progress, Registry
 from zeroeventhub.publisher.reader import Queries, Reader
 from zeroeventhub.publisher.retention import MarkTable, Retention
 from zeroeventhub.publisher.rows import RowQuery
-from zeroeventhub.publisher.sealing import Sealer
+from zeroeventhub.publisher.sealing import Sealer, SegmentRows
 from zeroeventhub.publisher.splits import SplitQuery
 from zeroeventhub.publisher.trimming import Trimmer
 from zeroeventhub.settings import Capacity
@@ -329,6 +329,19 @@ class Definition:
             return None
         return MarkTable(self.retention, source, self.ids)
 
+    def archive_reader(self, source: Source) -> ArchiveReader | None:
+        """Return the reader of the feed's archive, if it has one."""
+        if self.archive is None:
+            return None
+        scheme = "layout" if isinstance(self.partitions, Layout) else str(self.partitions)
+        parts = [self.events.table.fullname, scheme, self.mapper.recipe]
+        for column in (*self.events.key, self.events.partition):
+            compiled = None if column is None else column.compile(dialect=StrCompileDialect())
+            parts.append("" if compiled is None else f"{compiled} {compiled.params}")
+        parts.append("given" if source.events is not None else "drawn")
+        feed = digest("\n".join(parts).encode(), digits=16)
+        return ArchiveReader(self.archive, feed, self.ids)
+
 
 def build(
     defined: Definition, engine: Engine | AsyncEngine, capacity: Capacity
@@ -344,7 +357,7 @@ def build(
     near, all_near = NearRows(source), NearRows.of_all(source)
     types = _type_condition(defined, database)
     marks = defined.marks(source)
-    archive = _archive_reader(defined, source)
+    archive = defined.archive_reader(source)
     lookups = Lookups(
         near,
         all_near,
@@ -415,16 +428,28 @@ def build(
                 reader, source, marks, compaction, table=table, key=key, needed=needed
             )
     if archive is not None:
-        sealer = Sealer(
-            archive,
-            all_near,
-            mapper,
-            database,
-            reader=reader,
-            history=history,
+        from zeroeventhub.archive.manifest import Description  # noqa: PLC0415 - of another extra
+
+        segment_rows = partial(
+            SegmentRows,
+            mapper=mapper,
+            database=database,
             partition=source.partition,
             attributes=defined.attributes,
             kind=defined.envelope.type if defined.envelope else "",
+        )
+        rows = segment_rows(all_near)
+        sealer = Sealer(
+            archive,
+            rows,
+            reader=reader,
+            history=history,
+            description=Description(
+                defined.info,
+                tuple(sorted(defined.ids)),
+                tuple(sorted(rows.attributes)),
+                mapper.recipe,
+            ),
         )
     bound = AsyncBoundFeed if isinstance(engine, AsyncEngine) else BoundFeed
     return bound(
@@ -450,20 +475,6 @@ def _type_condition(defined: Definition, database: Database) -> TypeCondition | 
     # Readers get the types of such a column as its text.
     is_text = isinstance(kind.type, String) and not isinstance(kind.type, Enum)
     return TypeCondition(kind, default, database) if is_text else None
-
-
-def _archive_reader(defined: Definition, source: Source) -> ArchiveReader | None:
-    """Return the reader of the feed's archive, if it has one."""
-    if defined.archive is None:
-        return None
-    scheme = "layout" if isinstance(defined.partitions, Layout) else str(defined.partitions)
-    parts = [defined.events.table.fullname, scheme, defined.mapper.recipe]
-    for column in (*defined.events.key, defined.events.partition):
-        compiled = None if column is None else column.compile(dialect=StrCompileDialect())
-        parts.append("" if compiled is None else f"{compiled} {compiled.params}")
-    parts.append("given" if source.events is not None else "drawn")
-    feed = digest("\n".join(parts).encode(), digits=16)
-    return ArchiveReader(defined.archive, feed, defined.ids)
 
 
 def _key_query(defined: Definition, source: Source, page_bytes: int) -> KeyQuery | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from zeroeventhub.errors import BadCursor, ConfigurationError, Diverged, NotFound, Unavailable
+from zeroeventhub.errors import BadCursor, ConfigurationError, NotFound, Unavailable
 from zeroeventhub.protocol import (
     FIRST,
     LAST,
@@ -283,6 +283,14 @@ class Reader:
             return settled, settled
         return settled, min(settled, self.older(connection, older_than, settled))
 
+    def has_ends(self, connection: Connection, until: int) -> bool:
+        """Return whether the last events of closed partitions are at or below a position."""
+        try:
+            self._queries.pages.await_ends(connection, settled=until)
+        except Unavailable:
+            return False
+        return True
+
     def older(self, connection: Connection, age: timedelta, settled: int) -> int:
         """Return the position at and below which the events of all partitions are older."""
         moment, lookups = datetime.now(UTC) - age, self._queries.lookups
@@ -471,6 +479,7 @@ class Reader:
 
         Raises:
             Diverged: a place is above the highest position drawn.
+            Unavailable: a place is above what an archive has so far.
         """
         horizon = self._watch.read(connection)
         if not self._ends_settled:
@@ -479,10 +488,7 @@ class Reader:
             self._ends_settled = True
         for place in places:
             if place is not None and place.position > horizon.highest:
-                raise Diverged(
-                    "The cursor lies beyond the last event of this feed: it was given for another "
-                    "history, such as the one before a backup was restored."
-                )
+                raise self._ordering.beyond()
         return horizon
 
     def _range(

@@ -27,7 +27,7 @@ from zeroeventhub.publisher.rows import Row, RowQuery, check_json
 from zeroeventhub.wire.ndjson import one_line
 
 if TYPE_CHECKING:
-    from zeroeventhub.archive.manifest import Manifest
+    from zeroeventhub.archive.manifest import Description, Manifest
     from zeroeventhub.archive.segment_writer import SegmentWriter
 
 _encode = msgspec.json.Encoder().encode
@@ -85,39 +85,32 @@ Ask = Callable[[Callable[[Connection], Any]], Steps[Any]]
 """Run a query on the feed's table; see `BoundFeed.answer`."""
 
 
-class Sealer:
-    """Seal a feed's table into its archive.
+class SegmentRows:
+    """Read rows of a table in the form of a segment.
 
     Args:
-        archive: the feed's.
-        near: finds the rows of all partitions.
+        near: finds the rows, of one partition or of all.
         mapper: turns rows into events.
         database: the events' database.
-        reader: reads the feed's horizon, and checks its table.
-        history: gives the cursors of segments.
         partition: the column of partitions in the table of positions; None for one partition.
         attributes: the columns of `id`, `type`, `key` and `time`, as far as configured.
         kind: the type of events whose type column is empty; empty if they have no type.
+
+    Attributes:
+        attributes: those of `id`, `type`, `key` and `time` that events have.
     """
 
     def __init__(
         self,
-        archive: ArchiveReader,
         near: NearRows,
         mapper: Mapper,
         database: Database,
         *,
-        reader: Reader,
-        history: History,
         partition: ColumnElement[Any] | None,
         attributes: Mapping[str, ColumnElement[Any]],
         kind: str,
     ) -> None:
-        self._archive = archive.archive
-        self._feed = archive.feed
         self._near = near
-        self._reader = reader
-        self._history = history
         self._forms = {name: json_form(column, name) for name, column in attributes.items()}
         self._kind = kind or None
         self._placed = {} if partition is None else {"partition": partition}
@@ -126,144 +119,27 @@ class Sealer:
         also, placed = [form.select for form in self._forms.values()], self._placed.values()
         self._query = RowQuery(near, mapper, database, also=also, placed=[*placed])
         self._columns = 1 if self._query.is_json else len(mapper.columns)
+        kinds = {"type"} if kind else set()
+        self.attributes = {*self._forms, *self._placed, *kinds} - {"partition"}
 
-    def seal(self, options: SealOptions, ask: Ask) -> Steps[Sealed]:
-        """Seal the table by the queries that `ask` runs; see `BoundFeed.seal`."""
-        segments = events = size = 0
-        until = None
-        while True:
-            known = yield Work(self.kept)
-            if until is None:
-                until = yield from ask(
-                    partial(self._sealable, kept=known, older_than=options.older_than)
-                )
-            if known.sealed >= until:
-                break
-            writer = self._archive.segment_writer()
-            last = yield from self._collect(
-                writer, options, ask, after=known.sealed, until=until, before=events
-            )
-            if last is None or writer.places < options.least:
-                break
-            written = yield Work(partial(writer.finish, known.sealed, *last))
-            if (yield Work(partial(self._archive.add, written, self._feed))):
-                segments, size = segments + 1, size + written.segment.size
-                events += written.segment.events
-        if segments:
-            merge = partial(self._archive.merge, options.segment_events, options.segment_bytes)
-            yield Work(merge)
-        return Sealed(segments, events, size, self._archive.manifest.sealed)
-
-    def _collect(
-        self,
-        writer: "SegmentWriter",
-        options: SealOptions,
-        ask: Ask,
-        *,
-        after: int,
-        until: int,
-        before: int,
-    ) -> Steps[tuple[int, str] | None]:
-        """Collect the events of a segment; return its last position and the cursor after it."""
-        last, places = None, 0
-        begun: Future[None] | None = None
-        worker = ThreadPoolExecutor(1)
-        try:
-            while places < options.segment_events and writer.size < options.segment_bytes:
-                limit = min(AT_ONCE, options.segment_events - places)
-                rows = partial(self._rows, after=after, until=until, limit=limit)
-                columns, found = yield from ask(rows)
-                if found is None:
-                    break
-                if begun is not None:
-                    yield Work(begun.result)
-                # In a thread while the next rows are read: its size lags by one step.
-                begun = worker.submit(writer.add, columns)
-                count, last = len(columns["position"]), found
-                after, places = last[0], places + count
-                options.on_progress(before + places)
-                if count < limit:
-                    break
-            if begun is not None:
-                yield Work(begun.result)
-        finally:
-            worker.shutdown(wait=False)
-        return last
-
-    def erase(self, ids: Collection[str], keys: Collection[str]) -> int:
-        """Erase events from the archive; see `BoundFeed.erase`."""
-        if isinstance(ids, str) or isinstance(keys, str):
-            raise ConfigurationError("Give ids and keys of events as lists of text.")
-        if not self._archive.erasable:
-            raise ConfigurationError(
-                "Pages of this feed are marked as ones that never change, and caches keep them for "
-                "a year: stop that by Archive(…, erasable=True) in all its processes, then erase."
-            )
-        for name, values in (("id", ids), ("key", keys)):
-            # The archive stores columns only: not the position that is the id of other events.
-            if values and name not in self._forms:
-                raise ConfigurationError(
-                    f"This feed has no column of {name}s by which its archive could find events: "
-                    f"give it one, by {name}=…, before events are sealed."
-                )
-        self.kept()
-        return self._archive.erase(ids, keys, lambda position: str(Place(position)))
-
-    def kept(self) -> "Manifest":
-        """Fetch the archive's manifest from its store; refuse the archive of another feed."""
-        manifest = self._archive.look()
-        self._archive.expect(self._feed)
-        return manifest
-
-    def _sealable(
-        self, connection: Connection, kept: "Manifest", older_than: timedelta | None
-    ) -> int:
-        """Return the position up to which the table can be sealed.
-
-        Raises:
-            Gone: the archive and the table have different histories.
-            FeedFailure: the table has events below its mark.
-            ConfigurationError: events were trimmed before they were sealed, or the feed does not
-                know times.
-        """
-        _, until = self._reader.removable(connection, older_than)
-        trimmed = self._history.mark(connection).trimmed
-        if self._read(connection, 0, trimmed, 1)[1] is not None:
-            raise begun_again(trimmed)
-        self._refuse_gap(connection, kept.sealed)
-        if kept.last is not None:
-            self._reader.vouch_in_table(connection, kept.last)
-        return until
-
-    def _rows(
-        self, connection: Connection, after: int, until: int, limit: int
-    ) -> tuple[Columns, tuple[int, str] | None]:
-        """Return the first rows in (after, until], the last position and the cursor after it."""
-        columns, last = self._read(connection, after, until, limit)
-        # After the rows: a trim that deleted some of them has moved the mark by now.
-        self._refuse_gap(connection, after)
-        return columns, None if last is None else (last[0], self._history.cursor(*last))
-
-    def _refuse_gap(self, connection: Connection, sealed: int) -> None:
-        trimmed = self._history.mark(connection).trimmed
-        if trimmed > sealed:
-            raise ConfigurationError(
-                f"The table was trimmed up to {trimmed}, and the archive ends at {sealed}: what "
-                "lies between is in neither. Trim only what is sealed, as a feed with an archive "
-                "does by itself; an archive has to begin with the first event."
-            )
-
-    def _read(
-        self, connection: Connection, after: int, until: int, limit: int
+    def read(
+        self, connection: Connection, after: int, until: int, limit: int, partition: int = 0
     ) -> tuple[Columns, Row | None]:
         """Return the first rows in (after, until], and the last one of them.
+
+        Args:
+            connection: to the feed's database.
+            after: the position before them.
+            until: the last position that they may have.
+            limit: the most rows.
+            partition: the partition of the rows; of no account to a reader of all partitions.
 
         Raises:
             FeedFailure: a row cannot be published, or an attribute cannot be stored in a segment.
         """
         hint = self._near.hint(connection)
         query = self._query.select(lambda chosen: self._near.above(chosen, hint), LIMIT)
-        values = {"after": after, "until": until, "limit": limit}
+        values = {"partition": partition, "after": after, "until": until, "limit": limit}
         rows = self._query.fetch(connection, query, values)
         if not rows:
             return {"position": ()}, None
@@ -315,3 +191,168 @@ class Sealer:
         if any("\n" in text or "\r" in text for text in texts if text is not None):
             texts = tuple(text and one_line(text.encode()).decode() for text in texts)
         return {"data": texts}
+
+
+class Sealer:
+    """Seal a feed's table into its archive.
+
+    Args:
+        archive: the feed's.
+        rows: reads the rows of all partitions.
+        reader: reads the feed's horizon, and checks its table.
+        history: gives the cursors of segments.
+        description: what else the archive keeps of the feed.
+    """
+
+    def __init__(
+        self,
+        archive: ArchiveReader,
+        rows: SegmentRows,
+        *,
+        reader: Reader,
+        history: History,
+        description: "Description",
+    ) -> None:
+        self._archive = archive.archive
+        self._feed = archive.feed
+        self._segment_rows = rows
+        self._reader = reader
+        self._history = history
+        self._description = description
+
+    def seal(self, options: SealOptions, ask: Ask) -> Steps[Sealed]:
+        """Seal the table by the queries that `ask` runs; see `BoundFeed.seal`."""
+        segments = events = size = 0
+        until = None
+        # Readers of the archive alone take a closed partition to end with what is sealed.
+        described = self._description
+        has_closed = any(partition.closed for partition in described.info.partitions)
+        while True:
+            known = yield Work(self.kept)
+            if until is None:
+                until = yield from ask(
+                    partial(self._sealable, kept=known, older_than=options.older_than)
+                )
+            if known.sealed >= until:
+                break
+            writer = self._archive.segment_writer()
+            last = yield from self._collect(
+                writer, options, ask, after=known.sealed, until=until, before=events
+            )
+            if last is None or writer.places < options.least:
+                break
+            written = yield Work(partial(writer.finish, known.sealed, *last))
+            add = partial(self._archive.add, written, self._feed, None if has_closed else described)
+            if (yield Work(add)):
+                segments, size = segments + 1, size + written.segment.size
+                events += written.segment.events
+        if segments:
+            merge = partial(self._archive.merge, options.segment_events, options.segment_bytes)
+            yield Work(merge)
+        manifest = self._archive.manifest
+        if (
+            manifest.segments
+            and manifest.description != described
+            and (yield from ask(partial(self._reader.has_ends, until=manifest.sealed)))
+        ):
+            yield Work(partial(self._archive.describe, described))
+        return Sealed(segments, events, size, self._archive.manifest.sealed)
+
+    def _collect(
+        self,
+        writer: "SegmentWriter",
+        options: SealOptions,
+        ask: Ask,
+        *,
+        after: int,
+        until: int,
+        before: int,
+    ) -> Steps[tuple[int, str] | None]:
+        """Collect the events of a segment; return its last position and the cursor after it."""
+        last, places = None, 0
+        begun: Future[None] | None = None
+        worker = ThreadPoolExecutor(1)
+        try:
+            while places < options.segment_events and writer.size < options.segment_bytes:
+                limit = min(AT_ONCE, options.segment_events - places)
+                rows = partial(self._rows, after=after, until=until, limit=limit)
+                columns, found = yield from ask(rows)
+                if found is None:
+                    break
+                if begun is not None:
+                    yield Work(begun.result)
+                # In a thread while the next rows are read: its size lags by one step.
+                begun = worker.submit(writer.add, columns)
+                count, last = len(columns["position"]), found
+                after, places = last[0], places + count
+                options.on_progress(before + places)
+                if count < limit:
+                    break
+            if begun is not None:
+                yield Work(begun.result)
+        finally:
+            worker.shutdown(wait=False)
+        return last
+
+    def erase(self, ids: Collection[str], keys: Collection[str]) -> int:
+        """Erase events from the archive; see `BoundFeed.erase`."""
+        if isinstance(ids, str) or isinstance(keys, str):
+            raise ConfigurationError("Give ids and keys of events as lists of text.")
+        if not self._archive.erasable:
+            raise ConfigurationError(
+                "Pages of this feed are marked as ones that never change, and caches keep them for "
+                "a year: stop that by Archive(…, erasable=True) in all its processes, then erase."
+            )
+        for name, values in (("id", ids), ("key", keys)):
+            # The archive stores columns only: not the position that is the id of other events.
+            if values and name not in self._segment_rows.attributes:
+                raise ConfigurationError(
+                    f"This feed has no column of {name}s by which its archive could find events: "
+                    f"give it one, by {name}=…, before events are sealed."
+                )
+        self.kept()
+        return self._archive.erase(ids, keys, lambda position: str(Place(position)))
+
+    def kept(self) -> "Manifest":
+        """Fetch the archive's manifest from its store; refuse the archive of another feed."""
+        manifest = self._archive.look()
+        self._archive.expect(self._feed)
+        return manifest
+
+    def _sealable(
+        self, connection: Connection, kept: "Manifest", older_than: timedelta | None
+    ) -> int:
+        """Return the position up to which the table can be sealed.
+
+        Raises:
+            Gone: the archive and the table have different histories.
+            FeedFailure: the table has events below its mark.
+            ConfigurationError: events were trimmed before they were sealed, or the feed does not
+                know times.
+        """
+        _, until = self._reader.removable(connection, older_than)
+        trimmed = self._history.mark(connection).trimmed
+        if self._segment_rows.read(connection, 0, trimmed, 1)[1] is not None:
+            raise begun_again(trimmed)
+        self._refuse_gap(connection, kept.sealed)
+        if kept.last is not None:
+            self._reader.vouch_in_table(connection, kept.last)
+        return until
+
+    def _rows(
+        self, connection: Connection, after: int, until: int, limit: int
+    ) -> tuple[Columns, tuple[int, str] | None]:
+        """Return the first rows in (after, until], the last position and the cursor after it."""
+        columns, last = self._segment_rows.read(connection, after, until, limit)
+        # After the rows: a trim that deleted some of them has moved the mark by now.
+        self._refuse_gap(connection, after)
+        return columns, None if last is None else (last[0], self._history.cursor(*last))
+
+    def _refuse_gap(self, connection: Connection, sealed: int) -> None:
+        trimmed = self._history.mark(connection).trimmed
+        if trimmed > sealed:
+            raise ConfigurationError(
+                f"The table was trimmed up to {trimmed}, and the archive ends at {sealed}: what "
+                "lies between is in neither. Trim only what is sealed, as a feed with an archive "
+                "does by itself; an archive has to begin with the first event."
+            )

@@ -18,6 +18,8 @@ LAG = ["lag", NOWHERE, "--store", "{shop}"]
         (["check"], 2, "--database"),
         (["seal", *TABLE], 2, "Give the archive to seal into"),
         (["tidy", *TABLE], 2, "Give the archive to tidy"),
+        (["serve", "--archive", "x", "--data", "data"], 2, "--data describes a table"),
+        (["serve", "--archive", "x"], 2, "There is no archive here"),
         (ERASE, 2, "Give the events to erase"),
         ([*ERASE, "--event-id", "1"], 2, "There is no archive x."),
         (TRIM, 2, "Say what to trim"),

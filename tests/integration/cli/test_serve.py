@@ -2,6 +2,8 @@
 
 import json
 import socket
+import sqlite3
+from contextlib import closing
 from hashlib import sha256
 
 import httpx
@@ -207,3 +209,15 @@ def test_other_machines_need_a_token(here, sqlite_url, host):
         assert "by --token-file, or allow everybody by --public" in refused.stderr
         for allowed in (["--public"], ["--token-file", here / "tokens.toml"]):
             assert f"Cannot listen on {host}" in invoke(*table, *allowed).stderr
+
+
+def test_archive_is_served_without_its_database(here, served):
+    """With an archive alone, its feed is served, with what is known of it."""
+    table = ["--database", "env:SHOP", "--table", "orders", "--data", "data", "--archive", "sealed"]
+    with closing(sqlite3.connect(here / "test.db")) as connection:
+        connection.executescript(invoke("ddl", *table[:4], "--retention").stdout)
+    assert invoke("seal", *table).exit_code == 0
+    (here / "test.db").unlink()
+    with served("--archive", "sealed", "--path", "/orders", "--metrics", "/metrics") as url:
+        assert get(f"{url}/orders").text.count("data") == 2
+        assert "publisher_archive_lag_seconds" in httpx.get(f"{url}/metrics").text

@@ -4,14 +4,25 @@ import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import httpx
 import pytest
-from harness.archives import BEGAN, EVENTS, PARTITIONS, opened, place, source, store_for
+from harness.archives import (
+    BEGAN,
+    EVENTS,
+    PARTITIONS,
+    assert_same,
+    cursors_of,
+    every_answer,
+    opened,
+    place,
+    source,
+    store_for,
+)
 from harness.log import Log, connected
 from harness.ordering_table import ALL, OBSERVED, OBSERVED_MARIADB, of_any
 from harness.readers import mounted
@@ -23,21 +34,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete
 
-from zeroeventhub import FIRST, LAST, TypeFilter
+from zeroeventhub import FIRST, LAST
 from zeroeventhub.archive import Archive, segment_writer
 from zeroeventhub.archive.objects import Objects
 from zeroeventhub.conformance import check_feed
-from zeroeventhub.errors import Trimmed, Unavailable, ZeroEventHubError
+from zeroeventhub.errors import Trimmed, Unavailable
 from zeroeventhub.protocol import Page
 from zeroeventhub.publisher import archive_reader, lookups, page_query
 from zeroeventhub.settings import Capacity
-
-FILTERS = [
-    None,
-    TypeFilter(frozenset({"placed"})),
-    TypeFilter(frozenset({"paid", "order"})),
-    TypeFilter(frozenset({"paid"}), skip=True),
-]
 
 
 @pytest.fixture(autouse=True)
@@ -47,63 +51,6 @@ def small(monkeypatch):
     monkeypatch.setattr(lookups, "MOST", 9)
     monkeypatch.setattr(lookups, "MOST_LOOKED_UP", 9)
     monkeypatch.setattr(page_query, "FILTERED_ROWS", 9)
-
-
-def every_answer(feed, cursors):
-    """Ask a feed every question at each of some cursors; return its answers and its errors."""
-    answers = {}
-
-    def ask(name, *arguments, **options):
-        try:
-            found = getattr(feed, name)(*arguments, **options)
-            if name == "lag":
-                # When the first of them happened, to the minute.
-                first = found.seconds and round((time.time() - found.seconds) / 60)
-                found = found.events, found.exact, first
-        except ZeroEventHubError as error:
-            found = type(error), str(error)
-        answers[name, arguments, str(options)] = found
-
-    for partition in range(PARTITIONS):
-        for cursor in cursors:
-            for types, limit in zip(FILTERS, [2, 50, 2, 50], strict=True):
-                ask("read", partition, cursor, limit, types=types)
-            ask("read", partition, cursor, 7, types=FILTERS[-1], each=True)
-            ask("read_pages", partition, cursor, 2, 4)
-            ask("lag", partition, cursor)
-            ask("cursor_of_count", partition, cursor, 4)
-            ask("splits", partition, 3, start=cursor)
-            ask("vouch", (cursor, cursors[-1]))
-            for stop in cursors[1::3]:
-                ask("read", partition, cursor, 50, stop=stop)
-                ask("splits", partition, 2, start=cursor, stop=stop)
-                ask("cursor_of_count", partition, cursor, 100, stop=stop)
-        ask("read", partition, LAST, 1)
-        for minute in range(-2, 40, 12):
-            ask("cursor_at", BEGAN + timedelta(minutes=minute), partition)
-            ask("cursor_of", str(minute + 3), partition)
-            ask("cursor_of", str(minute + 3), partition, types=FILTERS[1])
-            ask("cursor_after", minute + 3)
-    return answers
-
-
-def assert_same(after, before):
-    """Show that all answers are what they were."""
-    assert [(key, found) for key, found in after.items() if found != before[key]] == []
-
-
-def cursors_of(feed):
-    """Return the cursors after all events, in order."""
-    found = {FIRST: 0}
-    for partition in range(PARTITIONS):
-        cursor = FIRST
-        while not (page := feed.read(partition, cursor, 1)).caught_up:
-            cursor = page.cursor
-            found[cursor] = position_of(cursor)
-        found[page.cursor] = position_of(page.cursor)
-    found |= {"1-3": 3, "2-4-0000-0123456789": 4, f"2-5-{'0' * 4}-{'1' * 10}": 5, "1-999": 999}
-    in_order = sorted(found, key=found.get)
-    return in_order[:: 1 + len(in_order) // 6]
 
 
 @pytest.mark.slow

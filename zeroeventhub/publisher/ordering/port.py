@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, FromClause, Table, and_, func, inspect, select
 
 from zeroeventhub.databases.index_hint import Keyset
-from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.errors import ConfigurationError, Diverged, ZeroEventHubError
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 
 
@@ -246,6 +246,13 @@ class Ordering(ABC):
     def blockers(self, connection: Connection) -> list[Blocker]:  # noqa: ARG002 - for orderings that wait for writers
         """Return the open write transactions that may hold the horizon back, the oldest first."""
         return []
+
+    def beyond(self) -> ZeroEventHubError:
+        """Return the error for a cursor above the highest position."""
+        return Diverged(
+            "The cursor lies beyond the last event of this feed: it was given for another "
+            "history, such as the one before a backup was restored."
+        )
 
     def ddl(self, connection: Connection) -> Ddl:
         """Return the statements that create what the ordering needs besides the table.

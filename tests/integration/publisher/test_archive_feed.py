@@ -1,0 +1,162 @@
+"""An archive is published without its database: its feed answers as the feed itself does."""
+
+from functools import partial
+
+import pytest
+from harness.archives import (
+    EVENTS,
+    assert_same,
+    cursors_of,
+    every_answer,
+    opened,
+    place,
+    source,
+    store_for,
+)
+from harness.readers import client_of, mounted
+from harness.shop import metadata, orders
+from harness.statements import execute
+from harness.trimmed import trim
+from sqlalchemy import insert
+
+from zeroeventhub import FIRST, LAST, ArchiveFeed, Layout
+from zeroeventhub.archive import Archive, segment_writer
+from zeroeventhub.errors import ConfigurationError, Diverged, NotFound, Unavailable
+from zeroeventhub.publisher import lookups, page_query
+from zeroeventhub.settings import Capacity
+
+SMALL = Capacity(page_bytes=200)
+
+
+@pytest.mark.parametrize("kind", ["folder", pytest.param("s3", marks=pytest.mark.test_all)])
+def test_archive_alone_answers_as_its_feed(sqlite, request, kind, monkeypatch):
+    """Every question at every kind of cursor has the answer of the feed, all sealed and trimmed."""
+    monkeypatch.setattr(segment_writer, "GROUP_EVENTS", 5)
+    monkeypatch.setattr(lookups, "MOST", 9)
+    monkeypatch.setattr(page_query, "FILTERED_ROWS", 9)
+    store = store_for(kind, request)
+    feed = opened(sqlite, Archive(store), key="customer")
+    feed.seal(segment_events=10)
+    cursors = [cursor for cursor in cursors_of(feed) if cursor != "1-999"]
+    trim(feed, 36)
+    before = every_answer(feed, cursors)
+    alone = ArchiveFeed(Archive(store), capacity=SMALL)
+    assert_same(every_answer(alone, cursors), before)
+    assert alone.info() == feed.info()
+
+
+@pytest.mark.parametrize(
+    "options", [{"id": "id", "time": None, "type": None}, {"cloudevents": True}]
+)
+def test_archive_alone_has_the_abilities_of_its_feed(sqlite, tmp_path, options):
+    """Discovery names what the archive can answer, and it finds events by their ids."""
+    feed = opened(sqlite, Archive(tmp_path), **options)
+    feed.seal()
+    alone = ArchiveFeed(Archive(tmp_path))
+    assert alone.info() == feed.info()
+    if "id" in options:
+        assert alone.cursor_of("9", 2) == feed.cursor_of("9", 2)
+
+
+def test_secret_of_cursors_is_that_of_the_feed(sqlite, tmp_path):
+    """With the secret, cursors are the same; without it or with another one, it is refused."""
+    secret = "0123456789abcdef"
+    feed = opened(sqlite, Archive(tmp_path), cursor_secret=secret)
+    feed.seal()
+    alone = ArchiveFeed(Archive(tmp_path), cursor_secret=secret, capacity=SMALL)
+    assert alone.read(0, FIRST, 5, each=True) == feed.read(0, FIRST, 5, each=True)
+    for given in (None, secret[::-1]):
+        with pytest.raises(ConfigurationError, match="have a secret"):
+            ArchiveFeed(Archive(tmp_path), cursor_secret=given)
+
+
+def test_place_without_a_feed_is_refused(tmp_path):
+    """A place without an archive is not an empty feed, and nothing is written to it."""
+    with pytest.raises(ConfigurationError, match="There is no archive here"):
+        ArchiveFeed(Archive(tmp_path / "nothing"))
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_end_of_the_archive_is_the_head(sqlite, tmp_path):
+    """A reader at the end is at the head, one that is further waits, and both go on."""
+    feed = opened(sqlite, Archive(tmp_path))
+    feed.seal()
+    archive = Archive(tmp_path)
+    alone = ArchiveFeed(archive)
+    page = alone.read(0, LAST, 1)
+    assert (page.caught_up, alone.head()) == (True, 36)
+    with sqlite.begin() as connection:
+        place(connection, *EVENTS[:2])
+    further = feed.read(0, page.cursor, 5).cursor
+    for use in (partial(alone.read, 0, further, 5), partial(alone.vouch, [further])):
+        with pytest.raises(Unavailable, match="not sealed yet"):
+            use()
+    feed.seal()
+    archive.look()
+    assert alone.head() == 38
+    assert len(alone.read(0, page.cursor, 5).events) == 1
+    assert alone.read(0, further, 5).events == []
+    with pytest.raises(Diverged):
+        alone.read(0, further[:-1] + ("1" if further[-1] == "0" else "0"), 5)
+
+
+def test_nothing_can_be_changed(sqlite, tmp_path):
+    """Whoever has only the archive neither seals, trims nor erases."""
+    opened(sqlite, Archive(tmp_path)).seal()
+    alone = ArchiveFeed(Archive(tmp_path))
+    for use in (
+        alone.seal,
+        partial(alone.plan_trim, below=9),
+        partial(alone.erase, ids=["1"]),
+        alone.compact,
+    ):
+        with pytest.raises(ConfigurationError):
+            use()
+    with pytest.raises(NotFound):
+        alone.segments(0, FIRST)
+
+
+def test_files_are_shared(sqlite, tmp_path):
+    """Readers in bulk get the files of an archive that shares them."""
+    shared = partial(Archive, tmp_path, shared=tmp_path.as_uri())
+    feed = opened(sqlite, shared())
+    feed.seal(segment_events=10)
+    trim(feed, 37)
+    alone = ArchiveFeed(shared())
+    assert alone.segments(0, FIRST) == feed.segments(0, FIRST)
+
+
+def test_closed_partition_ends_where_it_is_sealed(sqlite, tmp_path):
+    """The archive says that a partition is closed once all of its events are in it."""
+    layout = Layout.of(1)
+    metadata.create_all(sqlite)
+    options = {"partition": "part", "time": None, "type": None}
+    feed = opened(sqlite, Archive(tmp_path), [(0, 0, 0)] * 4, partitions=layout, **options)
+    feed.seal()
+    execute(sqlite, insert(orders).values(part=0, data={"n": 4}))
+    split = source(Archive(tmp_path), partitions=layout.split(0, into=2), **options).bind(sqlite)
+    split.info()
+    sealing = split.seal(least=2)
+    assert sealing.events == 0
+    assert ArchiveFeed(Archive(tmp_path)).info().token == layout.token
+    split.seal()
+    info = ArchiveFeed(Archive(tmp_path)).info()
+    assert info == split.info()
+    assert [(one.id, one.closed) for one in info.partitions] == [(0, True), (1, False), (2, False)]
+
+
+def test_archive_alone_is_served(sqlite, tmp_path):
+    """Consumers read an archive over HTTP, wait for what is sealed next, and it conforms."""
+    named = {"cloudevents": True, "id": "id"}
+    feed = opened(sqlite, Archive(tmp_path), **named)
+    feed.seal()
+    archive = Archive(tmp_path, look_seconds=1)
+    with mounted(ArchiveFeed(archive)) as url, client_of(url) as client:
+        found = client.fetch(1, FIRST).events
+        assert [event.data["data"]["n"] for event in found] == [*range(1, 36, 3)]
+        cursor = client.fetch(1, LAST).cursor
+        with sqlite.begin() as connection:
+            place(connection, (1, 0, 0))
+        feed.seal()
+        page = client.fetch(1, cursor, wait=20)
+        assert len(page.events) == 1

@@ -1,0 +1,188 @@
+"""A feed over an archive alone, for a machine without the feed's database.
+
+To the rest of the publisher it is a table of which everything has been trimmed: an empty one in
+memory, whose mark and whose horizon are the end of the archive.
+"""
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlalchemy import (
+    Column,
+    Connection,
+    DateTime,
+    Integer,
+    MetaData,
+    QueuePool,
+    Table,
+    Text,
+    create_engine,
+    event,
+)
+from sqlalchemy.schema import CreateTable
+
+from zeroeventhub.errors import ConfigurationError, Unavailable
+from zeroeventhub.publisher.archive_reader import ArchiveReader
+from zeroeventhub.publisher.bound_feed import BoundFeed
+from zeroeventhub.publisher.cursor import Place, Signer
+from zeroeventhub.publisher.definition import Definition, build
+from zeroeventhub.publisher.mapping import Mapper
+from zeroeventhub.publisher.ordering import Events, Horizon, Ordering, Source
+from zeroeventhub.publisher.retention import LowWaterMark, MarkTable, Retention
+from zeroeventhub.settings import Capacity
+
+if TYPE_CHECKING:
+    from zeroeventhub.archive.archive import Archive
+    from zeroeventhub.archive.manifest import Description
+
+_COLUMNS = {"id": Text, "type": Text, "key": Text, "time": DateTime}
+"""The SQL types of the attributes that events may have."""
+
+
+class ArchiveFeed(BoundFeed):
+    """Publish the archive of a feed, without the feed's database.
+
+    Cursors, pages and tokens are those of the feed itself. A cursor after the last sealed event
+    gets 503 until events after it are sealed.
+
+    Example:
+        feed = ArchiveFeed(Archive("s3://shop-history/orders", cache="cache"))
+        app = Starlette(routes=feed_routes("/orders", feed))
+
+    Args:
+        archive: the archive; its `look_seconds` are how late the feed sees what has been sealed.
+        cursor_secret: that of the feed, if it has one.
+        capacity: the bounds of what the feed uses; a Capacity() by default.
+
+    Raises:
+        ConfigurationError: there is no archive, it does not describe its feed, or the secret is
+            another one.
+        Unavailable: the store did not answer.
+    """
+
+    def __init__(
+        self,
+        archive: "Archive",
+        *,
+        cursor_secret: bytes | str | None = None,
+        capacity: Capacity | None = None,
+    ) -> None:
+        manifest, capacity = archive.look(), capacity or Capacity()
+        if manifest.description is None:
+            raise ConfigurationError(
+                "There is no archive here, or it does not describe its feed yet: seal the feed "
+                "into it, by this version."
+            )
+        signer = Signer(manifest.description.recipe, cursor_secret)
+        last = Place.of(manifest.last or "")
+        if last.check and last.recipe != signer.recipe:
+            raise ConfigurationError(
+                "The cursors of this feed have a secret, another one, or none: give the "
+                "cursor_secret of the feed that was sealed."
+            )
+        table = _table(manifest.description)
+        engine = create_engine(
+            "sqlite://", poolclass=QueuePool, pool_size=0, connect_args={"check_same_thread": False}
+        )
+        statement = str(CreateTable(table).compile(engine))
+        event.listen(engine, "connect", lambda connection, _: connection.execute(statement))
+        feed = build(_defined(archive, manifest.description, table, signer), engine, capacity)
+        super().__init__(engine, capacity.statement_seconds, feed.reader)
+
+
+def _table(description: "Description") -> Table:
+    """Return an empty table that could hold the feed's events."""
+    table = Table("events", MetaData(), Column("position", Integer, primary_key=True))
+    table.append_column(Column("data", Text))
+    if len(description.partitions) > 1:
+        table.append_column(Column("partition", Integer))
+    for name in description.attributes:
+        table.append_column(Column(name, _COLUMNS[name]))
+    return table
+
+
+def _defined(
+    archive: "Archive", description: "Description", table: Table, signer: Signer
+) -> "_Archived":
+    attributes = {name: table.c[name] for name in description.attributes}
+    position, partition, time = table.c.position, table.c.get("partition"), attributes.get("time")
+    return _Archived(
+        description=description,
+        events=Events(table, (position,), partition, time),
+        ordering_name=None,
+        partitions=len(description.partitions),
+        info=description.info,
+        mapper=Mapper(table, data="data", attributes={}, envelope=None, headers={}),
+        envelope=None,
+        attributes=attributes,
+        version=None,
+        shows_keys=False,
+        signer=signer,
+        is_mutable=False,
+        retention=Retention(),
+        progress=None,
+        archive=archive,
+        compaction=None,
+        snapshots=None,
+        schemas=None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Archived(Definition):
+    """The options of a feed of which only the archive is there."""
+
+    description: "Description"
+    archive: "Archive"
+
+    @property
+    def ids(self) -> AbstractSet[int]:
+        return frozenset(self.description.partitions)
+
+    def ordering(self, dialect: str) -> Ordering:  # noqa: ARG002 - it is always the same
+        return _Sealed(self.events, self.archive)
+
+    def marks(self, source: Source) -> MarkTable:
+        return _EndOfArchive(Retention(), source, self.archive)
+
+    def archive_reader(self, source: Source) -> ArchiveReader:  # noqa: ARG002 - it has its own
+        return ArchiveReader(self.archive, self.archive.manifest.feed, self.ids)
+
+
+class _Sealed(Ordering):
+    """The order of what is sealed."""
+
+    def __init__(self, events: Events, archive: "Archive") -> None:
+        super().__init__(events)
+        self._archive = archive
+
+    def check(self, connection: Connection) -> None:
+        """Accept the table, which has no rows."""
+
+    def horizon(self, connection: Connection) -> Horizon:  # noqa: ARG002 - the archive knows it
+        """Return the end of the archive; it is fetched here, as no database waits."""
+        archive = self._archive
+        manifest = archive.refresh() if archive.is_stale else archive.manifest
+        return Horizon(settled=manifest.sealed, highest=manifest.sealed)
+
+    def beyond(self) -> Unavailable:
+        """Let a reader wait that has come further than the archive, as with a feed beside it."""
+        return Unavailable(
+            "The archive ends before this cursor: what follows is not sealed yet.", retry_after=10
+        )
+
+
+class _EndOfArchive(MarkTable):
+    """The mark of a table of which the archive has everything."""
+
+    def __init__(self, retention: Retention, source: Source, archive: "Archive") -> None:
+        super().__init__(retention, source, ())
+        self._archive = archive
+
+    def read(self, connection: Connection) -> LowWaterMark:  # noqa: ARG002 - the archive knows it
+        manifest = self._archive.manifest
+        return LowWaterMark(manifest.sealed, manifest.last or "")
+
+    def check(self, connection: Connection) -> None:
+        """Accept the database, which has no row of the mark."""
