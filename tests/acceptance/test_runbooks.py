@@ -1,18 +1,20 @@
 """The runbooks mend what they are for, by their commands as they stand."""
 
 import re
+import shlex
 import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from harness import operated
+from harness.command_line import started
 from harness.guides import DOCUMENTS
-from harness.shop import fill, orders, place
+from harness.shop import fill, metadata, orders, place
 from harness.statements import execute
 from harness.waiting import until
 
-from zeroeventhub import Event, Failures, Retention, TableFeed
+from zeroeventhub import FIRST, LAST, Client, Event, Failures, Retention, TableFeed
 from zeroeventhub.errors import Diverged, Trimmed
 
 TEXT = (DOCUMENTS / "runbooks.md").read_text()
@@ -109,6 +111,32 @@ def test_publisher_is_restored(shop, way):
     carry_out(way, shop.url)
     shop.bill()
     assert shop.invoices == [0, 1, 2, 5, 6, 7]
+
+
+def test_publisher_is_restored_from_its_archive(shop, tmp_path):
+    """From an archive, consumers of sealed orders go on, and those of lost ones are told."""
+    places = {"/var/history/orders": str(tmp_path / "archive")}
+    feed = ["--database", "sqlite:///shop.db", "--table", "orders", "--data", "data"]
+    operated.carry_out(
+        shlex.join(["zeroeventhub", "seal", *feed, "--archive", *places.values()]), {}
+    )
+    shop.place(3)
+    lost = Client(shop.url).fetch(0, LAST).cursor
+    execute(shop.orders, "DROP TABLE orders", "DROP TABLE zeroeventhub_retention")
+    (line,) = block("archive").splitlines()
+    words = [places.get(word, word) for word in shlex.split(line)[2:]]
+    with started(*words, "--port", 0) as process:
+        url = process.stdout.readline().split()[1]
+        assert len(Client(url).fetch(0, FIRST).events) == 3
+    metadata.create_all(shop.orders)
+    said = [operated.carry_out(line, places) for line in block("restore").splitlines()]
+    assert said[0].startswith("3 events from position 1 to 3 are in the table")
+    assert "error" not in said[1]
+    shop.place(4)
+    with pytest.raises(Diverged):
+        Client(shop.url).fetch(0, lost)
+    shop.bill()
+    assert shop.invoices == [0, 1, 2, 4]
 
 
 def test_consumer_is_restored(shop):

@@ -1,4 +1,4 @@
-"""Processes that trim, seal, erase and export, and are killed at a point of it."""
+"""Processes that trim, seal, erase, restore and export, and are killed at a point of it."""
 
 import sys
 import threading
@@ -115,6 +115,11 @@ def appending(url, first, at):
     feed = EventLog(MetaData(), "orders", partitions=8, append=True).feed().bind(engine)
     Points(at, kill).watch(engine)
     feed.append(writers(first))
+
+
+def restoring(url, ordering, store, at):
+    """Restore a log from its archive."""
+    _watched(url, ordering, store, at)[0].restore(workers=2)
 
 
 def creating(folder, path, content, at):

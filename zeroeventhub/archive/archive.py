@@ -262,6 +262,19 @@ class Archive:
         # If another process advances first, the next seal describes the feed.
         self._advance(self.manifest, description=description)
 
+    def continue_after(self, skipped: int) -> int:
+        """Choose the position after which a restored table goes on; return it.
+
+        Args:
+            skipped: how many positions stay free after the last sealed one, or after where an
+                earlier restored table went on, whose events may be lost as well.
+        """
+        while True:
+            known = self.look()
+            position = max(known.sealed, known.continued) + skipped
+            if self._advance(known, continued=position):
+                return position
+
     def replace(self, written: WrittenSegment, name: str, events: int) -> bool:
         """Replace a segment by one of the same positions without erased events.
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from zeroeventhub.archive.manifest import INDEX, decode_index
+from zeroeventhub.archive.manifest import INDEX, SCHEMA, decode_index
 from zeroeventhub.protocol import Event, TypeFilter
 from zeroeventhub.wire.ndjson import BETWEEN_EVENTS, Lines, size_of
 
@@ -166,6 +166,16 @@ class Group:
     @cached_property
     def _has_headers(self) -> bool:
         return bool(self._headers.null_count < len(self._headers))
+
+    def rows(self, after: int, until: int) -> tuple[Any, int]:
+        """Return the rows in (after, until] that are not erased, and the last position that is."""
+        start, stop = self.above(after), self.above(until)
+        rows = pa.record_batch(self.columns(*SCHEMA.names), schema=SCHEMA).slice(
+            start, stop - start
+        )
+        there = pc.is_valid(rows.column("data"))
+        erased = pc.max(rows.column("position").filter(pc.invert(there))).as_py()
+        return rows.filter(there), erased or 0
 
     def columns(self, *columns: str) -> list[Any]:
         """Read columns of the group."""

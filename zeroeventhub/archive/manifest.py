@@ -183,6 +183,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
         erasures: what was erased.
         format: the version of the format.
         description: what else is known of the feed; None in archives of earlier releases.
+        continued: the position after which a restored table has gone on; 0 if none was restored.
     """
 
     generation: int = 0
@@ -192,6 +193,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     erasures: tuple[Erasure, ...] = ()
     format: int = FORMAT
     description: Description | None = None
+    continued: int = 0
 
     @property
     def sealed(self) -> int:

@@ -32,6 +32,18 @@ GROUP_BYTES = 4 * 1024 * 1024
 _BY_PARTITION = [("partition", "ascending"), ("position", "ascending")]
 
 
+def as_batch(columns: Mapping[str, Sequence[Any]]) -> pa.RecordBatch:
+    """Return rows, given by columns of `SCHEMA`; missing columns are NULL or 0."""
+    rows = len(columns["position"])
+    arrays = [
+        pa.array(columns[field.name], field.type)
+        if field.name in columns
+        else _default(field, rows)
+        for field in SCHEMA
+    ]
+    return pa.record_batch(arrays, schema=SCHEMA)
+
+
 @dataclass(frozen=True)
 class WrittenSegment:
     """A segment that is not in an archive yet: its description, and its one or two files."""
@@ -71,14 +83,7 @@ class SegmentWriter:
 
     def add(self, columns: Mapping[str, Sequence[Any]]) -> None:
         """Add rows by columns of `SCHEMA`, in order of positions; missing ones are NULL or 0."""
-        rows = len(columns["position"])
-        arrays = [
-            pa.array(columns[field.name], field.type)
-            if field.name in columns
-            else _default(field, rows)
-            for field in SCHEMA
-        ]
-        self.add_batch(pa.record_batch(arrays, schema=SCHEMA))
+        self.add_batch(as_batch(columns))
 
     def add_batch(self, batch: pa.RecordBatch) -> None:
         """Add rows of `SCHEMA`; the positions of each partition rise."""

@@ -21,6 +21,7 @@ from zeroeventhub.cli.maintenance import (
     erase,
     horizon,
     progress,
+    restore,
     seal,
     tidy,
     trim,
@@ -94,7 +95,7 @@ def commands(*, verbose: bool) -> None:
 
 for command in (
     *(append, check, codegen, compact, conformance, console, cursors, ddl, dead_letters, discover),
-    *(erase, export, horizon, init, lag, progress, relay, schema, seal, serve, sync, tail, token),
-    *(tidy, trim),
+    *(erase, export, horizon, init, lag, progress, relay, restore, schema, seal, serve, sync),
+    *(tail, tidy, token, trim),
 ):
     commands.add_command(command)

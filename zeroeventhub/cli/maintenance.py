@@ -25,6 +25,7 @@ from zeroeventhub.cli.table_options import (
     open_feed,
     open_table,
     publish_options,
+    restore_options,
     seal_options,
     table_options,
     trim_options,
@@ -335,6 +336,35 @@ def tidy(**table: Any) -> Answer:
         raise ConfigurationError("Give the archive to tidy: --archive with a folder or a URL.")
     files = archive_of(table).tidy()
     return {"deleted": files}, [f"{len(files):,} files are gone."]
+
+
+@click.command(cls=FeedCommand)
+@publish_options
+@restore_options
+@answering
+def restore(*, newer_than: timedelta | None, skipped: int, workers: int, **table: Any) -> Answer:
+    """Write the events of an archive back into the empty table that they came from.
+
+    Takes the options of `zeroeventhub serve`: give those of the feed, and --archive. The feed can
+    be served, and the table written to, as soon as this has begun. If the command is stopped, run
+    it again.
+    """
+    if not table["archive"]:
+        raise ConfigurationError("Give the archive to restore: --archive with a folder or a URL.")
+    feed = open_feed(**table)
+    with Meters({"restored": None}) as meters:
+        found = feed.restore(
+            newer_than=newer_than,
+            skipped=skipped,
+            workers=workers,
+            on_progress=lambda events, total: meters.show("restored", events, total),
+        )
+    line = (
+        f"{found.events:,} events from position {found.after + 1} to {found.until} are in the "
+        f"table, {found.written:,} of them written now. They are as they were sealed, and so are "
+        f"the {found.cursors:,} cursors that the archive holds."
+    )
+    return found, [line]
 
 
 @click.command(cls=FeedCommand)

@@ -30,6 +30,7 @@ from zeroeventhub.publisher.compaction import Compaction
 from zeroeventhub.publisher.mapping import resolve
 from zeroeventhub.publisher.ordering import ORDERINGS
 from zeroeventhub.publisher.progress import Progress
+from zeroeventhub.publisher.restoring import SKIPPED, WORKERS
 from zeroeventhub.publisher.retention import Retention
 from zeroeventhub.publisher.sealing import SEGMENT_EVENTS
 from zeroeventhub.publisher.trimming import ROWS
@@ -249,6 +250,27 @@ seal_options = option_group(
     ),
 )
 """The options of how a feed is sealed."""
+
+
+restore_options = option_group(
+    age_option(
+        "--newer-than",
+        help="Restore only segments with events younger than this; older ones stay in the archive.",
+    ),
+    click.option(
+        "--skipped",
+        type=click.IntRange(1),
+        default=SKIPPED,
+        help="The number of positions to leave free for events that were lost.",
+    ),
+    click.option(
+        "--workers",
+        type=click.IntRange(1),
+        default=WORKERS,
+        help="The number of connections that write at once.",
+    ),
+)
+"""The options of how a table is restored."""
 
 
 def open_table(database: str | None, table: str | None, **options: Any) -> tuple[Engine, TableFeed]:

@@ -46,6 +46,7 @@ from zeroeventhub.publisher.compaction import Compactor
 from zeroeventhub.publisher.deletion import delete_in_batches
 from zeroeventhub.publisher.progress import Registered, Registry
 from zeroeventhub.publisher.reader import Reader
+from zeroeventhub.publisher.restoring import SKIPPED, WORKERS, Restored, Restorer
 from zeroeventhub.publisher.sealing import (
     SEGMENT_BYTES,
     SEGMENT_EVENTS,
@@ -142,6 +143,7 @@ class _Feed:
         compactor: deletes events that a later one of their key replaces; None to keep them all.
         registry: stores the progress of consumers; None for a feed without `progress`.
         sealer: seals the table into an archive; None for a feed without one.
+        restorer: restores the table from that archive.
         schemas: the schemas of its events; None for a feed that publishes none.
         appender: appends what writers send; None for a feed that only reads its table.
         checks_of_data: raise InvalidEvent for data to append that is not of its type's model.
@@ -157,6 +159,7 @@ class _Feed:
         compactor: Compactor | None = None,
         registry: Registry | None = None,
         sealer: Sealer | None = None,
+        restorer: Restorer | None = None,
         schemas: Schemas | None = None,
         appender: Appender | None = None,
         checks_of_data: Mapping[str, Check] | None = None,
@@ -170,6 +173,7 @@ class _Feed:
         self._compactor = compactor
         self._registry = registry
         self._sealer = sealer
+        self._restorer = restorer
         self._schemas = schemas
         self._appender = appender
         self._checks_of_data = checks_of_data or {}
@@ -545,6 +549,46 @@ class BoundFeed(_Feed):
         try:
             with self._engine.connect() as connection:
                 return call(connection, *arguments, **options)
+        except (SQLAlchemyError, OSError) as error:
+            raise feed_error(error) from error
+
+    def restore(
+        self,
+        *,
+        newer_than: timedelta | None = None,
+        skipped: int = SKIPPED,
+        workers: int = WORKERS,
+        on_progress: Callable[[int, int], None] = lambda _events, _total: None,
+    ) -> Restored:
+        """Write the events of the archive back into an empty table, at their positions.
+
+        The feed can be read, and written to, as soon as this has begun: until all rows are there,
+        readers get them from the archive. Rows are compared with the archive byte for byte. If the
+        process dies, call it again.
+
+        Args:
+            newer_than: restore only segments with events younger than this, and leave older ones in
+                the archive, from where the feed publishes them; None to restore all.
+            skipped: how many positions after the last sealed one stay free: more than the events
+                that were lost, so that no new event gets the position of one that readers know.
+            workers: how many row groups are written at once, each through a connection.
+            on_progress: called from time to time with the number of events that are there, and that
+                of all events.
+
+        Raises:
+            ConfigurationError: the table has events, needs values that no event holds, or has an
+                ordering that gives positions itself; or the feed has no archive, or that of another
+                feed.
+            FeedFailure: the table differs from the archive.
+            Unavailable: the database or the store did not answer; call it again.
+        """
+        restorer = _expect(self._restorer, _NO_ARCHIVE)
+        if skipped < 1 or workers < 1:
+            raise ConfigurationError("skipped and workers have to be above zero.")
+        try:
+            restorer.begin(self._engine, skipped)
+            self.info()  # checks the table
+            return restorer.restore(self._engine, newer_than, workers, on_progress)
         except (SQLAlchemyError, OSError) as error:
             raise feed_error(error) from error
 

@@ -60,6 +60,7 @@ from zeroeventhub.publisher.ordering import Events, Ordering, Source, ordering_f
 from zeroeventhub.publisher.page_query import PageQuery, TypeCondition
 from zeroeventhub.publisher.progress import Progress, Registry
 from zeroeventhub.publisher.reader import Queries, Reader
+from zeroeventhub.publisher.restoring import Restorer, RowWriter
 from zeroeventhub.publisher.retention import MarkTable, Retention
 from zeroeventhub.publisher.rows import RowQuery
 from zeroeventhub.publisher.sealing import Sealer, SegmentRows
@@ -408,7 +409,7 @@ def build(
     reader = Reader(info, ordering, history, queries, checkup, registry=registry)
     if defined.grows:
         checkup.grow = partial(_grow, reader, queries.pages, checkup, marks)
-    trimmer = compactor = sealer = None
+    trimmer = compactor = sealer = restorer = None
     if marks is not None:
         trimmer = Trimmer(
             reader,
@@ -451,6 +452,17 @@ def build(
                 mapper.recipe,
             ),
         )
+        if marks is not None:
+            restorer = Restorer(
+                archive,
+                segment_rows(near),
+                RowWriter(defined.events, mapper, defined.attributes),
+                all_near,
+                ordering=ordering,
+                history=history,
+                marks=marks,
+                compacted=defined.compaction is not None,
+            )
     bound = AsyncBoundFeed if isinstance(engine, AsyncEngine) else BoundFeed
     return bound(
         engine,
@@ -460,6 +472,7 @@ def build(
         compactor=compactor,
         registry=registry,
         sealer=sealer,
+        restorer=restorer,
         schemas=defined.schemas,
         appender=defined.append,
         checks_of_data=defined.checks,

@@ -97,6 +97,12 @@ class Mapper:
             CloudEvents attributes by theirs.
         envelope: wraps the data; None to send it without an envelope.
         headers: v1 headers by name.
+
+    Attributes:
+        data_columns: the columns of the data by name; one with an empty name is all of it.
+        attribute_columns: the columns of the attributes by name.
+        header_columns: the columns of the headers by name.
+        envelope: wraps the data; None without an envelope.
     """
 
     def __init__(
@@ -110,9 +116,10 @@ class Mapper:
     ) -> None:
         self._forms: list[JsonForm] = []
         self._fields: list[str] | None = None
+        self.data_columns: Mapping[str, ColumnElement[Any]]
         self._data = self._add_data(table, data)
         self._data_forms = [*self._forms]
-        self._envelope = envelope
+        self.envelope = envelope
         resolved = {name: resolve(table, attribute) for name, attribute in attributes.items()}
         if "time" in resolved and not isinstance(resolved["time"].type, sql.DateTime | sql.String):
             raise ConfigurationError(
@@ -127,10 +134,9 @@ class Mapper:
         self._attribute_forms = dict(
             zip(self._attributes, self._forms[len(self._data_forms) :], strict=True)
         )
-        self._headers = {
-            name: self._add(resolve(table, expression), name)
-            for name, expression in headers.items()
-        }
+        self.attribute_columns = resolved
+        self.header_columns = {name: resolve(table, header) for name, header in headers.items()}
+        self._headers = {name: self._add(one, name) for name, one in self.header_columns.items()}
 
     @property
     def columns(self) -> list[ColumnElement[Any]]:
@@ -140,7 +146,7 @@ class Mapper:
     @property
     def json(self) -> ColumnElement[Any] | None:
         """Return the one column that is an event's whole JSON, as text; None for other events."""
-        if self._envelope or self._fields or self._headers:
+        if self.envelope or self._fields or self._headers:
             return None
         (form,) = self._forms
         return func.coalesce(form.select, "null") if form.is_json else None
@@ -157,9 +163,9 @@ class Mapper:
             position: the expression of an event's position; None if the query does not select it.
         """
         data = None if self._headers else data_text(self._data_forms, self._fields)
-        if self._envelope is None or data is None:
+        if self.envelope is None or data is None:
             return data
-        members = None if position is None else self._members(self._envelope, position)
+        members = None if position is None else self._members(self.envelope, position)
         return None if members is None else object_text(members | {"data": data})
 
     def streamed(self, position: ColumnElement[int] | None) -> "Streamed":
@@ -177,8 +183,8 @@ class Mapper:
         if stored is not None and self._fields is None:
             data = func.coalesce(stored, literal_column("'null'"))
         members = None
-        if self._envelope is not None and position is not None:
-            members = self._members(self._envelope, position)
+        if self.envelope is not None and position is not None:
+            members = self._members(self.envelope, position)
         if members is None:
             return Streamed([data])
         if self._attribute_forms:
@@ -197,7 +203,7 @@ class Mapper:
     @property
     def recipe(self) -> str:
         """Return four digits that change when the feed makes events from rows in another way."""
-        parts = [repr(self._envelope), repr(self._fields), repr([*self._attributes])]
+        parts = [repr(self.envelope), repr(self._fields), repr([*self._attributes])]
         for form in self._forms:
             statement = form.select.compile(dialect=StrCompileDialect())
             parts += [str(statement), repr(statement.params), type(form.select.type).__name__]
@@ -215,7 +221,7 @@ class Mapper:
         try:
             data = self._data(row)
             return Event(
-                _encode(data if self._envelope is None else self._wrap(self._envelope, row, data)),
+                _encode(data if self.envelope is None else self._wrap(self.envelope, row, data)),
                 {
                     name: attribute_text(value)
                     for name, get in self._headers.items()
@@ -252,9 +258,11 @@ class Mapper:
                     f"An event's data is an object or a string, and {_name(column)!r} has the SQL "
                     f"type {column.type!r}: name it in a list of columns."
                 )
+            self.data_columns = {"": column}
             return self._add(column, _name(column))
         if not columns:
             raise ConfigurationError("An event's data needs at least one column.")
+        self.data_columns = columns
         fields = {name: self._add(column, name) for name, column in columns.items()}
         self._fields = [*fields]
         return lambda row: {name: get(row) for name, get in fields.items()}

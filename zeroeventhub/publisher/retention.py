@@ -262,6 +262,11 @@ class MarkTable:
         values = {"trimmed": trimmed, "earliest": earliest, "partitions": _encode(known).decode()}
         connection.execute(update(self.table).where(self._own).values(values))
 
+    def put(self, connection: Connection, trimmed: int, earliest: str) -> None:
+        """Set the mark of a table that is restored, in a transaction that has locked the mark."""
+        values = {"trimmed": trimmed, "earliest": earliest, "partitions": None}
+        connection.execute(update(self.table).where(self._own).values(values))
+
     def thin(self, connection: Connection, until: int) -> None:
         """Store the position up to which single events may be missing, when they are deleted."""
         column = self.table.c.compacted

@@ -17,6 +17,7 @@ LAG = ["lag", NOWHERE, "--store", "{shop}"]
     [
         (["check"], 2, "--database"),
         (["seal", *TABLE], 2, "Give the archive to seal into"),
+        (["restore", *TABLE], 2, "Give the archive to restore"),
         (["tidy", *TABLE], 2, "Give the archive to tidy"),
         (["serve", "--archive", "x", "--data", "data"], 2, "--data describes a table"),
         (["serve", "--archive", "x"], 2, "There is no archive here"),

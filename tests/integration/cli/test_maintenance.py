@@ -326,6 +326,29 @@ def test_table_is_sealed_trimmed_and_read(table, trimmed, tmp_path):
     assert invoke("check", *options).exit_code == 0
 
 
+def test_table_is_restored(table, trimmed, tmp_path):
+    """A new table gets the events of the archive, tidied, which is served alone as well."""
+    options = [*table, "--data", "data", "--time", "placed", "--archive", tmp_path / "archive"]
+    assert invoke("seal", *options, "--segment-events", 5).exit_code == 0
+    page = TableFeed(orders, data="data", time="placed").bind(trimmed).read(0, FIRST, 20, each=True)
+    metadata.drop_all(trimmed)
+    execute(trimmed, "DROP TABLE zeroeventhub_retention")
+    metadata.create_all(trimmed)
+    done = invoke("restore", *options)
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout == (
+        "10 events from position 1 to 10 are in the table, 10 of them written now. They are as "
+        "they were sealed, and so are the 2 cursors that the archive holds.\n"
+    )
+    restored = TableFeed(orders, data="data", time="placed").bind(trimmed)
+    assert restored.read(0, FIRST, 20, each=True) == page
+    assert invoke("restore", *options).exit_code == 2
+    assert invoke("trim", *options, "--below", 6, "--yes").exit_code == 0
+    found = json.loads(invoke("restore", *options, "--newer-than", "1d", "--json").stdout)
+    assert found == {"events": 0, "written": 0, "after": 5, "until": 5, "cursors": 0}
+    assert json.loads(invoke("tidy", *options, "--json").stdout) == {"deleted": []}
+
+
 def test_events_are_erased(trimmed, table, tmp_path):
     """Erase deletes events from the archive after a yes; without --erasable it refuses."""
     options = [*table, "--data", "data", "--id", "id", "--key", "customer"]

@@ -101,11 +101,12 @@ def test_end_of_the_archive_is_the_head(sqlite, tmp_path):
 
 
 def test_nothing_can_be_changed(sqlite, tmp_path):
-    """Whoever has only the archive neither seals, trims nor erases."""
+    """Whoever has only the archive neither seals nor trims, erases nor restores."""
     opened(sqlite, Archive(tmp_path)).seal()
     alone = ArchiveFeed(Archive(tmp_path))
     for use in (
         alone.seal,
+        alone.restore,
         partial(alone.plan_trim, below=9),
         partial(alone.erase, ids=["1"]),
         alone.compact,

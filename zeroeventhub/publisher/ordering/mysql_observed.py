@@ -147,6 +147,11 @@ class Observed(Ordering):
         )
         return self._tracker.horizon(began, number, writers)
 
+    def continue_after(self, connection: Connection, position: int) -> None:
+        """Set AUTO_INCREMENT, which commits the transaction."""
+        name = quoted(self._events.schema(connection), self._events.table.name)
+        connection.execute(text(f"ALTER TABLE {name} AUTO_INCREMENT = {position + 1}"))
+
     def blockers(self, connection: Connection) -> list[Blocker]:
         """Name the writers of the table, and every prepared transaction."""
         rows = connection.execute(text(_BLOCKERS[is_mariadb(connection)]), self._named(connection))

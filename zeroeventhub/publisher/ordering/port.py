@@ -254,6 +254,17 @@ class Ordering(ABC):
             "history, such as the one before a backup was restored."
         )
 
+    def continue_after(self, connection: Connection, position: int) -> None:  # noqa: ARG002 - for orderings that can
+        """Let the table draw its next number above a position; it may have no rows yet.
+
+        Raises:
+            ConfigurationError: rows cannot get positions of before back.
+        """
+        raise ConfigurationError(
+            "With this ordering, rows get new positions when they are inserted, so a table cannot "
+            "be restored: publish its archive alone, or restore a backup of the database."
+        )
+
     def ddl(self, connection: Connection) -> Ddl:
         """Return the statements that create what the ordering needs besides the table.
 

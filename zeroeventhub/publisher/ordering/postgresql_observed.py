@@ -34,6 +34,8 @@ _HOLDS = """
 # it keeps its writer's virtual id, and the feed waits for it like for any writer.
 _WRITERS = text(f"SELECT DISTINCT virtualtransaction FROM pg_locks WHERE {_HOLDS}")  # noqa: S608
 
+_CONTINUE = text("SELECT setval(CAST(:sequence AS regclass), :last)")
+
 _STARTED = text("SELECT CAST(pg_postmaster_start_time() AS text)")
 
 
@@ -68,6 +70,11 @@ class SequenceOrdering(Ordering):
     def _found(self, connection: Connection) -> tuple[str, str]:
         sequence = find_sequence(connection, self._events)
         return sequence, quoted_name(connection, self._events)
+
+    def continue_after(self, connection: Connection, position: int) -> None:
+        """Set the sequence, which no rollback undoes."""
+        sequence, _ = self._found(connection)
+        connection.execute(_CONTINUE, {"sequence": sequence, "last": position})
 
     def blockers(self, connection: Connection) -> list[Blocker]:
         """Return the open write transactions of the table."""

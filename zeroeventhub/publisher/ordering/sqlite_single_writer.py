@@ -15,6 +15,8 @@ from zeroeventhub.publisher.ordering.port import Horizon, Ordering
 _DECLARATION = text("SELECT sql FROM sqlite_master WHERE type = :kind AND name = :name")
 _TYPE = text("SELECT upper(type) FROM pragma_table_info(:table) WHERE name = :column")
 _LAST = text("SELECT seq FROM sqlite_sequence WHERE name = :name")
+_FORGET = text("DELETE FROM sqlite_sequence WHERE name = :name")
+_CONTINUE = text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :last)")
 _QUOTED_OR_COMMENT = re.compile(
     r"""'[^']*'|"[^"]*"|`[^`]*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/""", re.DOTALL
 )
@@ -52,6 +54,18 @@ class SingleWriter(Ordering):
         if not self.needs_last_row:
             highest = max(highest, last_number(connection, self._events.table.name))
         return Horizon(settled=highest, highest=highest)
+
+    def continue_after(self, connection: Connection, position: int) -> None:
+        """Set the number that AUTOINCREMENT has drawn last."""
+        self.check(connection)
+        if self.needs_last_row:
+            raise ConfigurationError(
+                f"SQLite would give the numbers of lost events of {self._events.table.name!r} "
+                "again: declare its key INTEGER PRIMARY KEY AUTOINCREMENT."
+            )
+        name = {"name": self._events.table.name}
+        connection.execute(_FORGET, name)
+        connection.execute(_CONTINUE, name | {"last": position})
 
     def _is_integer_key(self, connection: Connection) -> bool:
         """Return whether the position is the key, of the type that is exactly INTEGER."""

@@ -1,0 +1,415 @@
+"""A table is restored from its archive: consumers lose nothing that was sealed, repeat nothing, and
+are told of what was not sealed.
+"""
+
+import sys
+from collections import Counter
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+import pytest
+from harness.archives import EVENTS, PARTITIONS, Died, dying, opened, place, source
+from harness.engines import connected
+from harness.killed import opened as opened_store
+from harness.killed import restoring, until_killed
+from harness.killed import source as log_source
+from harness.kills.points import Points
+from harness.log import LOG, Log
+from harness.ordering_table import OBSERVED, OBSERVED_MARIADB, SINGLE_WRITER
+from harness.published import install
+from harness.shop import metadata, orders
+from harness.statements import execute, scalars
+from harness.trimmed import numbers, position_of, trim
+from sqlalchemy import Column, Integer, MetaData, Table, Text, event, func, insert, select
+
+from zeroeventhub import FIRST, ArchiveFeed, Retention, TableFeed
+from zeroeventhub.archive import Archive
+from zeroeventhub.errors import ConfigurationError, FeedFailure, Gone, Unavailable
+from zeroeventhub.settings import Capacity
+
+SMALL = Capacity(page_bytes=200)
+
+
+def emptied(engine, table=orders):
+    """Make a database as new: its tables are there, and have no rows."""
+    table.metadata.drop_all(engine)
+    execute(engine, "DROP TABLE zeroeventhub_retention")
+    table.metadata.create_all(engine)
+
+
+def rows_of(engine):
+    """Return the rows of orders, in order."""
+    with engine.connect() as connection:
+        return [row._asdict() for row in connection.execute(select(orders).order_by(orders.c.id))]
+
+
+def pages_of(feed):
+    """Read pages of all partitions, with the cursor after each event."""
+    return [
+        feed.read(partition, cursor, 4, each=True)
+        for partition in range(PARTITIONS)
+        for cursor in (FIRST, "1-11", "1-23")
+    ]
+
+
+ENVELOPE = {
+    "cloudevents": True,
+    "headers": {"customer": "customer"},
+    "attributes": {"subject": "customer"},
+    "id": "id",
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "changes"),
+    [
+        ({}, {"customer": lambda _: None}),
+        ({"data": ["id", "part", "kind", "customer", "placed", "data"], "key": "customer"}, {}),
+        (ENVELOPE, {"kind": lambda kind: kind or "orders"}),
+    ],
+    ids=["json", "columns", "envelope"],
+)
+def test_restored_table_has_its_rows_and_cursors(engine, tmp_path, options, changes):
+    """Rows, pages and cursors are the same, and new events get positions that none had."""
+    feed = opened(engine, Archive(tmp_path), **options)
+    feed.seal(segment_events=10)
+    pages, before = pages_of(feed), rows_of(engine)
+    emptied(engine)
+    heard = []
+    bound = source(Archive(tmp_path), **options).bind(engine, SMALL)
+    found = bound.restore(skipped=100, on_progress=lambda *counts: heard.append(counts))
+    assert (found.events, found.written, found.after, found.until) == (36, 36, 0, 36)
+    assert (found.cursors, heard[-1]) == (4, (36, 36))
+    assert rows_of(engine) == [
+        row | {name: change(row[name]) for name, change in changes.items()} for row in before
+    ]
+    assert pages_of(bound) == pages_of(source(None, **options).bind(engine, SMALL)) == pages
+    with engine.begin() as connection:
+        place(connection, (0, 1, 2))
+    assert rows_of(engine)[-1]["id"] == 137
+    assert bound.seal().events == 1
+    with pytest.raises(ConfigurationError, match="nothing to restore"):
+        bound.restore()
+
+
+def test_feed_is_read_and_written_to_while_it_is_restored(sqlite, tmp_path):
+    """Before the first row is there, readers get all that was sealed, and then what is new."""
+    opened(sqlite, Archive(tmp_path)).seal(segment_events=10)
+    emptied(sqlite)
+    seen = []
+    bound = source(Archive(tmp_path)).bind(sqlite, SMALL)
+
+    def meanwhile(*_):
+        if not seen:
+            with sqlite.begin() as connection:
+                place(connection, (0, 1, 2))
+        other = source(Archive(tmp_path)).bind(sqlite, SMALL)
+        seen.append([number for part in range(PARTITIONS) for number in numbers(other, part)])
+
+    bound.restore(on_progress=meanwhile)
+    meanwhile()
+    everything = [*range(0, 36, 3), 0, *range(1, 36, 3), *range(2, 36, 3)]
+    assert [*map(sorted, seen)] == [sorted(everything)] * len(seen)
+    assert len(seen) > 4
+
+
+def test_events_that_are_lost_twice_leave_their_positions(sqlite, tmp_path):
+    """If nothing was sealed between two losses, events after the second have positions above."""
+    opened(sqlite, Archive(tmp_path)).seal()
+    last = []
+    for _ in range(2):
+        emptied(sqlite)
+        source(Archive(tmp_path)).bind(sqlite).restore(skipped=100)
+        with sqlite.begin() as connection:
+            place(connection, (0, 1, 2))
+        last.append(rows_of(sqlite)[-1]["id"])
+    assert last == [137, 237]
+
+
+def test_old_events_stay_in_the_archive(sqlite, tmp_path):
+    """With `newer_than`, old segments stay where they are, and the feed has all events."""
+    feed = opened(sqlite, Archive(tmp_path))
+    feed.seal(segment_events=10)
+    pages = pages_of(feed)
+    for young, after in (("2026-01-01T00:21:00+00:00", 20), ("2026-02-01T00:00:00+00:00", 36)):
+        emptied(sqlite)
+        bound = source(Archive(tmp_path)).bind(sqlite, SMALL)
+        found = bound.restore(newer_than=datetime.now(UTC) - datetime.fromisoformat(young))
+        assert (found.after, found.events) == (after, 36 - after)
+        assert len(rows_of(sqlite)) == 36 - after
+        assert pages_of(bound) == pages
+
+
+def test_trimmed_events_are_given_back(sqlite, tmp_path):
+    """A table that was trimmed gets its rows back, beside those that it has."""
+    feed = opened(sqlite, Archive(tmp_path))
+    feed.seal(segment_events=10)
+    before = rows_of(sqlite)
+    trim(feed, 26)
+    assert feed.restore().written == 25
+    given_back = [row | {"customer": None} for row in before[:25]]
+    assert rows_of(sqlite) == [*given_back, *before[25:]]
+
+
+def test_erased_events_stay_erased(sqlite, tmp_path):
+    """An erased event has no row, its cursor stays valid, and caches keep no page of then."""
+    archive = Archive(tmp_path, erasable=True)
+    feed = opened(sqlite, archive, id="id")
+    cursor = feed.read(0, FIRST, 5, each=True).cursors[2]
+    feed.seal(segment_events=10)
+    assert feed.erase(ids=["7"]) == 1
+    emptied(sqlite)
+    bound = source(Archive(tmp_path), id="id").bind(sqlite, SMALL)
+    assert bound.restore().events == 35
+    alone = source(None, id="id").bind(sqlite, SMALL)
+    assert position_of(cursor) == 7
+    assert numbers(alone, cursor=cursor) == numbers(feed, cursor=cursor)
+    assert not alone.read(0, FIRST, 1).full
+
+
+def test_tables_that_cannot_be_restored_are_refused(sqlite, tmp_path):
+    """Restoring refuses an empty archive, that of another feed, and tables that it cannot fill."""
+    with pytest.raises(ConfigurationError, match="no archive"):
+        source(None).bind(sqlite).restore()
+    feed = opened(sqlite, Archive(tmp_path))
+    with pytest.raises(ConfigurationError, match="The archive has no events"):
+        feed.restore()
+    for options in ({"skipped": 0}, {"workers": 0}):
+        with pytest.raises(ConfigurationError, match="above zero"):
+            feed.restore(**options)
+    feed.seal()
+    emptied(sqlite)
+    with pytest.raises(ConfigurationError, match="belongs to another feed"):
+        source(Archive(tmp_path), partitions=4).bind(sqlite).restore()
+    with sqlite.begin() as connection:
+        place(connection, (0, 1, 2))
+    with pytest.raises(ConfigurationError, match="nothing to restore"):
+        source(Archive(tmp_path)).bind(sqlite).restore()
+
+
+def test_orderings_that_give_positions_are_refused(sqlite, tmp_path):
+    """With the ordering sequenced, rows would get new positions."""
+    feed = source(Archive(tmp_path), ordering="sequenced")
+    metadata.create_all(sqlite)
+    install(feed, sqlite)
+    with sqlite.begin() as connection:
+        place(connection, *EVENTS)
+    feed.bind(sqlite).seal()
+    with sqlite.begin() as connection:
+        feed.uninstall(connection)
+    emptied(sqlite)
+    install(feed, sqlite)
+    with pytest.raises(ConfigurationError, match="rows get new positions"):
+        feed.bind(sqlite).restore()
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ([Column("more", Text, nullable=False)], "'more' .* needs a value"),
+        ([], "n of events is made by the expression"),
+    ],
+    ids=["needs more", "expression"],
+)
+def test_rows_that_cannot_be_made_are_refused(sqlite, tmp_path, columns, said):
+    """A table whose rows cannot be made from its events is refused before it is touched."""
+    key = Column("id", Integer, primary_key=True)
+    table = Table(
+        "orders", MetaData(), key, Column("data", Text), *columns, sqlite_autoincrement=True
+    )
+    table.create(sqlite)
+    data = "data" if columns else {"n": func.upper(table.c.data, type_=Text)}
+    feed = TableFeed(table, data=data, retention=Retention(), archive=Archive(tmp_path))
+    install(feed, sqlite)
+    values = {"data": '"x"'} | {column.name: "y" for column in columns}
+    execute(sqlite, insert(table).values(values))
+    bound = feed.bind(sqlite)
+    bound.seal()
+    emptied(sqlite, table)
+    with pytest.raises(ConfigurationError, match=said):
+        bound.restore()
+    assert scalars(sqlite, "SELECT seq FROM sqlite_sequence") == []
+
+
+def test_rows_that_differ_from_the_archive_are_refused(sqlite, tmp_path):
+    """A row that the database has changed stops the restore, and the mark stays."""
+    feed = opened(sqlite, Archive(tmp_path))
+    feed.seal(segment_events=10)
+    emptied(sqlite)
+    change = "UPDATE orders SET data = '{}' WHERE id = NEW.id"
+    execute(
+        sqlite,
+        f"CREATE TRIGGER changes AFTER INSERT ON orders WHEN NEW.id = 17 BEGIN {change}; END",
+    )
+    bound = source(Archive(tmp_path)).bind(sqlite, SMALL)
+    with pytest.raises(FeedFailure, match="differ from the archive in their data"):
+        bound.restore()
+    assert numbers(bound) == numbers(ArchiveFeed(Archive(tmp_path)))
+    execute(sqlite, "DROP TRIGGER changes")
+    assert bound.restore().events == 36
+    execute(sqlite, "DELETE FROM orders WHERE id = 17")
+
+
+@pytest.mark.test_all
+@pytest.mark.parametrize("case", [SINGLE_WRITER, OBSERVED, OBSERVED_MARIADB])
+def test_killed_at_points_of_restoring(request, tmp_path, case):
+    """Wherever a process is killed, readers have all that was sealed, and the next one finishes."""
+    store = tmp_path / "archive"
+    log = Log(request.getfixturevalue(case.database), case)
+    given = {"retention": Retention(), "id": "id", "archive": opened_store(store)}
+    log.publish(**given)
+    log.write(*range(30))
+    log.feed.seal(segment_events=6)
+    url = log.engine.url.render_as_string(hide_password=False)
+    at, kills, killed = 1, 0, True
+    while killed:
+        emptied(log.engine, LOG)
+        killed = until_killed(restoring, url, log.ordering, store, at)
+        kills += killed
+        feed = log_source(log.ordering, opened_store(store)).bind(log.engine)
+        with suppress(ConfigurationError):  # it was killed when all was done
+            feed.restore()
+        assert numbers(feed) == [*range(30)]
+        at += 7
+    assert kills > 2
+
+
+class Reader:
+    """A consumer of one partition, which knows the positions of the events that it has applied."""
+
+    def __init__(self, partition):
+        self.partition = partition
+        self.cursor, self.applied = FIRST, []
+
+    @property
+    def position(self):
+        """The position after which it reads on."""
+        return 0 if self.cursor == FIRST else position_of(self.cursor)
+
+    def read(self, feed, limit):
+        """Apply a page; return whether it had events."""
+        page = feed.read(self.partition, self.cursor, limit, each=True)
+        self.cursor = page.cursor
+        self.applied += map(position_of, page.cursors)
+        return bool(page.events)
+
+    def forget(self, feed, sealed):
+        """Undo what it knows of events that were lost, as an operator decides."""
+        self.applied = [one for one in self.applied if one <= sealed]
+        self.cursor = feed.cursor_after(sealed)
+
+
+class Drill:
+    """Write, seal and read at random; destroy the database at any moment, and restore it."""
+
+    def __init__(self, dice, folder):
+        self.dice, self.folder, self.store = dice, folder, folder / "archive"
+        self.readers = [Reader(number % PARTITIONS) for number in range(5)]
+        self.counts = Counter()
+        self.lives = 0
+
+    def connected(self):
+        """Open the database of this life."""
+        return connected(f"sqlite:///{self.folder / str(self.lives)}.db")
+
+    def feed(self, engine, archive=None):
+        """Return the feed as a new process has it."""
+        return source(archive or Archive(self.store)).bind(engine, SMALL)
+
+    def write(self, engine):
+        """Append events of one content: lost ones and new ones differ by position alone."""
+        rows = [{"part": self.dice.randrange(PARTITIONS), "data": {"n": 0}}]
+        with engine.begin() as connection:
+            connection.execute(insert(orders), rows * self.dice.randint(1, 9))
+
+    def live(self, engine):
+        """Let writers, sealers and readers work for a while; return the positions of events."""
+        dice = self.dice
+        for what in dice.choices(["write", "seal", "read"], [3, 1, 2], k=dice.randint(3, 10)):
+            if what == "write":
+                self.write(engine)
+            elif what == "seal":
+                feed = self.feed(engine, dying(self.store, dice.randint(1, 15)))
+                with suppress(Died):
+                    feed.seal(segment_events=dice.randint(1, 9))
+            else:
+                for reader in dice.sample(self.readers, 3):
+                    reader.read(self.feed(engine), dice.randint(1, 9))
+        return scalars(engine, select(orders.c.id))
+
+    def restore(self):
+        """Restore a new database, and be killed meanwhile, up to three times."""
+        for _ in range(self.dice.randint(0, 3)):
+            with self.connected() as engine, suppress(ConfigurationError):  # if all was done
+                metadata.create_all(engine)
+                # Not at a rollback, which nobody would make in its place, as the process goes on.
+                points = Points(self.dice.randint(1, 60), self.die)
+                for moment in ("before_cursor_execute", "commit"):
+                    event.listen(engine, moment, points.touch)
+                with suppress(Died):
+                    self.feed(engine).restore(skipped=2_000)
+        with self.connected() as engine, suppress(ConfigurationError):
+            metadata.create_all(engine)
+            self.feed(engine).restore(skipped=2_000)
+
+    def die(self):
+        """End a process."""
+        self.counts["killed"] += 1
+        raise Died
+
+    def go_on(self, engine, reader, sealed):
+        """Let a reader read on to the end; it is told if it had read what was lost."""
+        alone, feed = ArchiveFeed(Archive(self.store), capacity=SMALL), self.feed(engine)
+        if reader.position > sealed:
+            with pytest.raises(Unavailable):
+                reader.read(alone, 9)
+            with pytest.raises(Gone):
+                reader.read(feed, 9)
+            self.counts["told"] += 1
+            reader.forget(feed, sealed)
+        else:
+            reader.read(alone, 3)
+            self.counts["went on"] += 1
+        while reader.read(feed, self.dice.randint(1, 9)):
+            pass
+        own = select(orders.c.id).where(orders.c.part == reader.partition)
+        assert reader.applied == scalars(engine, own.order_by(orders.c.id))
+        self.counts["events"] += len(reader.applied)
+
+    def run(self, disasters=3):
+        """Destroy and restore again and again; return what was counted."""
+        with self.connected() as engine:
+            metadata.create_all(engine)
+            install(source(Archive(self.store)), engine)
+        for _ in range(disasters):
+            with self.connected() as engine:
+                positions = self.live(engine)
+            sealed = Archive(self.store).sealed()
+            if not sealed:
+                continue
+            self.counts["disasters"] += 1
+            self.counts["lost"] += sum(position > sealed for position in positions)
+            self.lives += 1
+            self.restore()
+            with self.connected() as engine:
+                for _ in range(self.dice.randint(0, 20)):
+                    self.write(engine)
+                for reader in self.readers:
+                    self.go_on(engine, reader, sealed)
+        return self.counts
+
+
+@pytest.mark.parametrize(
+    ("first", "drills"), [(1, 2), pytest.param(100, 100, marks=pytest.mark.test_all)]
+)
+def test_drill_loses_and_repeats_nothing(first, drills):
+    """Whenever the database is destroyed, also while it is sealed, readers go on or are told."""
+    counts = Counter()
+    for seed in range(first, first + drills):
+        with TemporaryDirectory() as folder:
+            counts += Drill(Random(seed), Path(folder)).run()
+    sys.stdout.write(f"{dict(counts)}\n")
+    assert min(counts[name] for name in ("killed", "lost", "told", "went on")) > 0
