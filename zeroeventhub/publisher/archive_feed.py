@@ -126,6 +126,8 @@ def _defined(
         compaction=None,
         snapshots=None,
         schemas=None,
+        checks={},
+        append=None,
     )
 
 
