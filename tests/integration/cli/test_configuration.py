@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from harness.command_line import invoke
+from harness.command_line import invoke, run
 from harness.shop import orders
 from harness.statements import count_of
 from harness.trimmed import ten_days
@@ -71,12 +71,12 @@ def test_options_go_before_the_file(described, tmp_path):
     assert "There is no file zeroeventhub.toml" in invoke("check", "orders").stderr
 
 
-@pytest.mark.parametrize("arguments", [["serve", "--help"], ["serve", "-h"], ["trim", "-h", "it"]])
-def test_help_needs_no_file(tmp_path, monkeypatch, arguments):
+@pytest.mark.parametrize("arguments", [["serve", "--help"], ["trim", "-h", "it"]])
+def test_help_needs_no_file(tmp_path, arguments):
     """A command that looks into the file shows its help where there is none."""
-    monkeypatch.chdir(tmp_path)
-    shown = invoke(*arguments)
-    assert (shown.exit_code, shown.stdout.startswith("Usage: ")) == (0, True)
+    # In a process of its own: click remembers the names of help of the first context.
+    shown = run(*arguments, cwd=tmp_path)
+    assert (shown.returncode, shown.stdout.startswith("Usage: ")) == (0, True)
 
 
 @pytest.mark.parametrize(
