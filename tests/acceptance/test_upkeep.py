@@ -74,6 +74,15 @@ def test_upkeep_is_done_at_once_and_what_fails_is_logged(shop, tmp_path, caplog)
     assert "compact nothing failed: Error: zeroeventhub.toml has no 'nothing'" in caplog.text
 
 
+def test_sealing_ends_with_a_server_that_is_killed(shop, tmp_path):
+    """No process is left that nobody stops."""
+    with started("serve") as process:
+        archive = Archive(tmp_path / "archive")
+        until(lambda: archive.look().sealed == 10, "all events are sealed", PATIENCE)
+        process.kill()
+        process.communicate(timeout=PATIENCE)  # to the end of stderr, which sealing shares
+
+
 def test_archive_is_sealed_continuously(shop, tmp_path):
     """What the guide to archives puts into the file is the upkeep that it speaks of."""
     guide = (DOCUMENTS / "archive.md").read_text()

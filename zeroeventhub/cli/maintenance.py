@@ -1,7 +1,9 @@
 """The commands that check and maintain a feed's table and its archive."""
 
 import logging
+import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -280,10 +282,17 @@ def compact(*, older_than: timedelta | None, yes: bool, **table: Any) -> Answer:
     return {"deleted": events}, [f"{events:,} events are gone."]
 
 
+def _exit_at_end_of_input() -> None:
+    """End the process with the server that holds its input, also if that was killed."""
+    sys.stdin.read()
+    os._exit(0)  # sealing may stop at any step
+
+
 @click.command(cls=FeedCommand)
 @publish_options
 @seal_options
 @age_option("--repeat", help="Seal again at this interval, such as 10s, until it is stopped.")
+@click.option("--until-input-ends", is_flag=True, hidden=True)
 @answering
 def seal(
     *,
@@ -291,6 +300,7 @@ def seal(
     segment_events: int,
     least: int,
     repeat: timedelta | None,
+    until_input_ends: bool,
     **table: Any,
 ) -> Answer:
     """Copy settled events of a table into its archive.
@@ -301,6 +311,8 @@ def seal(
     """
     if not table["archive"]:
         raise ConfigurationError("Give the archive to seal into: --archive with a folder or a URL.")
+    if until_input_ends:
+        threading.Thread(target=_exit_at_end_of_input, daemon=True).start()
     feed = open_feed(**table)
     _retry_until_ready(feed.head)
     options: dict[str, Any] = {

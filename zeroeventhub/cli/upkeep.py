@@ -1,6 +1,7 @@
 """The upkeep of feeds beside their server: commands that are run from time to time."""
 
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -45,14 +46,21 @@ class Task:
         Sealing goes on until then: to start a process for it costs more than to seal a few events.
         """
         words = [self.command, self.feed, "--config", self.file]
-        words += {"seal": ["--repeat", self.every], "tidy": []}.get(self.command, ["--yes"])
-        with subprocess.Popen(  # noqa: S603 - our own commands
-            [sys.executable, "-m", "zeroeventhub", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=None if self.command == "seal" else subprocess.PIPE,
-            text=True,
-        ) as process:
+        seal = ["--repeat", self.every, "--until-input-ends"]
+        words += {"seal": seal, "tidy": []}.get(self.command, ["--yes"])
+        # Its input ends with this process, however that ends.
+        given, held = os.pipe()
+        with (
+            subprocess.Popen(  # noqa: S603 - our own commands
+                [sys.executable, "-m", "zeroeventhub", *words],
+                stdin=given,
+                stdout=subprocess.PIPE,
+                stderr=None if self.command == "seal" else subprocess.PIPE,
+                text=True,
+            ) as process,
+            os.fdopen(held, "wb"),
+        ):
+            os.close(given)
             while True:
                 try:
                     output, errors = process.communicate(timeout=_TICK)

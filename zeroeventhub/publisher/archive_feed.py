@@ -47,7 +47,7 @@ class ArchiveFeed(BoundFeed):
     gets 503 until events after it are sealed.
 
     Example:
-        feed = ArchiveFeed(Archive("s3://shop-history/orders", cache="cache"))
+        feed = ArchiveFeed(Archive("s3://bucket/orders", cache="/var/cache/orders"))
         app = Starlette(routes=feed_routes("/orders", feed))
 
     Args:

@@ -52,5 +52,5 @@ def test_token_itself_is_not_taken_for_its_hash(tmp_path):
 def test_rights_that_mean_nothing_are_refused(tokens, readers, words):
     """Readers without a token, and rights that contradict each other, are no feed's."""
     with pytest.raises(ConfigurationError, match=words):
-        authorization(tokens, readers)
-    assert authorization(None, None) is None
+        authorization(tokens, readers, may_append=False)
+    assert authorization(None, None, may_append=False) is None
