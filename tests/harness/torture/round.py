@@ -130,10 +130,11 @@ class WatchedFeed:
             self.horizon = max(self.horizon, horizon)
 
     def _ask(self, question: Callable[[], _Answer]) -> _Answer | None:
+        had_answered = self.has_answered  # before, as another reader may hear an answer meanwhile
         try:
             answer = question()
         except (FeedFailure, Unavailable) as error:
-            if self.has_answered or isinstance(error, FeedFailure):
+            if had_answered or isinstance(error, FeedFailure):
                 self.fell_silent.append(repr(error.__cause__ or error))
             return None
         self.has_answered = True
