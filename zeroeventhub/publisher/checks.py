@@ -11,6 +11,7 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Connection,
+    DateTime,
     Select,
     Table,
     func,
@@ -74,6 +75,7 @@ class Checkup:
         near: the searches whose index is chosen again at each check.
         indexes: the indexes that the feed's queries need, first the one for pages.
         marks: the feed's mark of what was trimmed; None for a feed without `retention`.
+        time: the time of events; None for a feed without it.
         is_mutable: whether writers change rows.
 
     Attributes:
@@ -95,6 +97,7 @@ class Checkup:
         near: Collection[NearRows],
         indexes: Collection[NeededIndex],
         marks: MarkTable | None = None,
+        time: ColumnElement[Any] | None = None,
         is_mutable: bool = False,
     ) -> None:
         self._ordering = ordering
@@ -110,6 +113,7 @@ class Checkup:
         self._near = near
         self._indexes = indexes
         self._marks = marks
+        self._time = time
         self._is_mutable = is_mutable
         self.grow: Callable[[int], None] | None = None
         self.unpublished: str | None = None
@@ -233,6 +237,12 @@ class Checkup:
         found += [Finding("warning", *warning) for warning in database.warnings(connection)]
         if not self._is_mutable and (sign := _sign_of_updates(connection, self._table)):
             found.append(Finding("warning", "updates", f"{sign} {_ROWS_LAST}"))
+        if self._time is not None and not isinstance(self._time.type, DateTime):
+            sentence = (
+                f"The time of events is {self._time.type}, so readers cannot start at a time: "
+                "declare the column as a timestamp."
+            )
+            found.append(Finding("warning", "time", sentence))
         return found + [self._find_index(connection, index) for index in self._indexes]
 
     def _warn(self, connection: Connection) -> None:

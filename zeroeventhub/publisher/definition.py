@@ -403,6 +403,7 @@ def build(
         near=[one for one in (near, all_near, lookups.times, lookups.ids) if one is not None],
         indexes=_needed_indexes(defined, near, all_near, lookups),
         marks=marks,
+        time=defined.events.time,
         is_mutable=defined.is_mutable,
     )
     info = replace(defined.info, extensions=_extensions(defined, source, types))

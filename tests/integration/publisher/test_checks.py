@@ -8,7 +8,7 @@ from harness.published import published
 from harness.shop import metadata, orders, place, write
 from harness.statements import execute
 from harness.tables import event_table
-from sqlalchemy import Column, DateTime, func, text
+from sqlalchemy import Column, DateTime, Text, func, text
 
 from zeroeventhub import FIRST, TableFeed
 from zeroeventhub.errors import ConfigurationError, Diverged, FeedFailure
@@ -67,6 +67,18 @@ def test_column_of_updates_is_a_warning(sqlite):
     table.create(sqlite)
     (sentence,) = warnings(TableFeed(table).bind(sqlite))
     assert "'changed'" in sentence
+
+
+@pytest.mark.parametrize(("kind", "is_warned_of"), [(Text, True), (DateTime, False)])
+def test_time_that_is_no_timestamp_is_a_warning(sqlite, kind, is_warned_of):
+    """A time by which no reader can start is a warning, which names its type."""
+    table = event_table("customers", Column("at", kind))
+    table.create(sqlite)
+    found = TableFeed(table, time="at").bind(sqlite).check()
+    sentences = [one.sentence for one in found if one.subject == "time"]
+    assert [("TEXT" in one, "start at a time" in one) for one in sentences] == (
+        [(True, True)] if is_warned_of else []
+    )
 
 
 _COPY = "id, part, kind, customer, placed, data"
