@@ -315,6 +315,10 @@ class RequestBuilder(Generic[_Http]):
                 f"{self.address} does not answer discovery ({answer.status}); if it is a feed of "
                 "ZeroEventHub v1, set `partitions` to how many partitions it has."
             )
+        if answer.status == httpx.codes.BAD_REQUEST and self._root.endswith("/events"):
+            raise ConfigurationError(
+                f"{self.address} has the pages of a feed: give the feed's address, without /events."
+            )
         body = self._read_body(answer)
         try:
             self._info = decode_info(body)

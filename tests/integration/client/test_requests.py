@@ -272,3 +272,13 @@ def test_problem_of_discovery_is_not_taken_for_v1(any_call):
     info = problem("bad-request", status="400 No", detail="No.")
     with raw_feed(info=info) as (url, _), pytest.raises(errors.BadRequest, match=r"^No\."):
         any_call(url, "discover")
+
+
+def test_address_of_pages_is_not_that_of_a_feed(any_call):
+    """A client that was given the address of a feed's pages is told which one it needs."""
+    refused = problem("bad-request", status="400 No", detail="The parameter token is missing.")
+    with (
+        answering(lambda _: refused) as url,
+        pytest.raises(errors.ConfigurationError, match="without /events"),
+    ):
+        any_call(f"{url}/orders/events", "discover")
