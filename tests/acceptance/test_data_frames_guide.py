@@ -69,6 +69,12 @@ def test_schema_types_columns(sqlite, piece):
     assert amounts["_corrupt_record"].null_count() == 2
 
 
+def test_limits_let_large_events_in(sqlite, piece):
+    """An event that a client would refuse is read with the limits of the guide."""
+    add(sqlite, orders, [{"data": {"customer": "x" * (9 << 20)}}])
+    assert len(piece("large")["orders"]) == 3
+
+
 def test_next_read_consumer_and_spark_go_on(sqlite, url, piece):
     """What comes later is read once, by whoever goes on from the cursors."""
     names = piece("goes_on")

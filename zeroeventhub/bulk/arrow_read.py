@@ -227,16 +227,16 @@ class ArrowRead:
 
     def __init__(
         self,
-        schema: pa.Schema,
+        columns: Columns,
         source: _SideBySide,
         *,
         given: Mapping[int, str],
         total: int | None,
         progress: bool | OnProgress,
     ) -> None:
-        self.schema = schema
+        self.schema = columns.schema
         self.reader = pa.RecordBatchReader.from_batches(
-            schema, _with_progress(source, total, progress)
+            self.schema, _with_progress(source, columns, total, progress)
         )
         self._source = source
         self._given = given
@@ -256,7 +256,7 @@ class ArrowRead:
 
 
 def _with_progress(
-    source: _SideBySide, total: int | None, progress: bool | OnProgress
+    source: _SideBySide, columns: Columns, total: int | None, progress: bool | OnProgress
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches with rows, and tell how many rows there have been."""
     rows = 0
@@ -268,6 +268,8 @@ def _with_progress(
             source.move(piece, batch)
             if batch.rows.num_rows:
                 yield batch.rows
+    if rows:
+        columns.warn_of_unseen()
 
 
 def read_arrow(
@@ -332,7 +334,7 @@ def read_arrow(
         shares = Plan(connection, options).shares(PIECE * page_size, readers)
     counts = [one.events for one in shares]
     return ArrowRead(
-        columns.schema,
+        columns,
         _SideBySide(client, columns, options, shares, readers),
         given=starting.cursors if isinstance(starting, Offsets) else {},
         total=None if None in counts else sum(one or 0 for one in counts),

@@ -99,8 +99,8 @@ class Boundaries:
         if isinstance(boundary, Moments):
             if CURSOR_OF_TIME not in self.info.extensions:
                 raise ConfigurationError(
-                    "This feed does not have the extension cursor-of-time: give cursors by "
-                    f"{self._options.words.start} and {self._options.words.stop}, and no times."
+                    "This feed does not have the extension cursor-of-time: leave times out, or "
+                    f"give cursors by {self._options.words.start} and {self._options.words.stop}."
                 )
             moment = boundary.of(partition)
             return self._connection.request(lambda client: client.cursor_at(moment, partition))

@@ -208,6 +208,11 @@ _UNFIT = (
 )
 
 
+_WITHIN_A_STRING = (
+    " The event is a string: if it has JSON in it, the publisher has to declare its column as JSON."
+)
+
+
 class JsonColumns:
     """Turn the JSON of events into columns.
 
@@ -255,10 +260,11 @@ class JsonColumns:
                 if self._corrupt is None:
                     # The decoder names members and types; other errors repeat values of events.
                     detail = f": {error}" if isinstance(error, msgspec.DecodeError) else ""
+                    is_text = one[0].as_py().startswith('"')
                     raise ProtocolError(
                         f"An event does not fit the schema of the read{detail}. "
                         f"Change the schema, or add a column {self._words.corrupt_record} for such "
-                        "events."
+                        f"events.{_WITHIN_A_STRING if is_text else ''}"
                     ) from None
                 rows.append({})
                 unfit += one.to_pylist()
@@ -347,6 +353,7 @@ class Columns:
     Attributes:
         schema: the columns.
         known: the columns that are not members of the events' JSON.
+        unseen: the other columns, as long as all of their rows are null.
         with_headers: whether headers are one of them.
     """
 
@@ -374,6 +381,7 @@ class Columns:
         self.with_headers = "headers" in self.known
         self._json = JsonColumns(rest, corrupt, options.words) if rest or corrupt else None
         self._members = [one.name for one in rest]
+        self.unseen = {*self._members}
         self._has_looked = False
 
     def batch(self, page: RangePage) -> pa.RecordBatch:
@@ -397,14 +405,26 @@ class Columns:
         found |= {name: attributes.column(name) for name in self.known & ATTRIBUTES}
         if self._json is not None:
             found |= self._json.columns(data, self.schema)
+            for name in tuple(self.unseen):  # threads share these columns
+                if found[name].null_count < len(data):
+                    self.unseen.discard(name)
             if len(data) and not self._has_looked:
                 self._has_looked = True
-                self._warn_of_envelopes(data, [found[name] for name in self._members])
+                self._warn_of_envelopes(data)
         return pa.record_batch([found[name] for name in self.schema.names], schema=self.schema)
 
-    def _warn_of_envelopes(self, data: pa.StringArray, columns: list[pa.Array]) -> None:
+    def warn_of_unseen(self) -> None:
+        """Warn of columns that were null in all rows, whose names may be misspelt."""
+        if self.unseen:
+            _log.warning(
+                "In all rows of this read these columns are null: %s. Compare their names with the "
+                "members of the events' JSON.",
+                ", ".join(sorted(self.unseen)),
+            )
+
+    def _warn_of_envelopes(self, data: pa.StringArray) -> None:
         """Warn if columns are null because they are named as members of the envelopes' data."""
-        if not columns or any(one.null_count < len(data) for one in columns):
+        if len(self.unseen) < max(len(self._members), 1):
             return
         (first,) = texts_of(data.slice(0, 1))
         if _envelope(first).specversion is not msgspec.UNSET:
@@ -414,6 +434,7 @@ class Columns:
                 ", ".join(self._members),
                 self._words.struct,
             )
+            self.unseen.clear()  # they are warned of
 
 
 def _events(page: AnyPage) -> tuple[pa.StringArray, list[dict[str, str]]]:

@@ -21,7 +21,8 @@ _Answer = TypeVar("_Answer")
 _SIGNATURES = {"x-amz-signature", "x-goog-signature", "sig"}
 """Query parameters that mark a URL as signed by an object store."""
 
-LIMITS = Limits(page_bytes=64 * 1024 * 1024)
+LIMITS = Limits(page_bytes=64 * 1024 * 1024, line_bytes=64 * 1024 * 1024)
+"""Those of a client that reads in bulk: one event may fill a page."""
 
 
 class Connection:

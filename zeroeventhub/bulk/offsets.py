@@ -77,8 +77,7 @@ class Offsets:
             )
         except (AttributeError, OverflowError, TypeError, ValueError):
             raise ConfigurationError(
-                'These are not offsets of a feed, such as {"0":"…","1":"…"} with a cursor by '
-                "partition."
+                "These are not offsets of a feed, which are a cursor for each partition."
             ) from None
         for partition, cursor in offsets.cursors.items():
             if not _is_cursor(cursor):

@@ -56,9 +56,11 @@ class Words:
     end: str = "stop"
     segment_origins: str = "segment_origins"
     read_segments: str = "read_segments"
-    corrupt_record: str = "_corrupt_record of strings"
+    corrupt_record: str = "_corrupt_record of type string"
     struct: str = "read a column data that is a struct"
-    on_data_loss: str = "Start again without cursors to read what the feed still has."
+    on_data_loss: str = (
+        "To read what the feed still has, start again without cursors; an export, in another place."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,12 +1,15 @@
 """Export a feed to files of Parquet or to DuckDB."""
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from zeroeventhub.bulk.connection import LIMITS
 from zeroeventhub.cli.consume import expect_filter
 from zeroeventhub.cli.options import as_json, feed_options, moment, partition_option, type_options
 from zeroeventhub.cli.output import Meters, report
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@feed_options
+@partial(feed_options, limits=LIMITS)
 @click.option(
     "--to",
     required=True,
@@ -33,8 +36,9 @@ if TYPE_CHECKING:
     "columns",
     multiple=True,
     metavar="NAME:TYPE",
-    help="A column, such as customer:string, amount:double, count:int64, paid:bool, day:date32 or "
-    "at:timestamp; repeatable. By default the columns are those of the guide, docs/data_frames.md.",
+    help="A column, such as customer:string, amount:double, price:decimal(10,2), count:int64, "
+    "paid:bool, day:date32 or at:timestamp; repeatable. By default the columns are those of the "
+    "guide, docs/data_frames.md.",
 )
 @partition_option
 @click.option(
@@ -106,9 +110,12 @@ def _schema(columns: Sequence[str]) -> "pa.Schema":
     for column in columns:
         name, _, kind = column.rpartition(":")
         try:
-            found[name] = (
-                pa.timestamp("us", "UTC") if kind == "timestamp" else pa.type_for_alias(kind)
-            )
+            if kind == "timestamp":
+                found[name] = pa.timestamp("us", "UTC")
+            elif digits := re.fullmatch(r"decimal\(([0-9]+), ?([0-9]+)\)", kind):
+                found[name] = pa.decimal128(*map(int, digits.groups()))
+            else:
+                found[name] = pa.type_for_alias(kind)
         except ValueError:
             raise ConfigurationError(
                 f"A column is written as NAME:TYPE, such as amount:double, not as {column}."

@@ -15,6 +15,7 @@ from zeroeventhub.client.connection_pool import open_http
 from zeroeventhub.consumer.config import Failures
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import FIRST, LAST, TypeFilter
+from zeroeventhub.settings import Limits
 from zeroeventhub.times import FORMS, UNITS
 from zeroeventhub.times import moment as read_moment
 
@@ -25,6 +26,8 @@ NAMED_CURSORS = {"first": FIRST, "last": LAST}
 """Cursors that an operator writes by name."""
 
 _Command = Callable[..., Any]
+
+_LIMITS = Limits()
 
 
 AGE = re.compile(r"^([0-9]{1,6})([smhdw])$", re.ASCII)
@@ -251,9 +254,9 @@ def http_options(command: _Command) -> _Command:
     return with_http
 
 
-def feed_options(command: _Command) -> _Command:
+def feed_options(command: _Command, limits: Limits = _LIMITS) -> _Command:
     """Add the argument URL and the options of requests; the command gets `client`."""
-    return http_options(click.argument("url")(_with_client(command)))
+    return http_options(click.argument("url")(_with_client(command, limits)))
 
 
 def feed_option(purpose: str) -> Callable[[_Command], _Command]:
@@ -262,7 +265,7 @@ def feed_option(purpose: str) -> Callable[[_Command], _Command]:
     return lambda command: option(http_options(_with_client(command)))
 
 
-def _with_client(command: _Command) -> _Command:
+def _with_client(command: _Command, limits: Limits = _LIMITS) -> _Command:
     """Give a command the client of the feed at `url`; None without a URL."""
 
     @wraps(command)
@@ -272,7 +275,8 @@ def _with_client(command: _Command) -> _Command:
         if url is None:
             return command(client=None, **options)
         with open_http(headers, timeout=TIMEOUT) as http:
-            return command(client=Client(url, http, partitions=partitions), **options)
+            client = Client(url, http, partitions=partitions, limits=limits)
+            return command(client=client, **options)
 
     return with_client
 

@@ -34,8 +34,7 @@ _GIVE_CREDENTIALS = (
 
 _LOWER_PAGE_SIZE = (
     f"A page of the feed has more than {LIMITS.page_bytes:,} bytes or {LIMITS.page_events:,} "
-    f"events, or an event more than {LIMITS.line_bytes:,} bytes: lower the option pageSize, which "
-    "helps unless an event is that large."
+    "events: lower the option pageSize, which helps unless one event is that large."
 )
 
 

@@ -195,7 +195,7 @@ class PageBounds:
         if longest > self.line_bytes:
             raise PageTooLarge(
                 f"A line of the page is longer than {self.line_bytes:,} bytes: to read it, raise "
-                "the client's Limits.line_bytes."
+                "the client's Limits.line_bytes, and Limits.page_bytes above it."
             )
         if events > self.page_events:
             self._refuse(f"{self.page_events:,} events", "page_events")

@@ -14,7 +14,7 @@ from harness.faults.proxy import Fault, proxying
 from harness.faults.proxy import Plan as Faults
 from harness.laid_out_feed import ReadFeed
 from harness.readers import client_of, mounted
-from harness.shop import orders, write
+from harness.shop import fill, orders, write
 from harness.spark_reading import read as read_by_spark
 from harness.stores import new_store
 from harness.waiting import until
@@ -23,6 +23,7 @@ from sqlalchemy import create_engine, insert, update
 from zeroeventhub import FIRST, Client, Consumer, TypeFilter, read_arrow
 from zeroeventhub.errors import (
     ConfigurationError,
+    PageTooLarge,
     ProtocolError,
     TokenChanged,
     Unavailable,
@@ -282,6 +283,44 @@ def test_columns_have_the_types_of_a_schema(shop, publish):
         for kind in (pa.duration("s"), pa.timestamp("s"), pa.time32("s")):
             with pytest.raises(ConfigurationError, match="read the column as a string"):
                 read_arrow(url, schema=pa.schema({"n": kind}))
+
+
+def warned(caplog):
+    """What reads have warned of."""
+    return [one.getMessage() for one in caplog.records if one.name == "zeroeventhub.bulk"]
+
+
+def test_columns_that_are_null_in_all_rows_are_warned_of_once(shop, publish, caplog):
+    """At its end, a read with rows names a misspelt column, and no member that any event has."""
+    with shop.begin() as connection:
+        connection.execute(insert(orders).values(data={"n": 200, "rare": True}))
+    schema = pa.schema({"n": pa.int64(), "nn": pa.int64(), "rare": pa.bool_()})
+    with publish(shop) as url:
+        read = read_arrow(url, schema=schema, **SMALL)
+        next(iter(read.reader))
+        assert warned(caplog) == []
+        pa.table(read)
+        pa.table(read_arrow(url, schema=schema, start=read.cursors))
+    (warning,) = warned(caplog)
+    assert "columns are null: nn. Compare" in warning
+
+
+def test_flat_columns_of_cloud_events_are_warned_of_once(shop, publish, caplog):
+    """Columns that are null because the events have an envelope get that warning alone."""
+    with publish(shop, cloudevents="/shop") as url:
+        pa.table(read_arrow(url, schema=pa.schema({"n": pa.int64()}), **SMALL))
+    (warning,) = warned(caplog)
+    assert "CloudEvents" in warning
+
+
+def test_event_may_fill_a_page(sqlite, publish):
+    """A read by an address takes events that a client with its own limits refuses."""
+    with fill(sqlite, 2, partitions=2).begin() as connection:
+        connection.execute(insert(orders).values(data={"n": 2, "text": "x" * (9 << 20)}))
+    with publish(sqlite) as url:
+        assert in_order(everything(url)) == [0, 1, 2]
+        with client_of(url) as client, pytest.raises(PageTooLarge, match="page_bytes above it"):
+            everything(client)
 
 
 def test_types_are_chosen(shop, publish):

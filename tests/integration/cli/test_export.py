@@ -5,8 +5,9 @@ import json
 import duckdb
 import pytest
 from harness.command_line import invoke
-from harness.shop import write
+from harness.shop import orders, write
 from pyarrow import parquet
+from sqlalchemy import insert
 
 
 @pytest.mark.parametrize("place", ["out.parquet", "out.duckdb"])
@@ -30,6 +31,8 @@ def test_columns_and_table_are_those_that_are_asked_for(feed, tmp_path):
         "time:timestamp",
         "--column",
         "shop:name:string",
+        "--column",
+        "price:decimal(10,2)",
     )
     done = invoke("export", feed, "--to", tmp_path / "a.parquet", *columns)
     assert done.exit_code == 0, done.output
@@ -38,12 +41,21 @@ def test_columns_and_table_are_those_that_are_asked_for(feed, tmp_path):
         ("subject", "string"),
         ("time", "timestamp[us, tz=UTC]"),
         ("shop:name", "string"),
+        ("price", "decimal128(10, 2)"),
     ]
     to = ("--to", tmp_path / "a.duckdb", "--table", "orders", "--column", "id:string")
     done = invoke("export", feed, *to, "--partition", 0, "--no-segments", "--readers", 1)
     assert done.exit_code == 0, done.output
     with duckdb.connect(tmp_path / "a.duckdb") as database:
         assert database.sql("SELECT count(*), max(id) FROM orders").fetchall() == [(50, "99")]
+
+
+def test_event_may_fill_a_page(sqlite, feed, tmp_path):
+    """The command takes events that other commands refuse as too large."""
+    with sqlite.begin() as connection:
+        connection.execute(insert(orders).values(data={"text": "x" * (9 << 20)}))
+    done = invoke("export", feed, "--to", tmp_path / "out.parquet")
+    assert f"Events exported to {tmp_path / 'out.parquet'}: 101\n" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -53,6 +65,7 @@ def test_columns_and_table_are_those_that_are_asked_for(feed, tmp_path):
         (("--to", "out.parquet", "--column", "n:number"), "written as NAME:TYPE"),
         (("--to", "out.parquet", "--column", "n"), "written as NAME:TYPE"),
         (("--to", "out.parquet", "--column", "n:"), "written as NAME:TYPE"),
+        (("--to", "out.parquet", "--column", "n:decimal(99,2)"), "written as NAME:TYPE"),
     ],
 )
 def test_what_cannot_work_is_told(feed, tmp_path, monkeypatch, options, sentence):

@@ -329,7 +329,7 @@ END = b'{"cursor":"9","caughtUp":true}\n'
 PROBLEM = {"type": "about:blank", "title": HOSTILE, "status": 400, "detail": HOSTILE}
 PAGES = {
     "gibibyte": lambda _: Response(BOMB, headers={"Content-Encoding": "gzip"}),
-    "long line": lambda _: Response(b'{"data":"%b"}\n' % (b"x" * 12 * MEBIBYTE) + END),
+    "long line": lambda _: Response(b'{"data":"%b"}\n' % (b"x" * 64 * MEBIBYTE) + END),
     "no events": lambda _: Response(b"\n" * (8 * MEBIBYTE) + END),
     "no JSON": lambda _: Response(f"{HOSTILE}\n".encode() + END),
     "refusal": lambda _: JSONResponse(PROBLEM, 400, media_type="application/problem+json"),

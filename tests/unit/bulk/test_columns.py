@@ -146,6 +146,14 @@ def test_error_does_not_repeat_the_event(kind, text):
     assert refused.value.__suppress_context__
 
 
+def test_error_about_json_in_a_string_says_where_it_comes_from():
+    """An event that is a string was perhaps JSON in a column of text; others were not."""
+    for event, is_said in {'"{\\"x\\":1}"': True, '{"x":"1"}': False, "[1]": False}.items():
+        with pytest.raises(ProtocolError) as refused:
+            columns(struct(x=NUMBER), event, corrupt=False)
+        assert ("declare its column as JSON" in str(refused.value)) is is_said
+
+
 ONE_BY_ONE = {"id": event_id, "type": event_type, "time": event_time, "key": event_key}
 
 times = st.from_regex(
