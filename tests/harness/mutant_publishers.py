@@ -6,17 +6,21 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from urllib.parse import unquote
+from uuid import uuid4
 
+from sqlalchemy import MetaData
 from starlette.applications import Starlette
 from starlette.responses import Response
 
-from zeroeventhub import FIRST, LAST, Event, FeedInfo, Page, Partition, feed_routes
+from zeroeventhub import FIRST, LAST, Event, EventLog, FeedInfo, Page, Partition, feed_routes
 from zeroeventhub.errors import BadCursor
+from zeroeventhub.new_events import Batch
 from zeroeventhub.protocol import (
     ARROW,
     COMPACTED,
     EXTENSIONS,
     PROGRESS,
+    Appended,
     CountedCursor,
     KeyPage,
     Lag,
@@ -24,11 +28,9 @@ from zeroeventhub.protocol import (
     SegmentPart,
     Segments,
 )
-from zeroeventhub.wire import ARROW_TYPE
+from zeroeventhub.wire import ARROW_TYPE, CLOUDEVENTS_BATCH_TYPE, NDJSON_TYPE
 
-__all__ = ["MUTANTS", "publisher"]
-
-__all__ = ["MUTANTS", "publisher"]
+__all__ = ["MUTANTS", "MUTANTS_OF_LOGS", "log_publisher", "publisher"]
 
 EVERYTHING = frozenset(EXTENSIONS) - {ARROW, COMPACTED, PROGRESS}
 STRICT = ("lag", "cursor-of-count", "cursor-of-time", "splits", "key-history", "segments")
@@ -169,6 +171,15 @@ def publisher(mutant=None):
     return fault(MemoryFeed())
 
 
+def log_publisher(engine, mutant=None, **options):
+    """Make an application of a log at /feed that takes events: a mutant, or one without fault."""
+    metadata = MetaData()
+    log = EventLog(metadata, "log", partitions=2, append=True)
+    metadata.create_all(engine)
+    _, fault = mutant or ("", application)
+    return fault(log.feed(**options).bind(engine))
+
+
 # What makes mutants: each returns a function that makes an application of a feed.
 
 
@@ -274,6 +285,38 @@ def header(name, value, cursor=""):
     return answered(apply)
 
 
+def appended(change):
+    """Append what a function makes of each batch, and answer as if all of it were appended."""
+
+    def append(feed, right, batches):
+        outcomes = right([change(batch) for batch in batches])
+        return [
+            outcome
+            if isinstance(outcome, Exception)
+            else [Appended(outcome[0].partition, one.id) for one in batch.events]
+            for batch, outcome in zip(batches, outcomes, strict=True)
+        ]
+
+    return instead("append", append)
+
+
+def heard(old, new):
+    """Take a request's header of one value as if it were another."""
+
+    def fault(feed):
+        right = application(feed)
+
+        async def changed(scope, receive, send):
+            if scope["type"] == "http":
+                pairs = [(name, new if value == old else value) for name, value in scope["headers"]]
+                scope = scope | {"headers": pairs}
+            await right(scope, receive, send)
+
+        return changed
+
+    return fault
+
+
 # Mutants of the feed.
 
 
@@ -333,6 +376,22 @@ def passes_stop(feed, right, *call, stop=None):
 
 def another_key(feed, right, key, *call, **options):
     return right(key[:-1] + "1" if key.endswith("0") else key, *call, **options)
+
+
+def renamed(batch):
+    return replace(batch, events=[replace(one, id=str(uuid4())) for one in batch.events])
+
+
+def without_versions(batch):
+    return replace(batch, events=[replace(one, expected_version=None) for one in batch.events])
+
+
+def appends_what_it_can(feed, right, batches):
+    outcomes = right(batches)
+    for batch, outcome in zip(batches, outcomes, strict=True):
+        if isinstance(outcome, Exception):
+            right([Batch([one]) for one in batch.events])
+    return outcomes
 
 
 def open_parent(info):
@@ -457,3 +516,34 @@ MUTANTS = {
     ),
 }
 """By name, the check that a mutant fails, and what makes its application of a feed."""
+
+MUTANTS_OF_LOGS = {
+    "loses events of a batch": (
+        "append",
+        appended(lambda batch: replace(batch, events=batch.events[:1])),
+    ),
+    "knows no CloudEvents": (
+        "append-cloudevents",
+        heard(CLOUDEVENTS_BATCH_TYPE.encode(), b"text/plain"),
+    ),
+    "knows no gzip": ("append-gzip", heard(b"gzip", b"other")),
+    "appends a batch again": ("append-again", appended(renamed)),
+    "takes any event for the one of its id": (
+        "append-id-reused",
+        status(409, 201, b'{"events": []}', "/feed/append"),
+    ),
+    "appends a part of a batch": ("append-whole", instead("append", appends_what_it_can)),
+    "expects no version": ("append-versions", appended(without_versions)),
+    "counts no batches": (
+        "append-producers",
+        appended(lambda batch: replace(batch, producer=None, sequence=None)),
+    ),
+    "takes what is no batch": (
+        "append-malformed",
+        status(400, 201, b'{"events": []}', "/feed/append"),
+    ),
+    "takes any media type": ("append-media-type", heard(b"text/plain", NDJSON_TYPE.encode())),
+    "has no bounds": ("append-too-large", status(413, 201, b'{"events": []}', "/feed/append")),
+    "forgets the sequence": ("producer-sequence", found("producer_sequence", lambda _: 0)),
+}
+"""Of logs that take events: the check that a mutant fails, and what makes its application."""

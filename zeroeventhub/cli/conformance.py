@@ -27,6 +27,9 @@ _COLOURS = {"pass": "green", "note": "yellow", "fail": "red", "skip": "cyan"}
     help="Write the results to this file as JUnit XML, for continuous integration.",
 )
 @click.option("--only", multiple=True, metavar="NAME", help="Run only this check; repeatable.")
+@click.option(
+    "--writable", is_flag=True, help="Also make the checks that append events, which stay there."
+)
 @click.option("--list", "list_", is_flag=True, help="List the checks and exit.")
 @click.option("--serve", is_flag=True, help="Serve a misbehaving publisher, to test clients with.")
 @port_option
@@ -38,11 +41,12 @@ def conformance(
     as_json: bool,
     junit: Path | None,
     only: tuple[str, ...],
+    writable: bool,
     list_: bool,
     serve: bool,
     port: int,
 ) -> None:
-    """Check the publisher at URL against the specification, without changing anything.
+    """Check the publisher at URL against the specification; without --writable, change nothing.
 
     Exit codes: 0 no check failed, 1 a check failed, 2 there was nothing to check.
     """
@@ -59,7 +63,9 @@ def conformance(
     results = []
     try:
         with httpx.Client(headers=headers, timeout=TIMEOUT) as http:
-            for result in check_feed(url, http, partitions=partitions, only=only):
+            for result in check_feed(
+                url, http, partitions=partitions, only=only, writable=writable
+            ):
                 results.append(result)
                 if not as_json:
                     first, *rest = as_lines(result)

@@ -1,4 +1,4 @@
-"""Check a publisher in any language against the specification, from outside and read-only."""
+"""Check a publisher in any language against the specification, from outside."""
 
 import zeroeventhub.conformance.checks  # noqa: F401 - registers the checks
 from zeroeventhub.conformance.answer import Outcome

@@ -61,6 +61,7 @@ class Check:
         run: the function that makes it, and raises a Finding unless it passes.
         extension: the extension that it needs; None for a check of any feed.
         v1: whether its requests are those of v1.
+        writes: whether it appends events, which it may only where `writable` says so.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Check:
     run: Run
     extension: str | None = None
     v1: bool = False
+    writes: bool = False
 
 
 _CHECKS: dict[str, Check] = {}
@@ -83,10 +85,11 @@ def register(
     extension: str | None = None,
     v1: bool = False,
     v2: bool = True,
+    writes: bool = False,
 ) -> None:
     """Register a check for FeedAPI v2, for ZeroEventHub v1 (as "v1-" and its name), or for both."""
     if v2:
-        _CHECKS[name] = Check(name, section, sentence, run, extension)
+        _CHECKS[name] = Check(name, section, sentence, run, extension, writes=writes)
     if v1:
         _CHECKS[f"v1-{name}"] = Check(f"v1-{name}", _V1_SECTION, sentence, run, v1=True)
 
@@ -142,7 +145,12 @@ def _make(chosen: Check, subject: Subject | None) -> Result:
 
 
 def check_feed(
-    url: str, http: httpx.Client, *, partitions: int | None = None, only: Collection[str] = ()
+    url: str,
+    http: httpx.Client,
+    *,
+    partitions: int | None = None,
+    only: Collection[str] = (),
+    writable: bool = False,
 ) -> Iterator[Result]:
     """Check a feed, and yield each result at once; each fault fails one check.
 
@@ -151,14 +159,15 @@ def check_feed(
         http: a client with the headers that the publisher requires; the caller closes it.
         partitions: the number of partitions of a feed that only speaks ZeroEventHub v1.
         only: names of the checks to make; by default all.
+        writable: whether to make the checks that append events, too; they stay in the log.
 
     Raises:
-        ConfigurationError: the address or a name is wrong.
+        ConfigurationError: the address or a name is wrong, or a check needs `writable`.
         Unreachable: the address does not answer.
         Forbidden: the feed requires credentials.
         NotFound: the address has no feed.
     """
-    all_chosen = _choose(only)
+    all_chosen = _choose(only, writable=writable)
     probe = Probe(url, http)
     first = _greet(probe)
     v2 = first.ok or (first.status not in _V1_ANSWERS and partitions is None)
@@ -184,11 +193,16 @@ def check_feed(
         yield result
 
 
-def _choose(only: Collection[str]) -> list[Check]:
+def _choose(only: Collection[str], *, writable: bool) -> list[Check]:
     known = all_checks()
     if unknown := sorted(set(only) - set(known)):
         raise ConfigurationError(f"There is no check {unknown[0]!r}: --list shows their names.")
-    return [one for one in known.values() if not only or one.name in only]
+    if not writable and (writing := [name for name in only if known[name].writes]):
+        raise ConfigurationError(
+            f"The check {writing[0]!r} appends events: allow it by --writable."
+        )
+    chosen = only or [one.name for one in known.values() if writable or not one.writes]
+    return [one for one in known.values() if one.name in chosen]
 
 
 def _greet(probe: Probe) -> Answer:

@@ -106,13 +106,14 @@ class Probe:
         *,
         method: str = "GET",
         headers: Mapping[str, str] | None = None,
+        content: bytes | None = None,
     ) -> Answer:
         """Send a request below the feed's path, and return the whole answer, or fail.
 
         The request is repeated after 429 and 503. Values in bytes are percent-encoded as they are.
         """
         for attempt in range(1, TRIES + 1):
-            answer = self._send(suffix, parameters, method, headers or {})
+            answer = self._send(suffix, parameters, method, headers or {}, content)
             if answer.status not in _LATER or attempt == TRIES:
                 break
             wanted = answer.headers.get("retry-after", "")
@@ -123,7 +124,12 @@ class Probe:
         return answer
 
     def _send(
-        self, suffix: str, parameters: Parameters, method: str, headers: Mapping[str, str]
+        self,
+        suffix: str,
+        parameters: Parameters,
+        method: str,
+        headers: Mapping[str, str],
+        content: bytes | None,
     ) -> Answer:
         path, _, own = self._url.raw_path.partition(b"?")
         query = urlencode(parameters, quote_via=quote, safe=":;").encode()
@@ -139,7 +145,7 @@ class Probe:
         body = bytearray()
         try:
             with self._http.stream(
-                method, url, headers=sent, follow_redirects=False, timeout=timeout
+                method, url, headers=sent, content=content, follow_redirects=False, timeout=timeout
             ) as response:
                 answer = replace(answer, status=response.status_code, headers=response.headers)
                 for chunk in response.iter_raw():

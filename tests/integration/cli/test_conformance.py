@@ -4,7 +4,7 @@ import json
 from xml.etree import ElementTree as ET
 
 from harness.command_line import invoke
-from harness.mutant_publishers import MUTANTS, publisher
+from harness.mutant_publishers import MUTANTS, log_publisher, publisher
 from harness.web import serving
 
 QUICK = ["--only", "lines-strict", "--only", "page-sizes", "--only", "closed"]
@@ -42,3 +42,14 @@ def test_failed_check_shows_what_was_sent_and_what_came(tmp_path):
     assert as_json.exit_code == 1
     (failed,) = [entry for entry in document["checks"] if entry["outcome"] == "fail"]
     assert (failed["answer"]["status"], failed["request"]["method"]) == (200, "GET")
+
+
+def test_events_are_appended_only_if_that_is_allowed(sqlite):
+    """A check that appends is refused without --writable, and made with it."""
+    command = ["--only", "append", "--json"]
+    with serving(log_publisher(sqlite)) as url:
+        refused = invoke("conformance", f"{url}/feed", *command)
+        made = invoke("conformance", f"{url}/feed", *command, "--writable")
+    assert (refused.exit_code, "--writable" in refused.stderr) == (2, True)
+    (found,) = json.loads(made.stdout)["checks"]
+    assert (made.exit_code, found["outcome"]) == (0, "pass")

@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 from harness.checked import check, outcomes
-from harness.mutant_publishers import MUTANTS, publisher
+from harness.mutant_publishers import MUTANTS, MUTANTS_OF_LOGS, log_publisher, publisher, status
 from harness.readers import mounted
 from harness.shop import metadata, orders
 from harness.statements import add
@@ -52,6 +52,9 @@ def check_table(engine, left_out=()):
 
 OF_KEYS = {f"key-history{what}" for what in ("", "-pages", "-nothing", "-malformed")}
 """Checks of what only a feed with versions has."""
+
+WRITING = {name for name, check in all_checks().items() if check.writes}
+"""Checks that append events, and run only where they may."""
 
 OF_FILES = {"segments", "segments-end", "segments-malformed"}
 """Checks of what only a feed has whose archive is shared."""
@@ -109,9 +112,9 @@ def test_filter_that_is_not_listed_is_found(sqlite):
 
 @pytest.mark.slow
 def test_our_log_conforms(any_engine):
-    """A log's feed that shows the history of keys fails no check, and none of keys is skipped."""
+    """A log's feed with the history of keys fails no check, and nothing is appended to it."""
     tables = MetaData()
-    log = EventLog(tables, "log", partitions=2)
+    log = EventLog(tables, "log", partitions=2, append=True)
     tables.create_all(any_engine)
     with any_engine.begin() as connection:
         for number in range(60):
@@ -123,6 +126,7 @@ def test_our_log_conforms(any_engine):
         results = check(url)
     assert outcomes(results, "fail") == {}
     assert not OF_KEYS & set(outcomes(results, "skip"))
+    assert not WRITING & set(results)
 
 
 @pytest.mark.slow
@@ -154,7 +158,37 @@ def test_mutant_is_caught(name):
     assert result.answer is not None
 
 
+@pytest.mark.parametrize("options", [{}, {"cloudevents": True}], ids=["data", "cloudevents"])
+def test_our_log_takes_events_as_specified(sqlite, options):
+    """A log passes all checks that append, and what it refuses meanwhile is as specified."""
+    only = [*WRITING, "problem-documents", "problem-kinds", "server-errors"]
+    with serving(log_publisher(sqlite, **options)) as url:
+        results = check(f"{url}/feed", only=only, writable=True)
+    assert set(outcomes(results, "pass")) == set(only), results
+
+
+@pytest.mark.parametrize("name", MUTANTS_OF_LOGS)
+def test_mutant_of_a_log_is_caught(sqlite, name):
+    """A log that breaks one rule of appends fails the check of that rule."""
+    caught_by, _ = MUTANTS_OF_LOGS[name]
+    with serving(log_publisher(sqlite, MUTANTS_OF_LOGS[name])) as url:
+        result = check(f"{url}/feed", only=[caught_by], writable=True)[caught_by]
+    assert result.outcome == "fail", result.reason
+
+
+def test_every_check_that_appends_has_a_mutant():
+    """Each check that appends has been seen to fail."""
+    assert {caught_by for caught_by, _ in MUTANTS_OF_LOGS.values()} == WRITING
+
+
+def test_log_that_takes_no_events_of_the_checks_is_skipped(sqlite):
+    """Where a log lets the one who checks not append, nothing fails."""
+    with serving(log_publisher(sqlite, ("", status(201, 403, b"{}", "/feed/append")))) as url:
+        found = check(f"{url}/feed", only=WRITING, writable=True)
+    assert set(outcomes(found, "skip")) == WRITING
+
+
 def test_most_checks_have_a_mutant():
     """Most checks have been seen to fail."""
-    names = {name for name, check in all_checks().items() if not check.v1}
+    names = {name for name, check in all_checks().items() if not (check.v1 or check.writes)}
     assert len(names & {caught_by for caught_by, _ in MUTANTS.values()}) > len(names) / 2

@@ -7,8 +7,9 @@ from zeroeventhub.conformance.checks import reading
 from zeroeventhub.conformance.checks import malformed as requests
 from zeroeventhub.conformance.checks import page_options
 from zeroeventhub.conformance.checks import extensions
+from zeroeventhub.conformance.checks import appending
 from zeroeventhub.conformance.checks import answers
 
 # isort: on
 
-__all__ = ["answers", "extensions", "layout", "page_options", "reading", "requests"]
+__all__ = ["answers", "appending", "extensions", "layout", "page_options", "reading", "requests"]

@@ -200,11 +200,15 @@ _KINDS = {
     401: {"unauthorized", "forbidden"},
     403: {"forbidden"},
     404: {"not-found"},
-    409: {"token-changed"},
+    409: {"token-changed", "conflict", "id-reused", "out-of-sequence"},
     410: {"trimmed", "diverged", "gone"},
+    413: {"too-large"},
+    415: {"unsupported-media-type"},
+    422: {"invalid-event"},
     429: {"too-many-requests"},
     500: {"failed"},
     503: {"unavailable"},
+    507: {"storage-full"},
 }
 
 
