@@ -8,16 +8,13 @@ from harness.vectors import SPECIFICATION, vectors
 from zeroeventhub.protocol import EXTENSIONS
 
 TEXT = (SPECIFICATION / "SPEC.md").read_text()
+KINDS = sorted(file.stem for file in (SPECIFICATION / "vectors").glob("*.json"))
 SECTIONS = set(re.findall(r"^#{2,3} ([0-9]+(?:\.[0-9]+)?)", TEXT, re.MULTILINE))
 
 
 def test_sections_that_are_cited_exist():
     """Every section that the text, the primer, the document or a vector cites is there."""
-    cited = {
-        vector["section"]
-        for kind in ("decode", "discovery", "requests")
-        for vector in vectors(kind)["vectors"]
-    }
+    cited = {vector["section"] for kind in KINDS for vector in vectors(kind)["vectors"]}
     for name in ("SPEC.md", "openapi.yaml", "vectors/README.md"):
         text = (SPECIFICATION / name).read_text()
         for numbers in re.findall(r"sections? ([0-9][0-9., andto]*[0-9])", text):
@@ -44,7 +41,7 @@ def test_extensions_are_those_of_the_library():
     assert defined == {extension.section: name for name, extension in EXTENSIONS.items()}
 
 
-@pytest.mark.parametrize("kind", ["decode", "discovery", "requests"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_vectors_are_named_once(kind):
     """A vector is known by its name."""
     names = [vector["name"] for vector in vectors(kind)["vectors"]]

@@ -5,6 +5,7 @@ import json
 import msgspec
 import pytest
 from harness.json_values import json_values, numbers
+from harness.vectors import content, named
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,11 @@ from zeroeventhub.wire.new_events import decode_events, encode_events
 
 LINE = {"id": "e1", "type": "placed", "data": {"n": 1}}
 CLOUD_EVENT = {**LINE, "specversion": "1.0", "source": "/shop"}
+REFUSALS = {
+    "bad-request": BadRequest,
+    "too-large": TooLarge,
+    "unsupported-media-type": UnsupportedMediaType,
+}
 ANY = json_values(numbers | st.text())
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 
@@ -54,103 +60,59 @@ def test_what_is_encoded_is_decoded(data):
     assert json.loads(found[2].text) == json.loads(events[0].text)
 
 
-def test_last_line_needs_no_end():
-    """A batch may end with the last event, without a line feed; lines may end in CR LF."""
-    batch = lines(LINE, LINE).replace(b"\n", b"\r\n")
-    assert len(decode_events(batch, NDJSON_TYPE)) == 2
-    assert len(decode_events(batch[:-2], NDJSON_TYPE)) == 2
+@pytest.mark.parametrize("vector", named("append"))
+def test_batches_of_the_specification(vector):
+    """Every batch of the specification is read as it says, or refused for its reason."""
+    body, expected = content(vector["body"]), vector["expect"]
+    if "problem" in expected:
+        with pytest.raises(REFUSALS[expected["problem"]]):
+            decode_events(body, vector["media"])
+        return
+    found = decode_events(body, vector["media"])
+    if "count" in expected:
+        assert len(found) == expected["count"]
+        return
+    events = [{"key": None, "expectedVersion": None, **one} for one in expected["events"]]
+    assert events == [
+        {
+            "id": one.id,
+            "type": one.type,
+            "data": json.loads(one.text),
+            "key": one.key,
+            "expectedVersion": one.expected_version,
+        }
+        for one in found
+    ]
 
 
 @pytest.mark.parametrize(
     "bad",
     [
-        *[
-            b"",
-            b"{}",
-            b"[]",
-            b"null",
-            b"{",
-            b"\xff",
-            b"NaN",
-            b'{"id":"e2","type":"t"}',
-            b"[" * 99999,
-        ],
-        b'{"id":"e2","type":"t","data":{"a":"\xff"}}',
-        b'{"id":"e2","type":"t","data":"\\ud800"}',
+        b"{}",
+        b"[" * 99999,
         b'{"id":"e2","type":"t","data":[1e999]}',
         b'{"id":"e2","type":"t","data":[1,]}',
-        b'{"id":"e2","type":"t","data":"\\u0000"}',
-        b'{"id":"e2","type":"t","data":7}',
         b'{"id":"e2","type":"t","data":"\\q"}',
         b'{"id":"e2","type":"t","data":' + b"[" * 5000 + b"]" * 5000 + b"}",
-        b'{"id":"","type":"t","data":{}}',
-        b'{"id":"e2 ","type":"t","data":{}}',
-        b'{"id":"e2","type":7,"data":{}}',
-        b'{"id":"e2","type":"t","data":{},"key":""}',
         b'{"id":"e2","type":"t","data":{},"expectedVersion":0}',
-        b'{"id":"e2","type":"t","data":{},"key":"k","expectedVersion":-1}',
-        b'{"id":"e2","type":"t","data":{},"key":"k","expectedVersion":"1"}',
     ],
     ids=lambda bad: repr(bad[:60]),
 )
 def test_line_that_is_no_event_is_named(bad):
     """A line that no database could store, or no reader decode, is refused by its number."""
-    with pytest.raises(BadRequest) as refused:
+    with pytest.raises(BadRequest, match="Line 3"):
         decode_events(lines(LINE, LINE) + bad + b"\n", NDJSON_TYPE)
-    assert "Line 3" in str(refused.value) or b"\xff" in bad
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"specversion": "0.3"},
-        {"specversion": None},
-        {"source": 1},
-        {"id": None},
-        {"data": 7},
-        {"data_base64": "AAAA"},
-        {"subject": ""},
-        {"expectedversion": 1},
-    ],
-    ids=repr,
-)
-def test_cloud_event_that_is_none_is_refused(change):
-    """What is no CloudEvent of version 1.0 with JSON as its data is refused."""
-    batch = json.dumps([CLOUD_EVENT, CLOUD_EVENT | change]).encode()
-    with pytest.raises(BadRequest):
-        decode_events(batch, CLOUDEVENTS_BATCH_TYPE)
-
-
-def test_cloud_event_without_data_has_null():
-    """A CloudEvent may lack data."""
-    event = {name: value for name, value in CLOUD_EVENT.items() if name != "data"}
-    (found,) = decode_events(json.dumps([event]).encode(), CLOUDEVENTS_BATCH_TYPE)
-    assert found.text == "null"
-
-
-def test_other_forms_are_refused():
-    """A body of another media type is refused, and so is a batch without events."""
-    for kind in ("application/json", "text/plain", ""):
-        with pytest.raises(UnsupportedMediaType):
-            decode_events(lines(LINE), kind)
-    for kind, body in ((NDJSON_TYPE, b""), (CLOUDEVENTS_BATCH_TYPE, b"[]")):
-        with pytest.raises(BadRequest):
-            decode_events(body, kind)
 
 
 def test_batch_is_bounded():
     """More events than allowed, and an event with more data, are too large."""
-    many = [LINE] * 10_001
     for body, kind in (
-        (lines(*many), NDJSON_TYPE),
         (b"\n" * 4_000_000, NDJSON_TYPE),
         (json.dumps([CLOUD_EVENT] * 10_001).encode(), CLOUDEVENTS_BATCH_TYPE),
-        (lines({**LINE, "data": "x" * 2**20}), NDJSON_TYPE),
         (json.dumps([{**CLOUD_EVENT, "data": "x" * 2**20}]).encode(), CLOUDEVENTS_BATCH_TYPE),
     ):
         with pytest.raises(TooLarge):
             decode_events(body, kind)
-    assert len(decode_events(lines(*many[1:]), NDJSON_TYPE)) == 10_000
 
 
 @given(
