@@ -369,9 +369,9 @@ class RequestBuilder(Generic[_Http]):
             is_safe = isinstance(error, httpx.NetworkError | httpx.TimeoutException | TimeoutError)
             reason = (is_safe and self._redaction.text(str(error))) or type(error).__name__
         if not request.is_in_page:
-            raise Unreachable(f"{self.address} cannot be reached: {reason}") from None
+            raise Unreachable(f"{self.address} cannot be reached: {reason}.") from None
         request.broken = CutPage(
-            f"The connection to {self.address} broke in the middle of a page: {reason}"
+            f"The connection to {self.address} broke in the middle of a page: {reason}."
         )
 
 

@@ -41,23 +41,28 @@ def written(sqlite):
         yield found
 
 
-def sync_append(url, events, **options):
-    """Append events by an Appender; return its futures, as they are at the end of its block."""
+def sync_append(url, events, futures=None, **options):
+    """Append events by an Appender; return its futures, also in a list that is given."""
+    futures = [] if futures is None else futures
     with client_of(url) as client, Appender(client, **options) as appender:
-        return [appender.append(event) for event in events]
+        futures += map(appender.append, events)
+    return futures
 
 
-def async_append(url, events, **options):
-    """Append events by an AsyncAppender; return its futures."""
+def async_append(url, events, futures=None, **options):
+    """Append events by an AsyncAppender; return its futures, also in a list that is given."""
+    futures = [] if futures is None else futures
 
     async def append():
         async with (
             httpx.AsyncClient() as http,
             AsyncAppender(AsyncClient(url, http), **options) as appender,
         ):
-            return [await appender.append(event) for event in events]
+            for event in events:
+                futures.append(await appender.append(event))
 
-    return anyio.run(append)
+    anyio.run(append)
+    return futures
 
 
 @pytest.fixture(params=[sync_append, async_append], ids=["sync", "async"])
@@ -126,7 +131,7 @@ def test_connections_that_break_repeat_nothing(append, written, sqlite, plans):
     assert ids(sqlite, log) == [event.id for event in FIFTY]
 
 
-def test_log_that_restarts_gets_every_event(sqlite):
+def test_log_that_restarts_gets_every_event(sqlite, caplog):
     """Events that are handed over while no server listens are appended when one does."""
     log = made(sqlite, append=True)
     with socket.socket() as reserved:
@@ -141,7 +146,10 @@ def test_log_that_restarts_gets_every_event(sqlite):
         client = Client(f"http://127.0.0.1:{port}/orders")
         with Appender(client, producer="till") as appender:
             for first in (0, 20):
+                caplog.clear()
                 futures = [appender.append(event) for event in batch(20, first=first)]
+                until(lambda: caplog.messages, "no server listens")
+                assert ". Trying again in " in caplog.messages[0]
                 with serve():
                     assert futures[-1].result(20).id == f"e{first + 19}"
     assert ids(sqlite, log) == [event.id for event in batch(40)]
@@ -152,8 +160,11 @@ def test_refused_event_fails_alone(append, written, sqlite):
     log, url, _ = written
     with client_of(url) as client:
         client.append([NewEvent("other", {}, id="e7"), NewEvent("other", {}, id="e8")])
+    futures = []
     with pytest.raises(IdReused, match="e7"):
-        append(url, FIFTY)
+        append(url, FIFTY, futures)
+    refused = [number for number, future in enumerate(futures) if future.exception() is not None]
+    assert refused == [7, 8]
     left = [event.id for event in FIFTY if event.id not in {"e7", "e8"}]
     assert ids(sqlite, log) == ["e7", "e8", *left]
 
