@@ -159,10 +159,10 @@ def test_mutant_is_caught(name):
 
 
 @pytest.mark.parametrize("options", [{}, {"cloudevents": True}], ids=["data", "cloudevents"])
-def test_our_log_takes_events_as_specified(sqlite, options):
+def test_our_log_takes_events_as_specified(any_engine, options):
     """A log passes all checks that append, and what it refuses meanwhile is as specified."""
     only = [*WRITING, "problem-documents", "problem-kinds", "server-errors"]
-    with serving(log_publisher(sqlite, **options)) as url:
+    with serving(log_publisher(any_engine, **options)) as url:
         results = check(f"{url}/feed", only=only, writable=True)
     assert set(outcomes(results, "pass")) == set(only), results
 
