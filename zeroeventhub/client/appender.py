@@ -377,7 +377,7 @@ class Appender(_Appending):
 
         Raises:
             ZeroEventHubError: the log has refused an event, at whose future nobody has looked.
-                Each such refusal is raised once.
+                Each is raised once: the next call raises the next one.
         """
         blocking(self._flush())
 
