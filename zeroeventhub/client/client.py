@@ -42,6 +42,7 @@ from zeroeventhub.protocol import (
     TypeFilter,
 )
 from zeroeventhub.wire.documents import decode_key_page
+from zeroeventhub.wire.ndjson import PageDecoder
 from zeroeventhub.wire.new_events import encode_events
 
 if TYPE_CHECKING:
@@ -508,17 +509,23 @@ class Client(RequestBuilder[httpx.Client | ConnectionPool]):
 
 @dataclass(frozen=True)
 class PendingFetch:
-    """A page that was requested, and is to be read or closed."""
+    """A page that was requested, and is to be received and decoded, or closed."""
 
     _client: Client
     _request: Exchange
     _sent: SentRequest
 
+    def receive(self) -> str | None:
+        """Receive the page; return where the next one starts, if the page is whole and says so."""
+        request = self._request
+        request.deadline.restart()
+        blocking(self._client._send(request, self._sent))  # noqa: SLF001 - its own
+        is_page = request.broken is None and isinstance(request.decoder, PageDecoder)
+        return request.decoder.next_cursor() if is_page else None  # type: ignore[union-attr] # checked
+
     def page(self) -> Page:
-        """Read the page; see `Client.fetch`."""
-        self._request.deadline.restart()
-        client = self._client
-        return client._read_page(blocking(client._send(self._request, self._sent)))  # noqa: SLF001 - its own
+        """Decode the page that was received; see `Client.fetch`."""
+        return self._client._read_page(self._request)  # noqa: SLF001 - its own
 
     def close(self) -> None:
         """Give the page up."""

@@ -132,9 +132,11 @@ class ConnectionPool:
                 if not (idle := self._idle[origin]):
                     return None
                 since, connection = idle.pop()
-            # What can be read between two responses is the end, or not of this protocol.
-            is_open = time.monotonic() - since < IDLE_SECONDS and not _is_readable(connection.sock)
-            if is_open:
+            with selectors.DefaultSelector() as selector:
+                selector.register(connection.sock, selectors.EVENT_READ)
+                # What can be read between two responses is the end, or not of this protocol.
+                is_ended = bool(selector.select(0))
+            if not is_ended and time.monotonic() - since < IDLE_SECONDS:
                 return connection
             connection.close()
 
@@ -178,10 +180,7 @@ class SentRequest:
                     raise
                 # Its server may just have closed it. Every request to a feed may be repeated.
                 return self._pool.send_anew(request).receive()
-        fields = [
-            (name.encode("latin-1"), value.encode("latin-1"))
-            for name, value in response.getheaders()
-        ]
+        fields = httpx.Headers(response.getheaders(), encoding="latin-1")
         body = _Body(self._pool, request.origin, connection, response)
         return httpx.Response(response.status, headers=fields, stream=body)
 
@@ -310,12 +309,6 @@ def open_http(
     if getproxies().keys() & {"http", "https", "all"}:
         return httpx.Client(headers=headers, timeout=timeout, verify=verify or True)
     return ConnectionPool(headers, timeout=timeout, verify=verify)
-
-
-def _is_readable(sock: socket.socket) -> bool:
-    with selectors.DefaultSelector() as selector:
-        selector.register(sock, selectors.EVENT_READ)
-        return bool(selector.select(0))
 
 
 @contextmanager

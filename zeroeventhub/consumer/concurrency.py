@@ -53,20 +53,30 @@ class Prefetcher:
         """Return whether the page of a step is being fetched, or has been."""
         return step == self._step
 
+    async def start(self, step: Fetch) -> None:
+        """Begin to fetch, unless that has begun, as when a page is applied a second time."""
+        raise NotImplementedError
+
     async def _fetch(self, step: Fetch, pending: PendingFetch | None = None) -> Page:
         config, hint, started = self._config, self._hint, time.monotonic()
-        page: Page = await settled(
-            pending.page()
-            if pending is not None
-            else config.client.fetch(
-                step.partition,
-                step.cursor,
-                limit=config.limit,
-                types=config.types,
-                wait=step.wait,
-                data_type=hint.data_type,
+        page: Page
+        if pending is None:
+            page = await settled(
+                config.client.fetch(
+                    step.partition,
+                    step.cursor,
+                    limit=config.limit,
+                    types=config.types,
+                    wait=step.wait,
+                    data_type=hint.data_type,
+                )
             )
-        )
+        else:
+            cursor = pending.receive()
+            if step.goes_on and cursor not in {None, step.cursor}:
+                # The publisher works on the next page while this one is decoded.
+                await self.start(Fetch(step.partition, cursor))
+            page = pending.page()
         seconds = time.monotonic() - started
         config.observer.fetched(config.name, step.partition, len(page.events), seconds)
         if hint.form is not None and isinstance(page.events, PageEvents):

@@ -156,7 +156,8 @@ class Follower:
         if at_head and (partition.closed or not self.config.follow):
             return False, True
         wait = LONGEST_WAIT if waits and at_head else 0.0
-        page: Page = yield from self._persist(Fetch(partition.id, cursor, wait))
+        alone = following.id == partition.id
+        page: Page = yield from self._persist(Fetch(partition.id, cursor, wait, goes_on=alone))
         found = mine.empty_pages.moves(page, partition.id, cursor)
         # Without the feed's own mark, a page that does not move the cursor counts as the head.
         at_head = page.caught_up or not found
@@ -244,10 +245,11 @@ class PartitionFollower:
             if number in self.letters:
                 yield from self._redeliver()
             cursor = self._place.cursor
-            waits = WAIT in self.extensions and len(self.running) <= self.config.concurrency
+            is_free = len(self.running) <= self.config.concurrency
+            waits = WAIT in self.extensions and is_free
             wait = LONGEST_WAIT if waits and self._head == cursor else 0.0
             try:
-                page: Page = yield Fetch(number, cursor, wait)
+                page: Page = yield Fetch(number, cursor, wait, goes_on=is_free)
             except TransientError as error:
                 yield from fetches.wait_out(error)
                 continue

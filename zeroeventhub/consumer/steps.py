@@ -63,12 +63,17 @@ class Load:
 class Fetch:
     """Fetch the page that follows a cursor; the result is a Page.
 
-    `wait`: seconds that the feed may wait at the head for an event.
+    Attributes:
+        partition: the partition's id.
+        cursor: where the page starts.
+        wait: seconds that the feed may wait at the head for an event.
+        goes_on: whether the next page may be requested as soon as this one says where it starts.
     """
 
     partition: int
     cursor: str
     wait: float = 0.0
+    goes_on: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
