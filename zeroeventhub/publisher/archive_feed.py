@@ -110,24 +110,13 @@ def _defined(
     return _Archived(
         description=description,
         events=Events(table, (position,), partition, time),
-        ordering_name=None,
         partitions=len(description.partitions),
         info=description.info,
         mapper=Mapper(table, data="data", attributes={}, envelope=None, headers={}),
-        envelope=None,
         attributes=attributes,
-        version=None,
-        shows_keys=False,
         signer=signer,
-        is_mutable=False,
         retention=Retention(),
-        progress=None,
         archive=archive,
-        compaction=None,
-        snapshots=None,
-        schemas=None,
-        checks={},
-        append=None,
     )
 
 

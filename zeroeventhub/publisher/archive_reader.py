@@ -92,16 +92,6 @@ class ArchiveReader:
         self._boundaries: WeakKeyDictionary[Connection, int] = WeakKeyDictionary()
         self.feed = feed
 
-    @property
-    def erases(self) -> bool:
-        """Return whether events may be erased after they were published."""
-        return self.archive.erasable
-
-    @property
-    def is_shared(self) -> bool:
-        """Return whether readers can read the archive's files themselves."""
-        return self.archive.is_shared
-
     def boundary(self, connection: Connection) -> int:
         """Return the position up to which the query of a connection reads the archive."""
         return self._boundaries.setdefault(connection, self._reached)

@@ -345,8 +345,8 @@ class _Feed:
             Unavailable: writers kept the rows locked through all tries.
         """
         compactor = _expect(self._compactor, _NO_COMPACTION)
-        span = yield from self.answer(lambda connection: compactor.span(connection, older_than))
-        return (yield from delete_in_batches(compactor.batch(span, rows), span.after, on_progress))
+        batch, after = yield from self.answer(compactor.plan, older_than, rows)
+        return (yield from delete_in_batches(batch, after, on_progress))
 
     @Method
     def seal(

@@ -2,13 +2,12 @@
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Literal
 
 from sqlalchemy import (
-    Column,
     ColumnElement,
     Connection,
     DateTime,
@@ -20,7 +19,6 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
-from sqlalchemy.sql.visitors import iterate
 
 from zeroeventhub.databases import database_of
 from zeroeventhub.errors import ConfigurationError, FeedFailure
@@ -63,62 +61,36 @@ CHECK_INTERVAL = 60.0
 _log = logging.getLogger("zeroeventhub.publisher")
 
 
+@dataclass(kw_only=True)
 class Checkup:
     """Check everything that a feed needs before it is read, and again from time to time.
 
-    Args:
-        ordering: checks what the order of events needs.
-        table: the table of events.
-        used: the expressions that the feed reads.
-        pages: reads events.
+    Attributes:
+        columns: the names of the table's columns that the feed reads.
         partitions: the partitions that can be read.
         near: the searches whose index is chosen again at each check.
         indexes: the indexes that the feed's queries need, first the one for pages.
-        marks: the feed's mark of what was trimmed; None for a feed without `retention`.
-        time: the time of events; None for a feed without it.
-        is_mutable: whether writers change rows.
-
-    Attributes:
         due_at: when the table has to be checked again, by the monotonic clock.
-        partitions: the partitions that can be read.
         grow: adds partitions to the feed up to a number; None if their number is fixed.
         unpublished: a sentence about an event that is in no partition of the feed; None if the
             last check found none.
     """
 
-    def __init__(
-        self,
-        ordering: Ordering,
-        table: Table,
-        used: Iterable[ColumnElement[Any]],
-        pages: PageQuery,
-        *,
-        partitions: Collection[int],
-        near: Collection[NearRows],
-        indexes: Collection[NeededIndex],
-        marks: MarkTable | None = None,
-        time: ColumnElement[Any] | None = None,
-        is_mutable: bool = False,
-    ) -> None:
-        self._ordering = ordering
-        self._table = table
-        # The columns of the table, also where they are named by an ORM class for it.
-        parts = [part for expression in used for part in iterate(expression)]
-        columns = [part for part in parts if isinstance(part, Column)]
-        names = [one.name for one in columns if _table_name(one) == table.fullname]
-        self._columns = [*dict.fromkeys(names)]
-        self._types: dict[str, str] = {}
-        self._pages = pages
-        self.partitions = partitions
-        self._near = near
-        self._indexes = indexes
-        self._marks = marks
-        self._time = time
-        self._is_mutable = is_mutable
-        self.grow: Callable[[int], None] | None = None
-        self.unpublished: str | None = None
-        self._passed = False
-        self.due_at = -math.inf
+    ordering: Ordering
+    table: Table
+    columns: Sequence[str]
+    pages: PageQuery
+    partitions: Collection[int]
+    near: Collection[NearRows]
+    indexes: Sequence[NeededIndex]
+    marks: MarkTable | None
+    time: ColumnElement[Any] | None
+    is_mutable: bool
+    due_at: float = -math.inf
+    grow: Callable[[int], None] | None = None
+    unpublished: str | None = None
+    _types: dict[str, str] = field(default_factory=dict)
+    _passed: bool = False
 
     def run(self, connection: Connection) -> None:
         """Check what the feed needs.
@@ -150,7 +122,7 @@ class Checkup:
         found = self._find_columns(connection)
         if changed := [name for name, kind in self._types.items() if found[name] != kind]:
             raise FeedFailure(
-                f"The type of {', '.join(map(repr, changed))} in table {self._table.fullname!r} "
+                f"The type of {', '.join(map(repr, changed))} in table {self.table.fullname!r} "
                 "is another one than when this feed was started, and so may the form of its events "
                 "be: change it back, or restart the feed."
             )
@@ -161,18 +133,18 @@ class Checkup:
         Raises:
             ConfigurationError: a column is missing, or the table does not exist.
         """
-        schema = connection.schema_for_object(self._table)
+        schema = connection.schema_for_object(self.table)
         try:
-            columns = inspect(connection).get_columns(self._table.name, schema=schema)
+            columns = inspect(connection).get_columns(self.table.name, schema=schema)
         except NoSuchTableError:
-            raise ConfigurationError(f"There is no table {self._table.fullname!r}.") from None
+            raise ConfigurationError(f"There is no table {self.table.fullname!r}.") from None
         types = {column["name"]: repr(column["type"]) for column in columns}
-        if missing := [name for name in self._columns if name not in types]:
+        if missing := [name for name in self.columns if name not in types]:
             raise ConfigurationError(
-                f"Table {self._table.fullname!r} has no column {', '.join(map(repr, missing))}, "
+                f"Table {self.table.fullname!r} has no column {', '.join(map(repr, missing))}, "
                 "which the feed reads."
             )
-        found = {name: types[name] for name in self._columns}
+        found = {name: types[name] for name in self.columns}
         self._types = self._types or found
         return found
 
@@ -184,10 +156,10 @@ class Checkup:
         Raises:
             ConfigurationError: the table lacks what the feed needs.
         """
-        self._ordering.check(connection)
+        self.ordering.check(connection)
         self._check_columns(connection)
-        if self._marks is not None:
-            self._marks.check(connection)
+        if self.marks is not None:
+            self.marks.check(connection)
         self.unpublished = None
         try:
             self.refuse_unpublished(connection)
@@ -202,25 +174,25 @@ class Checkup:
             ConfigurationError: such an event exists.
         """
         if self.grow is not None:
-            before = len(self._pages.ids)
-            largest = self._pages.largest_partition(connection, before + GROWTH)
-            trimmed = () if self._marks is None else self._marks.read(connection).partitions
-            count = max(largest or 0, *trimmed, *self._pages.ids) + 1
+            before = len(self.pages.ids)
+            largest = self.pages.largest_partition(connection, before + GROWTH)
+            trimmed = () if self.marks is None else self.marks.read(connection).partitions
+            count = max(largest or 0, *trimmed, *self.pages.ids) + 1
             if count > before:
                 self.grow(count)
-        self._pages.refuse_unpublished(connection)
+        self.pages.refuse_unpublished(connection)
 
     def findings(self, connection: Connection) -> list[Finding]:
         """Return the results of all checks, up to the first that makes the rest impossible."""
         found = [_server(connection)]
         checks: dict[str, tuple[Callable[[Connection], None], str]] = {
             "columns": (self._check_columns, "The table has all columns that the feed reads."),
-            "ordering": (self._ordering.check, "The order of events can be kept."),
+            "ordering": (self.ordering.check, "The order of events can be kept."),
             "partitions": (self.refuse_unpublished, "Every event is in a partition of the feed."),
             "events": (self._read_first, "The first events have a JSON form."),
         }
-        if self._marks is not None:
-            checks["retention"] = self._marks.check, "What was trimmed is known."
+        if self.marks is not None:
+            checks["retention"] = self.marks.check, "What was trimmed is known."
         for subject, (check, sentence) in checks.items():
             try:
                 check(connection)
@@ -235,22 +207,22 @@ class Checkup:
                 return found
         database = database_of(connection)
         found += [Finding("warning", *warning) for warning in database.warnings(connection)]
-        if not self._is_mutable and (sign := _sign_of_updates(connection, self._table)):
+        if not self.is_mutable and (sign := _sign_of_updates(connection, self.table)):
             found.append(Finding("warning", "updates", f"{sign} {_ROWS_LAST}"))
-        if self._time is not None and not isinstance(self._time.type, DateTime):
+        if self.time is not None and not isinstance(self.time.type, DateTime):
             sentence = (
-                f"The time of events is {self._time.type}, so readers cannot start at a time: "
+                f"The time of events is {self.time.type}, so readers cannot start at a time: "
                 "declare the column as a timestamp."
             )
             found.append(Finding("warning", "time", sentence))
-        return found + [self._find_index(connection, index) for index in self._indexes]
+        return found + [self._find_index(connection, index) for index in self.indexes]
 
     def _warn(self, connection: Connection) -> None:
         """Log a warning if pages lack an index and the table is not small."""
-        pages = next(iter(self._indexes))
+        pages = self.indexes[0]
         if pages.is_there(connection):
             return
-        some: Select[Any] = select(literal_column("1")).select_from(self._ordering.source.table)
+        some: Select[Any] = select(literal_column("1")).select_from(self.ordering.source.table)
         count = select(func.count()).select_from(some.limit(SMALL + 1).subquery())
         if (connection.scalar(count) or 0) > SMALL:
             _log.warning(
@@ -261,12 +233,12 @@ class Checkup:
 
     def _check_columns(self, connection: Connection) -> None:
         self._find_columns(connection)
-        for near in self._near:
+        for near in self.near:
             near.choose_index(connection)  # indexes come and go as well
 
     def _read_first(self, connection: Connection) -> None:
         for partition in self.partitions:
-            self._pages.read(connection, ReadRequest(partition, 0, HIGHEST_POSITION, limit=1))
+            self.pages.read(connection, ReadRequest(partition, 0, HIGHEST_POSITION, limit=1))
 
     @staticmethod
     def _find_index(connection: Connection, index: NeededIndex) -> Finding:
@@ -284,11 +256,6 @@ _ROWS_LAST = (
     "cursor at a changed row is refused. Insert a row for each change instead: see "
     "docs/changes.md."
 )
-
-
-def _table_name(column: Column[Any]) -> str | None:
-    name: str | None = getattr(column.table, "fullname", None)
-    return name
 
 
 def _sign_of_updates(connection: Connection, table: Table) -> str | None:

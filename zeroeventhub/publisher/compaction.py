@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, Table, and_, exists, false, or_, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, exists, false, or_, select
 from sqlalchemy.sql.util import ClauseAdapter
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.deletion import Batch, Deleted, delete_events
 from zeroeventhub.publisher.keyset import LIMIT, ONE, NearRows, given
-from zeroeventhub.publisher.mapping import Expression, resolve
+from zeroeventhub.publisher.mapping import Expression
 from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.retention import MarkTable
@@ -50,101 +50,73 @@ ROWS = 1_000
 """Events that a batch examines by default."""
 
 
-@dataclass(frozen=True)
-class Span:
-    """The range of positions that a compaction examines.
-
-    Attributes:
-        after: the position before the range.
-        until: the last position of the range.
-        settled: the horizon; later events of a key count up to it.
-        tombstones: the position up to which tombstones are deleted.
-    """
-
-    after: int
-    until: int
-    settled: int
-    tombstones: int
-
-
+@dataclass(frozen=True, kw_only=True)
 class Compactor:
     """Compact a feed by the column of its keys; what is `needed` to restore a key stays."""
 
-    def __init__(
-        self,
-        reader: Reader,
-        source: Source,
-        marks: MarkTable,
-        compaction: Compaction,
-        *,
-        table: Table,
-        key: ColumnElement[Any],
-        needed: ColumnElement[bool] | None,
-    ) -> None:
-        self._reader = reader
-        self._source = source
-        self._marks = marks
-        self._key = key
-        self._needed = needed
-        tombstone = compaction.tombstone
-        self._tombstone = None if tombstone is None else resolve(table, tombstone)
-        self._keep = compaction.keep_tombstones
-        self._near = NearRows.of_all(source)
+    reader: Reader
+    source: Source
+    near: NearRows  # of all partitions
+    marks: MarkTable
+    key: ColumnElement[Any]
+    tombstone: ColumnElement[Any] | None
+    keep_tombstones: timedelta
+    needed: ColumnElement[bool] | None
 
-    def span(self, connection: Connection, older_than: timedelta | None) -> Span:
-        """Return the range to examine: events up to the horizon that are old enough."""
-        settled, until = self._reader.removable(connection, older_than)
+    def plan(
+        self, connection: Connection, older_than: timedelta | None, rows: int
+    ) -> tuple[Batch, int]:
+        """Return the function that examines up to `rows` events, and the position to begin after.
+
+        It deletes superseded events up to the horizon that are old enough.
+        """
+        settled, until = self.reader.removable(connection, older_than)
         tombstones = 0
-        if self._tombstone is not None:
+        if self.tombstone is not None:
             # The last event of all stays: some databases would give its number again.
-            before = self._reader.older(connection, self._keep, settled)
+            before = self.reader.older(connection, self.keep_tombstones, settled)
             tombstones = min(before, until, settled - 1)
-        return Span(self._marks.read(connection).trimmed, until, settled, tombstones)
-
-    def batch(self, span: Span, rows: int) -> Batch:
-        """Return the function that examines up to `rows` events and deletes superseded ones."""
-        bounds = {"until": span.until, "settled": span.settled, "tombstones": span.tombstones}
+        bounds = {"until": until, "settled": settled, "tombstones": tombstones, "limit": rows}
 
         def deleted(connection: Connection, after: int) -> Deleted:
-            self._marks.locked(connection)
-            values = {**bounds, "after": after, "limit": rows}
-            seen = connection.execute(self._next(connection), values).all()
+            self.marks.locked(connection)
+            seen = connection.execute(self._next(connection), {**bounds, "after": after}).all()
             events, found = 0, [row for row in seen if row.is_gone]
             if found:
-                self._marks.thin(connection, int(found[-1].position))
-                events = delete_events(connection, self._source, found, is_range=False)
-            reached = int(seen[-1].position) if len(seen) == rows else span.until
-            return Deleted(events, reached, is_last=reached >= span.until)
+                self.marks.thin(connection, int(found[-1].position))
+                events = delete_events(connection, self.source, found, is_range=False)
+            reached = int(seen[-1].position) if len(seen) == rows else until
+            return Deleted(events, reached, is_last=reached >= until)
 
-        return deleted
+        return deleted, self.marks.read(connection).trimmed
 
     def _next(self, connection: Connection) -> Select[Any]:
         """Select the next events, each with whether it is superseded or an old tombstone."""
-        source = self._source
+        source = self.source
         gone = or_(self._is_superseded(), self._is_old_tombstone())
-        if self._needed is not None:
-            gone = and_(gone, ~self._needed)
+        if self.needed is not None:
+            gone = and_(gone, ~self.needed)
         columns = [source.position.label("position"), gone.label("is_gone")]
         columns += [source.table.c[name].label(name) for name in source.key]
         query = select(*columns).select_from(source.join(source.table))
-        hint = self._near.hint(connection)
-        return self._near.above(query, hint).limit(LIMIT)
+        hint = self.near.hint(connection)
+        return self.near.above(query, hint).limit(LIMIT)
 
     def _is_superseded(self) -> ColumnElement[bool]:
         """Return the condition that a later event has the same key; false if the key is NULL."""
-        source = self._source
+        source = self.source
         positions: Any = source.table
         later: Any = positions.alias("later")
         position = later.c[str(source.position.key)]
         if source.events is None:
-            rows, key = later, later.c[str(self._key.key)]
+            rows, key = later, later.c[str(self.key.key)]
         else:
             events = source.events.alias("later_event")
-            key = events.c[str(self._key.key)]
+            key = events.c[str(self.key.key)]
             pairs = [(later.c[name], str(one.key)) for name, one in source.key.items()]
             rows = later.join(events, and_(*(one == events.c[name] for one, name in pairs)))
         is_later = and_(position > source.position, position <= given("settled"))
-        query = select(ONE).select_from(rows).where(key == self._key, is_later)
+        query = select(ONE).select_from(rows).where(key == self.key, is_later)
         if source.partition is not None:
             partition = ClauseAdapter(later).traverse(source.partition)
             query = query.where(partition == source.partition)
@@ -152,7 +124,7 @@ class Compactor:
         return exists(query.correlate(*outer))
 
     def _is_old_tombstone(self) -> ColumnElement[bool]:
-        if self._tombstone is None:
+        if self.tombstone is None:
             return false()
-        is_old = self._source.position <= given("tombstones")
-        return and_(self._tombstone, self._key.is_not(None), is_old)
+        is_old = self.source.position <= given("tombstones")
+        return and_(self.tombstone, self.key.is_not(None), is_old)

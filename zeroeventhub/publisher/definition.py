@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -23,6 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine.default import StrCompileDialect
 from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.sql.visitors import iterate
 
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.port import Database
@@ -60,7 +61,7 @@ from zeroeventhub.publisher.ordering import Events, Ordering, Source, ordering_f
 from zeroeventhub.publisher.page_query import PageQuery, TypeCondition
 from zeroeventhub.publisher.progress import Progress, Registry
 from zeroeventhub.publisher.reader import Queries, Reader
-from zeroeventhub.publisher.restoring import Restorer, RowWriter
+from zeroeventhub.publisher.restoring import Restorer
 from zeroeventhub.publisher.retention import MarkTable, Retention
 from zeroeventhub.publisher.rows import RowQuery
 from zeroeventhub.publisher.sealing import Sealer, SegmentRows
@@ -193,24 +194,24 @@ class Definition:
     """
 
     events: Events
-    ordering_name: str | None
+    ordering_name: str | None = None
     partitions: int | Layout | None
     info: FeedInfo
     mapper: Mapper
-    envelope: CloudEvents | None
+    envelope: CloudEvents | None = None
     attributes: Mapping[str, ColumnElement[Any]]
-    version: ColumnElement[Any] | None
-    snapshots: Table | None
-    shows_keys: bool
+    version: ColumnElement[Any] | None = None
+    snapshots: Table | None = None
+    shows_keys: bool = False
     signer: Signer
-    is_mutable: bool
-    retention: Retention | None
-    progress: Progress | None
-    archive: "Archive | None"
-    compaction: Compaction | None
-    schemas: Schemas | None
-    checks: Mapping[str, Check]
-    append: Appender | None
+    is_mutable: bool = False
+    retention: Retention | None = None
+    progress: Progress | None = None
+    archive: "Archive | None" = None
+    compaction: Compaction | None = None
+    schemas: Schemas | None = None
+    checks: Mapping[str, Check] = field(default_factory=dict)
+    append: Appender | None = None
 
     def __post_init__(self) -> None:
         """Refuse options that exclude each other."""
@@ -295,14 +296,23 @@ class Definition:
         return self.events.partition is not None and self.partitions is None
 
     @property
-    def used(self) -> list[ColumnElement[Any]]:
-        """Return all columns and expressions that the feed reads."""
+    def used(self) -> list[str]:
+        """Return the names of the table's columns that the feed reads."""
         events, attributes = self.events, self.attributes
         known = [*events.key, events.partition, events.time, self.version]
         known += [attributes.get("type"), attributes.get("id")]
         if self.version is not None:
             known.append(attributes["key"])
-        return [*self.mapper.columns, *(one for one in known if one is not None)]
+        read = [*self.mapper.columns, *(one for one in known if one is not None)]
+        parts = [part for expression in read for part in iterate(expression)]
+        # The columns of the table, also where they are named by an ORM class for it.
+        names = [
+            part.name
+            for part in parts
+            if isinstance(part, Column)
+            and getattr(part.table, "fullname", None) == events.table.fullname
+        ]
+        return [*dict.fromkeys(names)]
 
     @property
     def needed(self) -> ColumnElement[bool] | None:
@@ -395,10 +405,10 @@ def build(
         keys=_key_query(defined, source, capacity.page_bytes),
     )
     checkup = Checkup(
-        ordering,
-        defined.events.table,
-        defined.used,
-        queries.pages,
+        ordering=ordering,
+        table=defined.events.table,
+        columns=defined.used,
+        pages=queries.pages,
         partitions=[partition.id for partition in defined.info.partitions],
         near=[one for one in (near, all_near, lookups.times, lookups.ids) if one is not None],
         indexes=_needed_indexes(defined, near, all_near, lookups),
@@ -413,21 +423,28 @@ def build(
     trimmer = compactor = sealer = restorer = None
     if marks is not None:
         trimmer = Trimmer(
-            reader,
-            ordering,
-            history,
-            marks,
-            lookups,
+            reader=reader,
+            ordering=ordering,
+            near=all_near,
+            history=history,
+            marks=marks,
+            lookups=lookups,
             # Consumers that come late read on from the archive.
             registry=registry if archive is None else None,
             key=defined.attributes.get("key"),
             needed=defined.needed,
         )
         if (compaction := defined.compaction) is not None:
-            table, key = defined.events.table, defined.attributes["key"]
-            needed = defined.needed
+            tombstone = compaction.tombstone
             compactor = Compactor(
-                reader, source, marks, compaction, table=table, key=key, needed=needed
+                reader=reader,
+                source=source,
+                near=all_near,
+                marks=marks,
+                key=defined.attributes["key"],
+                tombstone=None if tombstone is None else resolve(defined.events.table, tombstone),
+                keep_tombstones=compaction.keep_tombstones,
+                needed=defined.needed,
             )
     if archive is not None:
         from zeroeventhub.archive.manifest import Description  # noqa: PLC0415 - of another extra
@@ -442,8 +459,9 @@ def build(
         )
         rows = segment_rows(all_near)
         sealer = Sealer(
-            archive,
-            rows,
+            archive=archive.archive,
+            feed=archive.feed,
+            rows=rows,
             reader=reader,
             history=history,
             description=Description(
@@ -455,10 +473,13 @@ def build(
         )
         if marks is not None:
             restorer = Restorer(
-                archive,
-                segment_rows(near),
-                RowWriter(defined.events, mapper, defined.attributes),
-                all_near,
+                archive=archive.archive,
+                feed=archive.feed,
+                events=defined.events,
+                mapper=mapper,
+                attributes=defined.attributes,
+                rows=segment_rows(near),
+                near=all_near,
                 ordering=ordering,
                 history=history,
                 marks=marks,

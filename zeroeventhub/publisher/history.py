@@ -5,14 +5,14 @@ from functools import lru_cache
 from hmac import compare_digest
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Select, bindparam, literal_column
+from sqlalchemy import Connection, Select, bindparam
 
 from zeroeventhub.databases.index_hint import IndexHint
 from zeroeventhub.errors import Diverged, Trimmed, Unavailable
 from zeroeventhub.protocol import Event
 from zeroeventhub.publisher.archive_reader import ArchiveReader
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION, START, Place, Signer
-from zeroeventhub.publisher.keyset import LIMIT, given
+from zeroeventhub.publisher.keyset import LIMIT, ONE, given
 from zeroeventhub.publisher.retention import NOTHING_TRIMMED, LowWaterMark, MarkTable
 from zeroeventhub.publisher.rows import Row, RowQuery
 
@@ -20,8 +20,6 @@ TRIES = 5
 """How often to look for the first event while a trim keeps deleting it."""
 
 _Found = TypeVar("_Found")
-
-_ONE: ColumnElement[int] = literal_column("1")
 
 
 class History:
@@ -51,7 +49,7 @@ class History:
     ) -> None:
         self.archive = archive
         """Holds trimmed events; None if they are lost."""
-        self.is_mutable = mutable or compacted or (archive is not None and archive.erases)
+        self.is_mutable = mutable or compacted or (archive is not None and archive.archive.erasable)
         """Whether an event may differ when it is read again."""
         self._rows = rows
         self._signer = signer
@@ -63,7 +61,7 @@ class History:
         # event's key again. On a standby it may not have arrived yet.
         self._outlives = rows.source.events is not None
         here = given("position")
-        self._at = rows.select(lambda query: query.where(rows.source.position == here), _ONE)
+        self._at = rows.select(lambda query: query.where(rows.source.position == here), ONE)
         several = rows.source.position.in_(bindparam("positions", expanding=True))
         self._several = rows.select(
             lambda query: query.where(several).order_by(rows.source.position), LIMIT
@@ -253,7 +251,7 @@ class History:
     def _build_below(self, hint: IndexHint) -> Select[Any]:
         near = self._rows.near
         return self._rows.select(
-            lambda query: near.below(query, hint, given("position")), _ONE, backwards=True
+            lambda query: near.below(query, hint, given("position")), ONE, backwards=True
         )
 
     def _row_below(self, connection: Connection, position: int) -> Row | None:

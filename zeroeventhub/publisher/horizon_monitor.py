@@ -107,11 +107,7 @@ class HorizonReport:
 
 
 class HorizonMonitor:
-    """Read the horizon, measure its age, and log when it is held back for long.
-
-    Args:
-        ordering: reads the horizon.
-    """
+    """Read the horizon, measure its age, and log when it is held back for long."""
 
     def __init__(self, ordering: Ordering) -> None:
         self._ordering = ordering

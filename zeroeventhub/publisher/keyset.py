@@ -29,9 +29,12 @@ from zeroeventhub.databases.statements import statement_text
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 from zeroeventhub.publisher.ordering import Source
 
-# A literal, as PostgreSQL plans for a tenth of the table if the limit is a parameter.
+# Literals, as PostgreSQL plans for a tenth of the table if the limit is a parameter.
 LIMIT: ColumnElement[int] = bindparam("limit", type_=Integer, literal_execute=True)
 """The highest number of rows to return."""
+
+BEFORE: ColumnElement[int] = bindparam("before", type_=Integer, literal_execute=True)
+"""The number of rows to pass over."""
 
 HIGHEST: ColumnElement[int] = literal_column(str(HIGHEST_POSITION), BigInteger)
 """No position lies above it."""

@@ -38,7 +38,7 @@ from zeroeventhub.errors import BadCursor, ConfigurationError, FeedFailure
 from zeroeventhub.protocol import Lag, TypeFilter
 from zeroeventhub.publisher.archive_reader import ArchiveReader
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
-from zeroeventhub.publisher.keyset import LIMIT, ONE, NearRows, given, join_events
+from zeroeventhub.publisher.keyset import BEFORE, LIMIT, ONE, NearRows, given, join_events
 from zeroeventhub.publisher.mapping import moment
 from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.page_query import TypeCondition
@@ -58,9 +58,8 @@ AT_ONCE = 100_000
 """Positions that a statement examines at most to find the place after a number of events, few
 enough even if the database has to look up each event."""
 
-# Literals, as LIMIT is.
+# A literal, as LIMIT is.
 _LOOKED_AT: ColumnElement[int] = bindparam("looked_at", type_=Integer, literal_execute=True)
-_BEFORE: ColumnElement[int] = bindparam("before", type_=Integer, literal_execute=True)
 
 
 class Lookups:
@@ -355,7 +354,7 @@ class Lookups:
                 # the last of them.
                 end = None
                 if self._source.events is not None:
-                    window = self._near.rows(hint, self._source.position).offset(_BEFORE)
+                    window = self._near.rows(hint, self._source.position).offset(BEFORE)
                     values["before"] = looked_at - 1
                     end = connection.scalar(window.limit(ONE), values)
                 after = until if end is None else int(end)

@@ -17,7 +17,6 @@ from sqlalchemy import (
     false,
     func,
     literal,
-    literal_column,
     select,
 )
 
@@ -26,7 +25,7 @@ from zeroeventhub.databases.port import Database
 from zeroeventhub.errors import ConfigurationError, Unavailable
 from zeroeventhub.protocol import Partition, TypeFilter
 from zeroeventhub.publisher.archive_reader import ArchiveReader
-from zeroeventhub.publisher.keyset import HIGHEST, LIMIT, given
+from zeroeventhub.publisher.keyset import BEFORE, HIGHEST, LIMIT, ONE, given
 from zeroeventhub.publisher.partition_hash import outside
 from zeroeventhub.publisher.rows import BatchSize, ReadRequest, RowQuery, Rows, Stretch
 
@@ -65,11 +64,6 @@ LONG = 65_000
 """Bytes of an event from which its line may be too long for consumers in Go."""
 
 _log = logging.getLogger("zeroeventhub.publisher")
-
-_ONE: ColumnElement[int] = literal_column("1")
-
-# A literal, as LIMIT is.
-_BEFORE: ColumnElement[int] = bindparam("before", type_=Integer, literal_execute=True)
 
 
 class PageQuery:
@@ -227,7 +221,7 @@ class PageQuery:
         source, near = self._source, self._rows.near
         query = select(source.position).select_from(source.table)
         query = near.above(query, hint)
-        return query.offset(_BEFORE).limit(_ONE)
+        return query.offset(BEFORE).limit(ONE)
 
     def largest_partition(self, connection: Connection, until: int) -> int | None:
         """Return the largest partition, up to `until`, that has an event; None without events."""
@@ -249,7 +243,7 @@ class PageQuery:
             return
         for beside in outside(source.partition, self.ids):
             query = select(source.partition).select_from(source.table).where(beside)
-            query = hint.through(query.order_by(source.partition), source.table).limit(_ONE)
+            query = hint.through(query.order_by(source.partition), source.table).limit(ONE)
             if row := connection.execute(query).first():
                 raise ConfigurationError(
                     f"There is an event in partition {row[0]}, but the feed's partitions are "
@@ -271,10 +265,10 @@ class PageQuery:
         if source.waiting is not None:
             column = source.waiting.c.partition
             found = connection.execute(
-                select(column).where(column.in_(self._closed)).limit(_ONE)
+                select(column).where(column.in_(self._closed)).limit(ONE)
             ).first()
-        query = select(_ONE).select_from(source.table)
-        query = near.above(query, near.hint(connection), given("after"), HIGHEST).limit(_ONE)
+        query = select(ONE).select_from(source.table)
+        query = near.above(query, near.hint(connection), given("after"), HIGHEST).limit(ONE)
         for number in self._closed:
             values = {"partition": number, "after": settled}
             found = found or connection.execute(query, values).first()

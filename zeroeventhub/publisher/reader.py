@@ -98,7 +98,7 @@ class Reader:
             NotFound: they are not.
         """
         archive = self._history.archive
-        if archive is None or not archive.is_shared:
+        if archive is None or not archive.archive.is_shared:
             raise NotFound("This feed does not share files of its events.")
         return archive
 

@@ -19,7 +19,6 @@ from sqlalchemy.types import JSON
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.bulk_insert import ColumnForm, insert_columns, table_form
 from zeroeventhub.errors import ConfigurationError, FeedFailure, Unavailable
-from zeroeventhub.publisher.archive_reader import ArchiveReader
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION, START
 from zeroeventhub.publisher.history import History
 from zeroeventhub.publisher.keyset import NearRows
@@ -29,6 +28,7 @@ from zeroeventhub.publisher.retention import MarkTable
 from zeroeventhub.publisher.sealing import SegmentRows
 
 if TYPE_CHECKING:
+    from zeroeventhub.archive.archive import Archive
     from zeroeventhub.archive.manifest import Manifest, Segment
 
 SKIPPED = 1_000_000
@@ -66,36 +66,165 @@ class _Count:
     erased: int = 0
 
 
-class RowWriter:
-    """Write the rows of a segment into the table of their events.
+@dataclass(frozen=True, kw_only=True)
+class Restorer:
+    """Restore a feed's table from its archive."""
 
-    Args:
-        events: the table.
-        mapper: makes events from its rows.
-        attributes: the columns of `id`, `type`, `key` and `time`, as far as configured.
-    """
+    archive: "Archive"
+    feed: str  # the digest by which the archive identifies the feed
+    events: Events
+    mapper: Mapper
+    attributes: Mapping[str, ColumnElement[Any]]
+    rows: SegmentRows  # of one partition
+    near: NearRows  # of all partitions
+    ordering: Ordering
+    history: History
+    marks: MarkTable
+    compacted: bool
 
-    def __init__(
-        self, events: Events, mapper: Mapper, attributes: Mapping[str, ColumnElement[Any]]
-    ) -> None:
-        self._events = events
-        self._mapper = mapper
-        self._attributes = attributes
+    def begin(self, engine: Engine, skipped: int) -> None:
+        """Let the feed go on some positions after what is sealed, from an empty table.
 
-    def check(self, connection: Connection) -> None:
+        Raises:
+            ConfigurationError: the table has events, or the archive has none or is of another feed.
+        """
+        manifest = self.archive.look()
+        self.archive.expect(self.feed)
+        if not manifest.segments:
+            raise ConfigurationError("The archive has no events.")
+        with engine.begin() as connection:
+            self._check(connection)
+            self.marks.install(connection)
+            is_begun = self._is_begun(connection, manifest)
+        if is_begun:
+            return
+        # Readers have seen events that were not sealed. If others got their positions, the cursors
+        # after them might fit both.
+        position = self.archive.continue_after(skipped)
+        with engine.begin() as connection:
+            self.ordering.continue_after(connection, position)
+        with engine.begin() as connection:
+            self.marks.locked(connection)
+            if not self._is_begun(connection, manifest):
+                self.marks.put(connection, manifest.sealed, manifest.segments[-1].last)
+
+    def _is_begun(self, connection: Connection, manifest: "Manifest") -> bool:
+        trimmed = self.marks.read(connection).trimmed
+        if trimmed > manifest.sealed:
+            raise ConfigurationError(
+                f"The table was trimmed up to {trimmed}, and the archive ends at "
+                f"{manifest.sealed}: it is not the archive of this table."
+            )
+        if not trimmed and self.near.first(connection, 0, 0, HIGHEST_POSITION) is not None:
+            raise ConfigurationError(
+                "The table has events, and none was trimmed: there is nothing to restore. "
+                "A table is restored before anything is written to it."
+            )
+        return trimmed > 0
+
+    def restore(
+        self,
+        engine: Engine,
+        newer_than: timedelta | None,
+        workers: int,
+        on_progress: Callable[[int, int], None],
+    ) -> Restored:
+        """Write the rows that are missing, compare all, and lower the mark."""
+        manifest = self.archive.manifest
+        with engine.connect() as connection:
+            until = self.marks.read(connection).trimmed
+        after = min(_after(manifest, newer_than), until)
+        segments = [one for one in manifest.segments if one.upto > after and one.after < until]
+        total, count = sum(one.events for one in segments), _Count()
+        workers = 1 if database_of(engine).single_writer else workers
+        pool = ThreadPoolExecutor(workers, "restore")
+        pending: set[Future[_Count]] = set()
+        try:
+            for segment, number in self._groups(segments):
+                pending.add(pool.submit(self._group, engine, segment, number, after, until))
+                if len(pending) > workers:
+                    pending = _add(count, pending, FIRST_COMPLETED)
+                    on_progress(count.events, total)
+            while pending:
+                pending = _add(count, pending, FIRST_COMPLETED)
+                on_progress(count.events, total)
+        finally:
+            pool.shutdown(cancel_futures=True)
+        ends = [one.last for one in segments if one.upto <= until]
+        done = Restored(count.events, count.written, after, until, len(ends))
+        earliest = next((one.last for one in manifest.segments if one.upto == after), START)
+        with engine.begin() as connection:
+            self._finish(connection, done, earliest, until if self.compacted else count.erased)
+            for cursor in ends:
+                self.history.vouch_in_table(connection, cursor)
+        return done
+
+    def _groups(self, segments: Sequence["Segment"]) -> Iterator[tuple["Segment", int]]:
+        for segment in segments:
+            for number in range(len(self.archive.load(segment, "footer").entries)):
+                yield segment, number
+
+    def _group(
+        self, engine: Engine, segment: "Segment", number: int, after: int, until: int
+    ) -> _Count:
+        """Write the rows of a row group in one transaction, unless they are there, and compare."""
+        rows, erased = self.archive.load(segment, number).rows(after, until)
+        if not (events := len(rows)):
+            return _Count(erased=erased)
+        with engine.begin() as connection:
+            found = self._found(connection, rows)
+            is_missing = not len(found)
+            if is_missing:
+                self._write(connection, rows)
+                found = self._found(connection, rows)
+            for name in rows.schema.names:
+                if not rows.column(name).equals(found.column(name)):
+                    positions, partition = rows.column("position"), rows.column("partition")[0]
+                    raise FeedFailure(
+                        f"The rows of partition {partition} from position {positions[0]} to "
+                        f"{positions[-1]} differ from the archive in their {name}."
+                    )
+        return _Count(events, events if is_missing else 0, erased)
+
+    def _found(self, connection: Connection, rows: Any) -> Any:
+        """Read the rows that the table has from the first position of others to their last."""
+        from zeroeventhub.archive.segment_writer import as_batch  # noqa: PLC0415 - of another extra
+
+        first, last = rows.column("position")[0].as_py(), rows.column("position")[-1].as_py()
+        partition = rows.column("partition")[0].as_py()
+        return as_batch(self.rows.read(connection, first - 1, last, len(rows) + 1, partition)[0])
+
+    def _finish(self, connection: Connection, done: Restored, earliest: str, missing: int) -> None:
+        """Check the number of rows, and lower the mark; rows may be missing up to a position."""
+        if self.marks.locked(connection).trimmed != done.until:
+            raise Unavailable("The table was trimmed or restored meanwhile: restore it again.")
+        source = self.near.source
+        there = source.position > done.after, source.position <= done.until
+        query = select(func.count()).select_from(source.table).where(*there)
+        if (rows := connection.scalar(query)) != done.events:
+            raise FeedFailure(
+                f"The table has {rows} events from position {done.after + 1} to {done.until}, and "
+                f"the archive {done.events}."
+            )
+        if done.after < done.until:
+            self.marks.put(connection, done.after, earliest)
+        if missing:
+            self.marks.thin(connection, missing)
+
+    def _check(self, connection: Connection) -> None:
         """Refuse a table with rows that cannot be made from events.
 
         Raises:
             ConfigurationError: it names a column.
         """
-        mapper, events = self._mapper, self._events
+        mapper, events = self.mapper, self.events
         for name, expression in mapper.data_columns.items():
             if _column_of(expression) is None:
                 raise ConfigurationError(
                     f"{name or 'The data'} of events is made by the expression {expression}: only "
                     "what columns hold can be restored."
                 )
-        written = [*events.key, events.partition, *self._attributes.values()]
+        written = [*events.key, events.partition, *self.attributes.values()]
         written += [*mapper.data_columns.values(), *mapper.header_columns.values()]
         written += mapper.attribute_columns.values() if mapper.envelope else []
         names = {column.name for one in written if (column := _column_of(one)) is not None}
@@ -106,9 +235,9 @@ class RowWriter:
                     "event holds: give it a default, or let it be NULL."
                 )
 
-    def write(self, connection: Connection, rows: Any) -> None:
+    def _write(self, connection: Connection, rows: Any) -> None:
         """Insert rows of a segment, whose events are not erased."""
-        mapper, table = self._mapper, self._events.table
+        mapper, table = self.mapper, self.events.table
         forms = table_form(table, connection.dialect).columns
         found: dict[str, Sequence[Any]] = {}
 
@@ -139,10 +268,10 @@ class RowWriter:
             for name, column in mapper.data_columns.items():
                 values = [str(each[name], "utf-8") for each in members]
                 put(column, values, partial(_from_json, column))
-        for name, column in self._attributes.items():
+        for name, column in self.attributes.items():
             put(column, rows.column(name).to_pylist())
-        put(self._events.partition, rows.column("partition").to_pylist())
-        put(self._events.position, rows.column("position").to_pylist())
+        put(self.events.partition, rows.column("partition").to_pylist())
+        put(self.events.position, rows.column("position").to_pylist())
         insert_columns(connection, table, found)
 
 
@@ -180,172 +309,6 @@ def _from_json(expression: ColumnElement[Any], form: ColumnForm, text: str) -> A
         return text
     value = msgspec.json.decode(text, type=form.form if form.form is Any else form.form | None)
     return value if value is None or form.from_json is None else form.from_json(value)
-
-
-class Restorer:
-    """Restore a feed's table from its archive.
-
-    Args:
-        archive: the feed's.
-        rows: reads the rows of a partition.
-        writer: writes rows.
-        near: finds the rows of all partitions.
-        ordering: sets the next position.
-        history: checks cursors.
-        marks: the feed's mark of what was trimmed.
-        compacted: whether compaction deletes events.
-    """
-
-    def __init__(
-        self,
-        archive: ArchiveReader,
-        rows: SegmentRows,
-        writer: RowWriter,
-        near: NearRows,
-        *,
-        ordering: Ordering,
-        history: History,
-        marks: MarkTable,
-        compacted: bool,
-    ) -> None:
-        self._archive = archive.archive
-        self._feed = archive.feed
-        self._rows = rows
-        self._writer = writer
-        self._near = near
-        self._ordering = ordering
-        self._history = history
-        self._marks = marks
-        self._compacted = compacted
-
-    def begin(self, engine: Engine, skipped: int) -> None:
-        """Let the feed go on some positions after what is sealed, from an empty table.
-
-        Raises:
-            ConfigurationError: the table has events, or the archive has none or is of another feed.
-        """
-        manifest = self._archive.look()
-        self._archive.expect(self._feed)
-        if not manifest.segments:
-            raise ConfigurationError("The archive has no events.")
-        with engine.begin() as connection:
-            self._writer.check(connection)
-            self._marks.install(connection)
-            is_begun = self._is_begun(connection, manifest)
-        if is_begun:
-            return
-        # Readers have seen events that were not sealed. If others got their positions, the cursors
-        # after them might fit both.
-        position = self._archive.continue_after(skipped)
-        with engine.begin() as connection:
-            self._ordering.continue_after(connection, position)
-        with engine.begin() as connection:
-            self._marks.locked(connection)
-            if not self._is_begun(connection, manifest):
-                self._marks.put(connection, manifest.sealed, manifest.segments[-1].last)
-
-    def _is_begun(self, connection: Connection, manifest: "Manifest") -> bool:
-        trimmed = self._marks.read(connection).trimmed
-        if trimmed > manifest.sealed:
-            raise ConfigurationError(
-                f"The table was trimmed up to {trimmed}, and the archive ends at "
-                f"{manifest.sealed}: it is not the archive of this table."
-            )
-        if not trimmed and self._near.first(connection, 0, 0, HIGHEST_POSITION) is not None:
-            raise ConfigurationError(
-                "The table has events, and none was trimmed: there is nothing to restore. "
-                "A table is restored before anything is written to it."
-            )
-        return trimmed > 0
-
-    def restore(
-        self,
-        engine: Engine,
-        newer_than: timedelta | None,
-        workers: int,
-        on_progress: Callable[[int, int], None],
-    ) -> Restored:
-        """Write the rows that are missing, compare all, and lower the mark."""
-        manifest = self._archive.manifest
-        with engine.connect() as connection:
-            until = self._marks.read(connection).trimmed
-        after = min(_after(manifest, newer_than), until)
-        segments = [one for one in manifest.segments if one.upto > after and one.after < until]
-        total, count = sum(one.events for one in segments), _Count()
-        workers = 1 if database_of(engine).single_writer else workers
-        pool = ThreadPoolExecutor(workers, "restore")
-        pending: set[Future[_Count]] = set()
-        try:
-            for segment, number in self._groups(segments):
-                pending.add(pool.submit(self._group, engine, segment, number, after, until))
-                if len(pending) > workers:
-                    pending = _add(count, pending, FIRST_COMPLETED)
-                    on_progress(count.events, total)
-            while pending:
-                pending = _add(count, pending, FIRST_COMPLETED)
-                on_progress(count.events, total)
-        finally:
-            pool.shutdown(cancel_futures=True)
-        ends = [one.last for one in segments if one.upto <= until]
-        done = Restored(count.events, count.written, after, until, len(ends))
-        earliest = next((one.last for one in manifest.segments if one.upto == after), START)
-        with engine.begin() as connection:
-            self._finish(connection, done, earliest, until if self._compacted else count.erased)
-            for cursor in ends:
-                self._history.vouch_in_table(connection, cursor)
-        return done
-
-    def _groups(self, segments: Sequence["Segment"]) -> Iterator[tuple["Segment", int]]:
-        for segment in segments:
-            for number in range(len(self._archive.load(segment, "footer").entries)):
-                yield segment, number
-
-    def _group(
-        self, engine: Engine, segment: "Segment", number: int, after: int, until: int
-    ) -> _Count:
-        """Write the rows of a row group in one transaction, unless they are there, and compare."""
-        rows, erased = self._archive.load(segment, number).rows(after, until)
-        if not (events := len(rows)):
-            return _Count(erased=erased)
-        with engine.begin() as connection:
-            found = self._found(connection, rows)
-            is_missing = not len(found)
-            if is_missing:
-                self._writer.write(connection, rows)
-                found = self._found(connection, rows)
-            for name in rows.schema.names:
-                if not rows.column(name).equals(found.column(name)):
-                    positions, partition = rows.column("position"), rows.column("partition")[0]
-                    raise FeedFailure(
-                        f"The rows of partition {partition} from position {positions[0]} to "
-                        f"{positions[-1]} differ from the archive in their {name}."
-                    )
-        return _Count(events, events if is_missing else 0, erased)
-
-    def _found(self, connection: Connection, rows: Any) -> Any:
-        """Read the rows that the table has from the first position of others to their last."""
-        from zeroeventhub.archive.segment_writer import as_batch  # noqa: PLC0415 - of another extra
-
-        first, last = rows.column("position")[0].as_py(), rows.column("position")[-1].as_py()
-        partition = rows.column("partition")[0].as_py()
-        return as_batch(self._rows.read(connection, first - 1, last, len(rows) + 1, partition)[0])
-
-    def _finish(self, connection: Connection, done: Restored, earliest: str, missing: int) -> None:
-        """Check the number of rows, and lower the mark; rows may be missing up to a position."""
-        if self._marks.locked(connection).trimmed != done.until:
-            raise Unavailable("The table was trimmed or restored meanwhile: restore it again.")
-        source = self._near.source
-        there = source.position > done.after, source.position <= done.until
-        query = select(func.count()).select_from(source.table).where(*there)
-        if (rows := connection.scalar(query)) != done.events:
-            raise FeedFailure(
-                f"The table has {rows} events from position {done.after + 1} to {done.until}, and "
-                f"the archive {done.events}."
-            )
-        if done.after < done.until:
-            self._marks.put(connection, done.after, earliest)
-        if missing:
-            self._marks.thin(connection, missing)
 
 
 def _after(manifest: "Manifest", newer_than: timedelta | None) -> int:

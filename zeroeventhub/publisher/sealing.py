@@ -15,7 +15,6 @@ from zeroeventhub.databases.json_form import json_form
 from zeroeventhub.databases.port import Database
 from zeroeventhub.errors import ConfigurationError, FeedFailure
 from zeroeventhub.protocol import Event
-from zeroeventhub.publisher.archive_reader import ArchiveReader
 from zeroeventhub.publisher.bound_feed_steps import Steps, Work
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.history import History
@@ -27,6 +26,7 @@ from zeroeventhub.publisher.rows import Row, RowQuery, check_json
 from zeroeventhub.wire.ndjson import one_line
 
 if TYPE_CHECKING:
+    from zeroeventhub.archive.archive import Archive
     from zeroeventhub.archive.manifest import Description, Manifest
     from zeroeventhub.archive.segment_writer import SegmentWriter
 
@@ -193,39 +193,23 @@ class SegmentRows:
         return {"data": texts}
 
 
+@dataclass(frozen=True, kw_only=True)
 class Sealer:
-    """Seal a feed's table into its archive.
+    """Seal a feed's table into its archive."""
 
-    Args:
-        archive: the feed's.
-        rows: reads the rows of all partitions.
-        reader: reads the feed's horizon, and checks its table.
-        history: gives the cursors of segments.
-        description: what else the archive keeps of the feed.
-    """
-
-    def __init__(
-        self,
-        archive: ArchiveReader,
-        rows: SegmentRows,
-        *,
-        reader: Reader,
-        history: History,
-        description: "Description",
-    ) -> None:
-        self._archive = archive.archive
-        self._feed = archive.feed
-        self._segment_rows = rows
-        self._reader = reader
-        self._history = history
-        self._description = description
+    archive: "Archive"
+    feed: str  # the digest by which the archive identifies the feed
+    rows: SegmentRows  # of all partitions
+    reader: Reader
+    history: History
+    description: "Description"
 
     def seal(self, options: SealOptions, ask: Ask) -> Steps[Sealed]:
         """Seal the table by the queries that `ask` runs; see `BoundFeed.seal`."""
         segments = events = size = 0
         until = None
         # Readers of the archive alone take a closed partition to end with what is sealed.
-        described = self._description
+        described = self.description
         has_closed = any(partition.closed for partition in described.info.partitions)
         while True:
             known = yield Work(self.kept)
@@ -235,28 +219,28 @@ class Sealer:
                 )
             if known.sealed >= until:
                 break
-            writer = self._archive.segment_writer()
+            writer = self.archive.segment_writer()
             last = yield from self._collect(
                 writer, options, ask, after=known.sealed, until=until, before=events
             )
             if last is None or writer.places < options.least:
                 break
             written = yield Work(partial(writer.finish, known.sealed, *last))
-            add = partial(self._archive.add, written, self._feed, None if has_closed else described)
+            add = partial(self.archive.add, written, self.feed, None if has_closed else described)
             if (yield Work(add)):
                 segments, size = segments + 1, size + written.segment.size
                 events += written.segment.events
         if segments:
-            merge = partial(self._archive.merge, options.segment_events, options.segment_bytes)
+            merge = partial(self.archive.merge, options.segment_events, options.segment_bytes)
             yield Work(merge)
-        manifest = self._archive.manifest
+        manifest = self.archive.manifest
         if (
             manifest.segments
             and manifest.description != described
-            and (yield from ask(partial(self._reader.has_ends, until=manifest.sealed)))
+            and (yield from ask(partial(self.reader.has_ends, until=manifest.sealed)))
         ):
-            yield Work(partial(self._archive.describe, described))
-        return Sealed(segments, events, size, self._archive.manifest.sealed)
+            yield Work(partial(self.archive.describe, described))
+        return Sealed(segments, events, size, self.archive.manifest.sealed)
 
     def _collect(
         self,
@@ -298,25 +282,25 @@ class Sealer:
         """Erase events from the archive; see `BoundFeed.erase`."""
         if isinstance(ids, str) or isinstance(keys, str):
             raise ConfigurationError("Give ids and keys of events as lists of text.")
-        if not self._archive.erasable:
+        if not self.archive.erasable:
             raise ConfigurationError(
                 "Pages of this feed are marked as ones that never change, and caches keep them for "
                 "a year: stop that by Archive(…, erasable=True) in all its processes, then erase."
             )
         for name, values in (("id", ids), ("key", keys)):
             # The archive stores columns only: not the position that is the id of other events.
-            if values and name not in self._segment_rows.attributes:
+            if values and name not in self.rows.attributes:
                 raise ConfigurationError(
                     f"This feed has no column of {name}s by which its archive could find events: "
                     f"give it one, by {name}=…, before events are sealed."
                 )
         self.kept()
-        return self._archive.erase(ids, keys, lambda position: str(Place(position)))
+        return self.archive.erase(ids, keys, lambda position: str(Place(position)))
 
     def kept(self) -> "Manifest":
         """Fetch the archive's manifest from its store; refuse the archive of another feed."""
-        manifest = self._archive.look()
-        self._archive.expect(self._feed)
+        manifest = self.archive.look()
+        self.archive.expect(self.feed)
         return manifest
 
     def _sealable(
@@ -330,26 +314,26 @@ class Sealer:
             ConfigurationError: events were trimmed before they were sealed, or the feed does not
                 know times.
         """
-        _, until = self._reader.removable(connection, older_than)
-        trimmed = self._history.mark(connection).trimmed
-        if self._segment_rows.read(connection, 0, trimmed, 1)[1] is not None:
+        _, until = self.reader.removable(connection, older_than)
+        trimmed = self.history.mark(connection).trimmed
+        if self.rows.read(connection, 0, trimmed, 1)[1] is not None:
             raise begun_again(trimmed)
         self._refuse_gap(connection, kept.sealed)
         if kept.last is not None:
-            self._reader.vouch_in_table(connection, kept.last)
+            self.reader.vouch_in_table(connection, kept.last)
         return until
 
     def _rows(
         self, connection: Connection, after: int, until: int, limit: int
     ) -> tuple[Columns, tuple[int, str] | None]:
         """Return the first rows in (after, until], the last position and the cursor after it."""
-        columns, last = self._segment_rows.read(connection, after, until, limit)
+        columns, last = self.rows.read(connection, after, until, limit)
         # After the rows: a trim that deleted some of them has moved the mark by now.
         self._refuse_gap(connection, after)
-        return columns, None if last is None else (last[0], self._history.cursor(*last))
+        return columns, None if last is None else (last[0], self.history.cursor(*last))
 
     def _refuse_gap(self, connection: Connection, sealed: int) -> None:
-        trimmed = self._history.mark(connection).trimmed
+        trimmed = self.history.mark(connection).trimmed
         if trimmed > sealed:
             raise ConfigurationError(
                 f"The table was trimmed up to {trimmed}, and the archive ends at {sealed}: what "

@@ -121,49 +121,32 @@ ROWS = 1_000
 """Events that a batch deletes by default."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class Trimmer:
-    """Trim a feed: plan it, and delete the events in batches.
+    """Trim a feed: plan it, and delete the events in batches."""
 
-    The registry is None for a feed without `progress`, and for one with an archive, where no
-    consumer loses anything. `needed` is the condition that a key is restored from an event, and
-    `key` the column of keys.
-    """
-
-    def __init__(
-        self,
-        reader: Reader,
-        ordering: Ordering,
-        history: History,
-        marks: MarkTable,
-        lookups: Lookups,
-        *,
-        registry: Registry | None = None,
-        key: ColumnElement[Any] | None,
-        needed: ColumnElement[bool] | None,
-    ) -> None:
-        self._reader = reader
-        self._ordering = ordering
-        self._source = ordering.source
-        self._history = history
-        self._marks = marks
-        self._lookups = lookups
-        self._registry = registry
-        self._key = key
-        self._needed = needed
-        self._near = NearRows.of_all(ordering.source)
+    reader: Reader
+    ordering: Ordering
+    near: NearRows  # of all partitions
+    history: History
+    marks: MarkTable
+    lookups: Lookups
+    registry: Registry | None  # None as well where an archive keeps what is trimmed
+    key: ColumnElement[Any] | None
+    needed: ColumnElement[bool] | None  # whether a key is restored from an event
 
     def plan(self, connection: Connection, bound: TrimBound) -> TrimPlan:
         """Return what a trim would delete; change nothing."""
-        settled, wanted = self._reader.removable(connection, bound.older_than)
-        mark = self._marks.read(connection)
+        settled, wanted = self.reader.removable(connection, bound.older_than)
+        mark = self.marks.read(connection)
         if isinstance(bound.below, str):
-            self._reader.vouch(connection, [bound.below])
+            self.reader.vouch(connection, [bound.below])
         if bound.kept is not None and bound.kept.last is not None:
-            self._reader.vouch_in_table(connection, bound.kept.last)
+            self.reader.vouch_in_table(connection, bound.kept.last)
         wanted = min(wanted, bound.until)
         until, held_back = self._held_back(connection, bound, mark, wanted)
-        if self._ordering.needs_last_row:
-            last = self._near.last(connection, 0, settled)
+        if self.ordering.needs_last_row:
+            last = self.near.last(connection, 0, settled)
             if last is not None and last <= until:
                 until = last - 1
                 held_back.append("The last event stays: SQLite would give its number again.")
@@ -174,11 +157,11 @@ class Trimmer:
                 "whose versions are counted and whose state is restored from it, as no snapshot of "
                 "the key covers it."
             )
-        first = self._near.first(connection, 0, mark.trimmed, until)
-        last = None if first is None else self._near.last(connection, 0, until)
+        first = self.near.first(connection, 0, mark.trimmed, until)
+        last = None if first is None else self.near.last(connection, 0, until)
         if first is None or last is None:
             return TrimPlan(until=mark.trimmed, wanted=wanted, held_back=tuple(held_back))
-        newest = self._lookups.happened(connection, last)
+        newest = self.lookups.happened(connection, last)
         if bound.older_than is not None and newest is None:
             raise ConfigurationError(
                 f"The event at position {last} has no time, so its age is not known: "
@@ -190,7 +173,7 @@ class Trimmer:
             exact=events <= MOST,
             first=first,
             until=last,
-            oldest=self._lookups.happened(connection, first),
+            oldest=self.lookups.happened(connection, first),
             newest=newest,
             wanted=wanted,
             held_back=tuple(held_back),
@@ -200,11 +183,11 @@ class Trimmer:
         self, connection: Connection, bound: TrimBound, mark: LowWaterMark, until: int
     ) -> tuple[int, list[str]]:
         """Return the position up to which consumers allow a trim, and a sentence about each."""
-        if self._registry is None:
+        if self.registry is None:
             return until, []
         reasons, lowest = [], until
-        for one in self._registry.registered(connection):
-            allowed = self._registry.allowed(connection, one, mark, until)
+        for one in self.registry.registered(connection):
+            allowed = self.registry.allowed(connection, one, mark, until)
             if allowed is not None and allowed >= until:
                 continue
             ago = timedelta(seconds=round(one.heard))
@@ -224,16 +207,16 @@ class Trimmer:
 
     def _first_needed(self, connection: Connection, after: int, until: int) -> Row[Any] | None:
         """Return position and key of the first event from which a key is restored."""
-        if self._key is None or self._needed is None:
+        if self.key is None or self.needed is None:
             return None
-        source = self._source
-        columns = source.position.label("position"), self._key.label("key")
+        source = self.ordering.source
+        columns = source.position.label("position"), self.key.label("key")
         query: Select[Any] = select(*columns).select_from(source.join(source.table))
-        query = self._near.above(query.where(self._needed), self._near.hint(connection))
+        query = self.near.above(query.where(self.needed), self.near.hint(connection))
         return connection.execute(query.limit(ONE), {"after": after, "until": until}).first()
 
     def _count(self, connection: Connection, after: int, until: int) -> int:
-        query = self._near.rows(self._near.hint(connection), self._source.position)
+        query = self.near.rows(self.near.hint(connection), self.ordering.source.position)
         some = query.limit(literal_column(str(MOST + 1))).subquery()
         counted = select(func.count()).select_from(some)
         return connection.scalar(counted, {"after": after, "until": until}) or 0
@@ -242,25 +225,25 @@ class Trimmer:
         """Return the function that deletes the next `rows` events of a plan and moves the mark."""
 
         def deleted(connection: Connection, _: int) -> Deleted:
-            mark, until = self._marks.locked(connection), plan.until
-            if self._registry is not None:
+            mark, until = self.marks.locked(connection), plan.until
+            if self.registry is not None:
                 # Consumers that have registered since the plan was made limit the trim as well.
-                until = self._registry.allowed_since(connection, plan.made_at, mark, until)
+                until = self.registry.allowed_since(connection, plan.made_at, mark, until)
             values = {"after": mark.trimmed, "until": until, "limit": rows}
-            source = self._source
+            source = self.ordering.source
             partition = _ONLY if source.partition is None else source.partition
             columns = [source.position.label("position"), partition.label("partition")]
             columns += [source.table.c[name].label(name) for name in source.key]
-            oldest = self._near.rows(self._near.hint(connection), *columns).limit(LIMIT)
+            oldest = self.near.rows(self.near.hint(connection), *columns).limit(LIMIT)
             found = connection.execute(oldest, values).all()
             if not found:
                 return Deleted(0, mark.trimmed, is_last=True)
             last = {row.partition: int(row.position) for row in found}
             trimmed = int(found[-1].position)
-            cursors = self._history.cursors_at(connection, {*last.values(), trimmed})
+            cursors = self.history.cursors_at(connection, {*last.values(), trimmed})
             ends = {partition: cursors[position] for partition, position in last.items()}
-            self._marks.trim(connection, mark, trimmed, cursors[trimmed], ends)
-            events = delete_events(connection, self._source, found, is_range=True)
+            self.marks.trim(connection, mark, trimmed, cursors[trimmed], ends)
+            events = delete_events(connection, self.ordering.source, found, is_range=True)
             return Deleted(events, trimmed, is_last=trimmed >= plan.until)
 
         return deleted
