@@ -9,7 +9,7 @@ from zeroeventhub.bulk.connection import Connection
 from zeroeventhub.bulk.offsets import Range
 from zeroeventhub.bulk.options import ReadOptions
 from zeroeventhub.bulk.plan import DataLossPolicy
-from zeroeventhub.bulk.segment_reader import SegmentReader
+from zeroeventhub.bulk.segment_reader import read_segments
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.steps import moves_cursor
 from zeroeventhub.errors import ProtocolError, TokenChanged, Trimmed, Unavailable
@@ -24,7 +24,6 @@ class RangeReader:
         self._options = options
         self._with_headers = with_headers
         self._loss = DataLossPolicy(options)
-        self._segments = SegmentReader(connection)
         self._info: FeedInfo | None = None
 
     def pages(self, one: Range) -> Iterator[RangePage]:
@@ -69,7 +68,7 @@ class RangeReader:
     def _read_partition(self, one: Range) -> Iterator[tuple[RangePage, Range]]:
         """Yield each page with the rest of the range after it."""
         if self._has_segments(one):
-            one = yield from self._segments.read(one)
+            one = yield from read_segments(self._connection, one)
         budget = self._connection.retry_budget()
         while one.count is None or one.count > 0:
             page = self._fetch(one)

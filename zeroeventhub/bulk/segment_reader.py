@@ -225,48 +225,45 @@ def _between(rows: pa.RecordBatch, after: int, upto: int) -> pa.RecordBatch:
     return rows.filter(pc.and_(pc.greater(at, after), pc.less_equal(at, upto)))
 
 
-class SegmentReader:
-    """Read ranges as far as they are in files."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def read(self, one: Range) -> Generator[tuple[RangePage, Range], None, Range]:
-        """Yield each page with the rest of the range after it; return the rest without files."""
-        budget, done = self._connection.retry_budget(), 0
-        while (found := self._segments(one, is_begun=done > 0)).parts:
-            try:
-                for part in found.parts:
-                    http = self._connection.client_for(part.url)
-                    for last, data in read_part(part, one.partition, done, http):
-                        budget.failed, done = 0, last
-                        yield _page(one, part, data, None), one
-                    one, done = replace(one, start=part.cursor), 0
-                    # Without events, this page says that those of the part have all been read.
-                    yield _page(one, part, pa.array([], pa.string()), part.cursor), one
-            except TransientError as error:
-                # The URL may have expired, or its file been replaced: ask the feed for it again.
-                self._connection.back_off(budget, error)
-        return one
-
-    def _segments(self, one: Range, *, is_begun: bool) -> Segments:
+def read_segments(
+    connection: Connection, one: Range
+) -> Generator[tuple[RangePage, Range], None, Range]:
+    """Yield each page of a range that is in files, and the rest after it; return the last rest."""
+    budget, done = connection.retry_budget(), 0
+    while (found := _segments(connection, one, is_begun=done > 0)).parts:
         try:
-            found = self._connection.request(
-                lambda client: client.segments(one.partition, one.start, stop=one.stop)
-            )
-        except Gone:
-            # The caller requests pages next, and handles the loss.
-            return Segments((), one.start)
-        except TokenChanged as error:
-            if not is_begun:
-                raise
-            # The read can go on from a position, which has no cursor in another partition.
-            raise Unavailable(
-                "The feed's partitions changed while a file was read: start the read again."
-            ) from error
-        if one.start in {part.cursor for part in found.parts}:
-            raise ProtocolError("A file that the feed names ends where it begins.")
-        return found
+            for part in found.parts:
+                http = connection.client_for(part.url)
+                for last, data in read_part(part, one.partition, done, http):
+                    budget.failed, done = 0, last
+                    yield _page(one, part, data, None), one
+                one, done = replace(one, start=part.cursor), 0
+                # Without events, this page says that those of the part have all been read.
+                yield _page(one, part, pa.array([], pa.string()), part.cursor), one
+        except TransientError as error:
+            # The URL may have expired, or its file been replaced: ask the feed for it again.
+            connection.back_off(budget, error)
+    return one
+
+
+def _segments(connection: Connection, one: Range, *, is_begun: bool) -> Segments:
+    try:
+        found = connection.request(
+            lambda client: client.segments(one.partition, one.start, stop=one.stop)
+        )
+    except Gone:
+        # The caller requests pages next, and handles the loss.
+        return Segments((), one.start)
+    except TokenChanged as error:
+        if not is_begun:
+            raise
+        # The read can go on from a position, which has no cursor in another partition.
+        raise Unavailable(
+            "The feed's partitions changed while a file was read: start the read again."
+        ) from error
+    if one.start in {part.cursor for part in found.parts}:
+        raise ProtocolError("A file that the feed names ends where it begins.")
+    return found
 
 
 def _page(
