@@ -60,7 +60,7 @@ from zeroeventhub.publisher.mapping import CloudEvents, Expression, Mapper, reso
 from zeroeventhub.publisher.ordering import Events, Ordering, Source, ordering_for
 from zeroeventhub.publisher.page_query import PageQuery, TypeCondition
 from zeroeventhub.publisher.progress import Progress, Registry
-from zeroeventhub.publisher.reader import Queries, Reader
+from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.restoring import Restorer
 from zeroeventhub.publisher.retention import MarkTable, Retention
 from zeroeventhub.publisher.rows import RowQuery
@@ -327,11 +327,7 @@ class Definition:
         return and_(self.version.is_not(None), ~covered)
 
     def ordering(self, dialect: str) -> Ordering:
-        """Make the ordering of the table, for a database by SQLAlchemy's name for it.
-
-        Raises:
-            ConfigurationError: events of this database cannot be put in this order.
-        """
+        """Make the ordering of the table, for a database by SQLAlchemy's name for it."""
         return ordering_for(dialect, self.events, self.ordering_name)
 
     def marks(self, source: Source) -> MarkTable | None:
@@ -357,11 +353,7 @@ class Definition:
 def build(
     defined: Definition, engine: Engine | AsyncEngine, capacity: Capacity
 ) -> BoundFeed | AsyncBoundFeed:
-    """Build a feed.
-
-    Raises:
-        ConfigurationError: the feed's ordering does not work with this database.
-    """
+    """Build a feed."""
     ordering = defined.ordering(engine.dialect.name)
     database = database_of(engine)
     source, mapper = ordering.source, defined.mapper
@@ -389,26 +381,19 @@ def build(
         marks=marks,
         archive=archive,
     )
-    queries = Queries(
-        pages=PageQuery(
-            RowQuery(
-                near, mapper, database, streams=database.can_stream(engine.dialect), joins=True
-            ),
-            defined.info.partitions,
-            defined.ids,
-            types,
-            page_bytes=capacity.page_bytes,
-            archive=archive,
-        ),
-        lookups=lookups,
-        splits=SplitQuery(near, archive),
-        keys=_key_query(defined, source, capacity.page_bytes),
+    pages = PageQuery(
+        RowQuery(near, mapper, database, streams=database.can_stream(engine.dialect), joins=True),
+        defined.info.partitions,
+        defined.ids,
+        types,
+        page_bytes=capacity.page_bytes,
+        archive=archive,
     )
     checkup = Checkup(
         ordering=ordering,
         table=defined.events.table,
         columns=defined.used,
-        pages=queries.pages,
+        pages=pages,
         partitions=[partition.id for partition in defined.info.partitions],
         near=[one for one in (near, all_near, lookups.times, lookups.ids) if one is not None],
         indexes=_needed_indexes(defined, near, all_near, lookups),
@@ -417,9 +402,19 @@ def build(
         is_mutable=defined.is_mutable,
     )
     info = replace(defined.info, extensions=_extensions(defined, source, types))
-    reader = Reader(info, ordering, history, queries, checkup, registry=registry)
+    reader = Reader(
+        info,
+        ordering,
+        history,
+        checkup,
+        pages=pages,
+        lookups=lookups,
+        splits=SplitQuery(near, archive),
+        keys=_key_query(defined, source, capacity.page_bytes),
+        registry=registry,
+    )
     if defined.grows:
-        checkup.grow = partial(_grow, reader, queries.pages, checkup, marks)
+        checkup.grow = partial(_grow, reader, pages, checkup, marks)
     trimmer = compactor = sealer = restorer = None
     if marks is not None:
         trimmer = Trimmer(

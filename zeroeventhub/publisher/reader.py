@@ -4,7 +4,7 @@ Their other parameters are those of a bound feed's methods, which call them with
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any
@@ -37,17 +37,6 @@ from zeroeventhub.publisher.rows import ReadRequest, Stretch
 from zeroeventhub.publisher.splits import SplitQuery
 from zeroeventhub.wire.ndjson import joined
 
-
-@dataclass(frozen=True)
-class Queries:
-    """The queries on a feed's table; `keys` is None for a feed without versions."""
-
-    pages: PageQuery
-    lookups: Lookups
-    splits: SplitQuery
-    keys: KeyQuery | None = None
-
-
 QUIET = 1_000
 """How many positions of other partitions pass before a partition without events of its own gets a
 new checkpoint: seldom enough that idle consumers hardly write."""
@@ -56,13 +45,7 @@ new checkpoint: seldom enough that idle consumers hardly write."""
 class Reader:
     """Read a table's feed through connections on which each statement sees the last commits.
 
-    Args:
-        info: the feed's description.
-        ordering: reads the horizon.
-        history: makes cursors and checks them.
-        queries: the queries on the table and the archive.
-        checkup: checks what the feed needs of its database.
-        registry: counts the consumers that register their progress; None without `progress`.
+    `keys` is None for a feed without versions, and `registry` for one without `progress`.
     """
 
     def __init__(
@@ -70,9 +53,12 @@ class Reader:
         info: FeedInfo,
         ordering: Ordering,
         history: History,
-        queries: Queries,
         checkup: Checkup,
         *,
+        pages: PageQuery,
+        lookups: Lookups,
+        splits: SplitQuery,
+        keys: KeyQuery | None,
         registry: Registry | None = None,
     ) -> None:
         self.info = info
@@ -80,7 +66,10 @@ class Reader:
         self._watch = HorizonMonitor(ordering)
         self._unsealed = HorizonAge()
         self._history = history
-        self._queries = queries
+        self._pages = pages
+        self._lookups = lookups
+        self._splits = splits
+        self._keys = keys
         self.checks = checkup
         """Checks from time to time what the feed needs of its database."""
         self.step = ordering.step
@@ -92,11 +81,7 @@ class Reader:
 
     @property
     def shared_archive(self) -> ArchiveReader:
-        """Return the feed's archive, if its files are shared.
-
-        Raises:
-            NotFound: they are not.
-        """
+        """Return the feed's archive, if its files are shared."""
         archive = self._history.archive
         if archive is None or not archive.archive.is_shared:
             raise NotFound("This feed does not share files of its events.")
@@ -150,14 +135,14 @@ class Reader:
         )
         pages: list[Page] = []
         here, after = cursor, place.position
-        stretches = self._queries.pages.read(connection, request)
+        stretches = self._pages.read(connection, request)
         for stretch in stretches:
             page = self._page(connection, request, here, after, stretch, horizon=horizon, stop=end)
             pages.append(page)
             here, after = page.cursor, stretch.last[0] if stretch.last else after
         # After the pages and their checkpoints: a failover between the check and the pages would
         # go unnoticed. The row that came with the pages is good unless a checkpoint was read later.
-        is_alone = stretches[-1].full or not self._queries.pages.shares_positions
+        is_alone = stretches[-1].full or not self._pages.shares_positions
         known = stretches[0].start if is_alone else None
         mark = self._history.verify(connection, place, end, partition=partition, known=known)
         if place.position <= (gone := max(mark.trimmed, mark.moved)):
@@ -182,7 +167,7 @@ class Reader:
         stop: Place | None,
     ) -> Page:
         """Make a page of rows; `here` and `after` are the cursor and the position before them."""
-        pages, history, until = self._queries.pages, self._history, stretch.until
+        pages, history, until = self._pages, self._history, stretch.until
         reached = False
         at = after if stretch.last is None else stretch.last[0]
         if stretch.last is not None:
@@ -219,11 +204,7 @@ class Reader:
         self._history.verify(connection, Place(places[0].position), last)
 
     def vouch_in_table(self, connection: Connection, cursor: str) -> None:
-        """Refuse a cursor that is not of the table's history, without regard to the archive.
-
-        Raises:
-            Gone: it belongs to another history.
-        """
+        """Refuse a cursor that is not of the table's history, without regard to the archive."""
         self._horizon(connection, Place.of(cursor))
         self._history.vouch_in_table(connection, cursor)
 
@@ -256,14 +237,14 @@ class Reader:
             for one in elsewhere:
                 if one.unsealed is not None:
                     self._unsealed.learn(*one.unsealed)
-            last = self._queries.lookups.last(connection, report.settled)
+            last = self._lookups.last(connection, report.settled)
             archive_lag = self._unsealed.read(archive.sealed(), last, monotonic())
         return replace(
             report,
             archive_lag=archive_lag,
             unsealed=self._unsealed.oldest,
             unpublished=self.checks.unpublished,
-            longest_event=self._queries.pages.longest,
+            longest_event=self._pages.longest,
             registered=registered,
         )
 
@@ -286,17 +267,17 @@ class Reader:
     def has_ends(self, connection: Connection, until: int) -> bool:
         """Return whether the last events of closed partitions are at or below a position."""
         try:
-            self._queries.pages.await_ends(connection, settled=until)
+            self._pages.await_ends(connection, settled=until)
         except Unavailable:
             return False
         return True
 
     def older(self, connection: Connection, age: timedelta, settled: int) -> int:
         """Return the position at and below which the events of all partitions are older."""
-        moment, lookups = datetime.now(UTC) - age, self._queries.lookups
+        moment, lookups = datetime.now(UTC) - age, self._lookups
         return min(
             lookups.of_time(connection, partition, moment, settled=settled)
-            for partition in self._queries.pages.ids
+            for partition in self._pages.ids
         )
 
     def cursor_after(self, connection: Connection, position: int) -> str:
@@ -334,7 +315,7 @@ class Reader:
             ConfigurationError: the moment has no zone, or the feed does not know times.
         """
         settled = self._horizon(connection).settled
-        position = self._queries.lookups.of_time(connection, partition, moment, settled=settled)
+        position = self._lookups.of_time(connection, partition, moment, settled=settled)
         return self._history.cursor_below(connection, position)
 
     def cursor_of(
@@ -347,7 +328,7 @@ class Reader:
     ) -> str:
         """Return the cursor after the event of an id; see `ExtendedFeed.cursor_of`."""
         settled = self._horizon(connection).settled
-        lookups = self._queries.lookups
+        lookups = self._lookups
         try:
             position = lookups.of_id(connection, event_id, partition, until=settled, types=types)
         except BadCursor:
@@ -378,7 +359,7 @@ class Reader:
             )
         first, end, horizon, _ = self._range(connection, start, stop)
         until = max(horizon.settled if end is None else end.position, first.position)
-        positions = self._queries.splits.positions(
+        positions = self._splits.positions(
             connection, partition, count=count, after=first.position, until=until
         )
         inner = [self._history.cursor_below(connection, at) for at in positions[1:-1]]
@@ -407,7 +388,7 @@ class Reader:
                 connection, lambda start: self.lag(connection, partition, start)
             )
         place, _, _, until = self._range(connection, cursor, None)
-        lag = self._queries.lookups.lag(connection, partition, after=place.position, until=until)
+        lag = self._lookups.lag(connection, partition, after=place.position, until=until)
         # After the query, as with a page.
         self._history.verify(connection, place, partition=partition)
         return lag
@@ -428,7 +409,7 @@ class Reader:
                 lambda start: self.cursor_of_count(connection, partition, start, events, stop=stop),
             )
         place, end, _, until = self._range(connection, cursor, stop)
-        position, found = self._queries.lookups.of_count(
+        position, found = self._lookups.of_count(
             connection, partition, events, after=place.position, until=until
         )
         ends = found < events or position == until
@@ -470,9 +451,9 @@ class Reader:
         partitions: Collection[int] | None = None,
     ) -> KeyPage:
         """Read events of a key, also those above the horizon; see `ExtendedFeed.read_key`."""
-        if self._queries.keys is None:
+        if self._keys is None:
             raise ConfigurationError("This feed has no versions: give its TableFeed a `version`.")
-        return self._queries.keys.read(connection, key, after_version, limit, partitions)
+        return self._keys.read(connection, key, after_version, limit, partitions)
 
     def _horizon(self, connection: Connection, *places: Place | None) -> Horizon:
         """Return the horizon.
@@ -484,7 +465,7 @@ class Reader:
         horizon = self._watch.read(connection)
         if not self._ends_settled:
             # Until this succeeds once: closed partitions get no further events.
-            self._queries.pages.await_ends(connection, settled=horizon.settled)
+            self._pages.await_ends(connection, settled=horizon.settled)
             self._ends_settled = True
         for place in places:
             if place is not None and place.position > horizon.highest:
@@ -494,11 +475,7 @@ class Reader:
     def _range(
         self, connection: Connection, cursor: str, stop: str | None
     ) -> tuple[Place, Place | None, Horizon, int]:
-        """Return the places of two cursors, the horizon, and the last position to read.
-
-        Raises:
-            Diverged: a place is above the highest position drawn.
-        """
+        """Return the places of two cursors, the horizon, and the last position to read."""
         place, end = Place.of(cursor), None if stop is None else Place.of(stop)
         horizon = self._horizon(connection, place, end)
         until = horizon.settled if end is None else min(horizon.settled, end.position)
