@@ -31,7 +31,7 @@ from sqlalchemy import (
 
 from benchmarks.ordering.bench import arguments
 from zeroeventhub.publisher.keyset import NearRows
-from zeroeventhub.publisher.ordering import Events, Source
+from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.splits import SplitQuery
 
 COUNTS = (8, 64, 512)
@@ -108,7 +108,7 @@ def main() -> None:
     given = arguments(__doc__, rows=10_000_000, rounds=5)
     engine = create_engine(given.url, isolation_level="AUTOCOMMIT")
     fill(engine, given.rows)
-    query = SplitQuery(NearRows(Source.of(Events(events, (events.c.id,), events.c.part))))
+    query = SplitQuery(NearRows(Source(events, events.c.id, events.c.part)))
     statements: list[int] = []
 
     def note(*received: Any) -> None:

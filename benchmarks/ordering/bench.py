@@ -84,7 +84,7 @@ class Trust:
     """Take the largest number there is for the horizon."""
 
     def __init__(self, subject: Events) -> None:
-        self.source = Source.of(subject)
+        self.source = Source(subject.table, subject.position, subject.partition)
 
     def check(self, connection: Connection) -> None:
         """Take any table."""

@@ -159,11 +159,7 @@ class Archive:
         return self.look().sealed
 
     def expect(self, feed: str) -> None:
-        """Refuse the archive of another feed.
-
-        Args:
-            feed: the digest that identifies the feed.
-        """
+        """Refuse the archive of another feed than the one that a digest identifies."""
         if self.manifest.feed not in {"", feed}:
             raise ConfigurationError(
                 "The archive belongs to another feed, or to this one before a change of its table, "
@@ -238,12 +234,7 @@ class Archive:
         """Add a segment of a feed after the last one; return whether it was added.
 
         If it was not, another process has added some of its events: read again where the archive
-        ends.
-
-        Args:
-            written: the segment.
-            feed: the digest that identifies the feed.
-            description: what else is known of the feed; None to leave what is known.
+        ends. Without a description, the archive keeps the one that it has.
 
         Raises:
             Unavailable: the store did not answer; whether the segment was added is unknown.
@@ -276,12 +267,7 @@ class Archive:
                 return position
 
     def replace(self, written: WrittenSegment, name: str, events: int) -> bool:
-        """Replace a segment by one of the same positions without erased events.
-
-        Args:
-            written: the new segment.
-            name: the name of the old segment.
-            events: the number of erased events.
+        """Replace the segment of a name by one of the same positions without erased events.
 
         Returns:
             Whether it was replaced; if not, another process has replaced the old one.
@@ -301,11 +287,8 @@ class Archive:
         """Replace the last segments by one, where each has no more events than those after it.
 
         So an event is rewritten as often as the events of its segment have doubled, and the archive
-        has few small segments, however often it is sealed.
-
-        Args:
-            events: how many events the new segment has at most.
-            size: how many bytes of JSON it has at most.
+        has few small segments, however often it is sealed. The new one has so many events and bytes
+        of JSON at most.
         """
         known, last = self.manifest, list[Segment]()
         places = 0
@@ -347,11 +330,7 @@ class Archive:
         """Replace segments by ones without some events; return how many events were erased.
 
         After an interruption, call it again: it continues with the segments that are left.
-
-        Args:
-            ids: erase the events with these ids.
-            keys: erase the events of these keys as well.
-            cursor_at: makes the cursor after an erased event from its position.
+        `cursor_at` makes the cursor after an erased event from its position.
         """
         erased, examined = 0, set[str]()
         self.look()

@@ -21,11 +21,7 @@ _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 
 
 class Footer:
-    """The index of a segment's row groups.
-
-    Args:
-        content: the end of the segment's file.
-        size: bytes of the whole file.
+    """The index of a segment's row groups, from the end of its file of `size` bytes.
 
     Attributes:
         entries: describe the row groups, in order.
@@ -44,12 +40,7 @@ class Footer:
 
 
 class Group:
-    """The events of a row group.
-
-    Args:
-        footer: the index of the segment.
-        number: the group's number.
-        content: the group's bytes in the file.
+    """The events of a row group, from its bytes in the file.
 
     Attributes:
         positions: the positions in order, also those of deleted events.

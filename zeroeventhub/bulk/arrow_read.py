@@ -2,13 +2,13 @@
 
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain, zip_longest
 from threading import Condition, Thread
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -193,8 +193,11 @@ def _joined(rows: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 @contextmanager
-def _bar() -> Iterator[OnProgress]:
-    """Draw a bar on the terminal, or in the notebook."""
+def _shown(progress: bool | OnProgress) -> Iterator[OnProgress]:
+    """Tell a function of the progress, or draw a bar on the terminal, or in the notebook."""
+    if progress is not True:
+        yield progress or (lambda _rows, _total: None)
+        return
     require("rich", extra="cli", user="progress=True")
     from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn  # noqa: PLC0415
 
@@ -202,12 +205,6 @@ def _bar() -> Iterator[OnProgress]:
     with Progress(*columns) as bar:
         task = bar.add_task("events")
         yield lambda rows, total: bar.update(task, completed=rows, total=total)
-
-
-def _shown(progress: bool | OnProgress) -> Any:
-    if progress is True:
-        return _bar()
-    return nullcontext(progress or (lambda _rows, _total: None))
 
 
 class ArrowRead:

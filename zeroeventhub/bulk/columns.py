@@ -152,7 +152,12 @@ class Attributes:
 
     def column(self, name: str) -> pa.Array:
         """Return one of ATTRIBUTES of every event, null if the event lacks it."""
-        found = pa.array(self._texts(name), pa.string())
+        values = (getattr(one, name) for one in self._envelopes)
+        texts = [
+            value if isinstance(value, str) and one.specversion is not msgspec.UNSET else None
+            for value, one in zip(values, self._envelopes, strict=True)
+        ]
+        found = pa.array(texts, pa.string())
         return _moments(found) if name == "time" else found
 
     def chosen(self, types: TypeFilter) -> list[bool]:
@@ -163,13 +168,6 @@ class Attributes:
     @cached_property
     def _envelopes(self) -> list[_Envelope]:
         return [*map(_envelope, texts_of(self._data))]
-
-    def _texts(self, name: str) -> list[str | None]:
-        values = (getattr(one, name) for one in self._envelopes)
-        return [
-            value if isinstance(value, str) and one.specversion is not msgspec.UNSET else None
-            for value, one in zip(values, self._envelopes, strict=True)
-        ]
 
 
 def _envelope(text: memoryview) -> _Envelope:

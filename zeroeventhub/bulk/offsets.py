@@ -79,8 +79,8 @@ class Offsets:
             raise ConfigurationError(
                 "These are not offsets of a feed, which are a cursor for each partition."
             ) from None
-        for partition, cursor in offsets.cursors.items():
-            if not _is_cursor(cursor):
+        for partition, cursor in plain.items():
+            if not (isinstance(cursor, str) and is_cursor(cursor)):
                 raise ConfigurationError(f"The offset of partition {partition} is not a cursor.")
         return offsets
 
@@ -139,11 +139,6 @@ def parents_first(starts_after: Mapping[int, int | None]) -> list[int]:
         for one, parent in starts_after.items()
     }
     return [*TopologicalSorter(parents).static_order()]
-
-
-def _is_cursor(value: Any) -> bool:
-    """Return whether a value has the form of a cursor."""
-    return isinstance(value, str) and bool(is_cursor(value))
 
 
 def _by_name(values: Mapping[int, Any]) -> dict[str, Any]:

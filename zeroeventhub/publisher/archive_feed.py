@@ -87,7 +87,20 @@ class ArchiveFeed(BoundFeed):
         )
         statement = str(CreateTable(table).compile(engine))
         event.listen(engine, "connect", lambda connection, _: connection.execute(statement))
-        feed = build(_defined(archive, manifest.description, table, signer), engine, capacity)
+        attributes = {name: table.c[name] for name in manifest.description.attributes}
+        partition = table.c.get("partition")
+        defined = _Archived(
+            description=manifest.description,
+            events=Events(table, (table.c.position,), partition, attributes.get("time")),
+            partitions=len(manifest.description.partitions),
+            info=manifest.description.info,
+            mapper=Mapper(table, data="data", attributes={}, envelope=None, headers={}),
+            attributes=attributes,
+            signer=signer,
+            retention=Retention(),
+            archive=archive,
+        )
+        feed = build(defined, engine, capacity)
         super().__init__(engine, capacity.statement_seconds, feed.reader)
 
 
@@ -100,24 +113,6 @@ def _table(description: "Description") -> Table:
     for name in description.attributes:
         table.append_column(Column(name, _COLUMNS[name]))
     return table
-
-
-def _defined(
-    archive: "Archive", description: "Description", table: Table, signer: Signer
-) -> "_Archived":
-    attributes = {name: table.c[name] for name in description.attributes}
-    position, partition, time = table.c.position, table.c.get("partition"), attributes.get("time")
-    return _Archived(
-        description=description,
-        events=Events(table, (position,), partition, time),
-        partitions=len(description.partitions),
-        info=description.info,
-        mapper=Mapper(table, data="data", attributes={}, envelope=None, headers={}),
-        attributes=attributes,
-        signer=signer,
-        retention=Retention(),
-        archive=archive,
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

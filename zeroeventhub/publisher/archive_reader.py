@@ -240,16 +240,13 @@ class ArchiveReader:
     ) -> ArchivedPages:
         """Read pages; each ends where it would end if the table had all of its events.
 
-        Args:
-            connection: the query's.
-            request: the range, types and size of the pages.
-            room: bytes that a page may hold; a single larger event still gets its page.
-            window: how many rows a page may examine to find events of the requested types.
+        A page has `room` bytes, though a single larger event still gets its page, and examines
+        `window` rows at most to find events of the requested types.
         """
         boundary = self.boundary(connection)
         after, end, pages = request.after, min(boundary, request.until), list[Stretch]()
         while after < end:
-            page = _PageReader(request, room, window)
+            page = _PageReader(request, room, window, Stretch(request.until))
             for place in self.groups(request.partition, after, end):
                 group = self.group(place)
                 page.take(group, group.above(after), group.above(end))
@@ -403,33 +400,27 @@ class ArchiveReader:
         return Segments(parts, files[-1].cursor if files else start)
 
 
+@dataclass
 class _PageReader:
-    """Read a page from row groups, one after the other.
+    """Read a page, the stretch, from row groups, one after the other."""
 
-    Attributes:
-        stretch: the page so far.
-        looked_at: the rows examined, if types are filtered.
-        is_done: whether the page ends here.
-    """
-
-    def __init__(self, request: ReadRequest, room: int, window: int) -> None:
-        self.stretch = Stretch(request.until)
-        self._request = request
-        self._room = room
-        self._window = window
-        self.looked_at = 0
-        self.is_done = False
+    request: ReadRequest
+    room: int
+    window: int
+    stretch: Stretch
+    looked_at: int = 0  # the rows examined, if types are filtered
+    is_done: bool = False
 
     def take(self, group: "Group", start: int, stop: int) -> None:
         """Add the rows of a group that have the requested types."""
-        types = self._request.types
+        types = self.request.types
         if types is None:
             self._take(group, range(start, stop))
             return
         # A filtered page that finds few events must still end: it examines `window` rows at most.
-        stop = min(stop, start + self._window - self.looked_at)
+        stop = min(stop, start + self.window - self.looked_at)
         self.looked_at += stop - start
-        is_seen = self.looked_at == self._window
+        is_seen = self.looked_at == self.window
         if is_seen:
             self.stretch.until = group.positions[stop - 1]
         self._take(group, [one for one in group.of_types(types) if start <= one < stop])
@@ -437,9 +428,9 @@ class _PageReader:
 
     def _take(self, group: "Group", rows: Sequence[int]) -> None:
         """Add rows of a group, as many as the page has room for."""
-        stretch, limit = self.stretch, self._request.limit
+        stretch, limit = self.stretch, self.request.limit
         taken = rows[: limit - stretch.rows]
-        fitting = group.fitting(taken, self._room - stretch.size)
+        fitting = group.fitting(taken, self.room - stretch.size)
         if fitting < len(taken):
             if not stretch.parts and not any(map(group.has_event, taken[:fitting])):
                 fitting += 1  # The first event of a page always fits.
@@ -454,7 +445,7 @@ class _PageReader:
         if events:
             stretch.parts.append(events)
             stretch.size += size
-        if self._request.each:
+        if self.request.each:
             with_event = (row for row in taken if group.is_whole or group.has_event(row))
             stretch.positions += [group.positions[row] for row in with_event]
         if self.is_done or stretch.rows == limit:

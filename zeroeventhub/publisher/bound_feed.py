@@ -135,18 +135,7 @@ def question(
 class _Feed:
     """Hold the parts of a feed, and the methods that sync and async engines share.
 
-    Args:
-        engine: reads and changes the feed's table.
-        seconds: time limit of a statement that reads.
-        reader: reads the feed.
-        trimmer: trims the table; None for a feed without `retention`.
-        compactor: deletes events that a later one of their key replaces; None to keep them all.
-        registry: stores the progress of consumers; None for a feed without `progress`.
-        sealer: seals the table into an archive; None for a feed without one.
-        restorer: restores the table from that archive.
-        schemas: the schemas of its events; None for a feed that publishes none.
-        appender: appends what writers send; None for a feed that only reads its table.
-        checks_of_data: raise InvalidEvent for data to append that is not of its type's model.
+    A statement that reads may take so many seconds. A part is None for a feed without it.
     """
 
     def __init__(
@@ -259,9 +248,7 @@ class _Feed:
     def segments(self, partition: int, cursor: str, *, stop: str | None = None) -> Steps[Segments]:
         """Return the archive files that hold events; see `ExtendedFeed.segments`."""
         archive = self.reader.shared_archive
-        found = yield from self.answer(
-            lambda connection: self.reader.segments(connection, partition, cursor, stop)
-        )
+        found = yield from self.answer(self.reader.segments, partition, cursor, stop)
         named: Segments = yield Work(partial(archive.named, *found))
         return named
 
@@ -294,7 +281,7 @@ class _Feed:
         if self._sealer is not None:
             bound = replace(bound, kept=(yield Work(self._sealer.kept)))
         trimmer = _expect(self._trimmer, _NO_TRIMMER)
-        return (yield from self.answer(lambda connection: trimmer.plan(connection, bound)))
+        return (yield from self.answer(trimmer.plan, bound))
 
     @Method
     def trim(
@@ -412,7 +399,7 @@ class _Feed:
         """Note how far a consumer has committed; see `ExtendedFeed.register_progress`."""
         registry = _expect(self._registry, _NO_PROGRESS)
         registry.check(consumer, cursor)
-        yield from self.answer(lambda found: self.reader.read(found, partition, cursor, 1))
+        yield from self.answer(self.reader.read, partition, cursor, 1)
         yield Query(lambda found: registry.note(found, consumer, partition, cursor, principal))
 
     @Method
@@ -472,11 +459,6 @@ class _Feed:
         self, ask: Callable[..., _Answer], *arguments: Any, **options: Any
     ) -> Steps[_Answer]:
         """Run a read-only query; fetch missing parts of the archive without holding a connection.
-
-        Args:
-            ask: the query, called with a connection, the arguments and the options.
-            arguments: passed on.
-            options: passed on.
 
         Raises:
             ArchiveMiss: a part has to be fetched, and this feed does not fetch.

@@ -128,11 +128,7 @@ class Checkup:
             )
 
     def _find_columns(self, connection: Connection) -> dict[str, str]:
-        """Return the types of the columns by name, and remember those of the first call.
-
-        Raises:
-            ConfigurationError: a column is missing, or the table does not exist.
-        """
+        """Return the types of the columns by name, and remember those of the first call."""
         schema = connection.schema_for_object(self.table)
         try:
             columns = inspect(connection).get_columns(self.table.name, schema=schema)
@@ -152,9 +148,6 @@ class Checkup:
         """Refuse a table that cannot be published.
 
         An event outside the feed's partitions does not stop them: it is logged as an error.
-
-        Raises:
-            ConfigurationError: the table lacks what the feed needs.
         """
         self.ordering.check(connection)
         self._check_columns(connection)
@@ -168,11 +161,7 @@ class Checkup:
             _log.error("%s", error)
 
     def refuse_unpublished(self, connection: Connection) -> None:
-        """Let the feed grow with its table; refuse an event that is in no partition of it.
-
-        Raises:
-            ConfigurationError: such an event exists.
-        """
+        """Let the feed grow with its table; refuse an event that is in no partition of it."""
         if self.grow is not None:
             before = len(self.pages.ids)
             largest = self.pages.largest_partition(connection, before + GROWTH)

@@ -26,15 +26,8 @@ class History:
     """Give cursors that hold a digest of their event, and check it.
 
     A database has one primary at a time, so two histories differ from one point on: if the event
-    at a cursor's position is still the same, everything before it is the same as well.
-
-    Args:
-        rows: reads events of all partitions.
-        signer: computes their digests.
-        mutable: whether writers change or delete events, so that only positions can be checked.
-        compacted: whether compaction deletes events.
-        marks: the mark of what was trimmed; None for a feed without `retention`.
-        archive: holds trimmed events; None if they are lost.
+    at a cursor's position is still the same, everything before it is the same as well. Of a mutable
+    feed, whose writers change or delete events, only positions can be checked.
     """
 
     def __init__(
@@ -127,21 +120,13 @@ class History:
         return str(Place(position)) if self._mutable and position > mark.trimmed else mark.earliest
 
     def refuse_trimmed(self, connection: Connection, position: int) -> None:
-        """Refuse to continue from a position if events after it have been trimmed.
-
-        Raises:
-            Trimmed: they have.
-        """
+        """Refuse to continue from a position if events after it have been trimmed."""
         mark = self._lost(connection, position)
         if position < mark.trimmed:
             raise _trimmed(mark)
 
     def refuse_forgotten(self, connection: Connection) -> None:
-        """Report an id that was not found as trimmed if the feed deletes events.
-
-        Raises:
-            Trimmed: the event may have existed.
-        """
+        """Report an id that was not found as trimmed if the feed deletes events."""
         mark = self._lost(connection, 0)
         if self._mutable or mark.trimmed or mark.compacted:
             raise Trimmed(
@@ -207,11 +192,7 @@ class History:
         return mark
 
     def vouch_in_table(self, connection: Connection, cursor: str) -> None:
-        """Refuse a cursor whose event differs in the table, without regard to the archive.
-
-        Raises:
-            Gone: the event differs or is missing.
-        """
+        """Refuse a cursor whose event differs in the table, without regard to the archive."""
         place, mark = Place.of(cursor), self.mark(connection)
         if place.position > mark.trimmed:
             row = self._rows.row(connection, self._at, place.position)

@@ -63,11 +63,7 @@ _AFTER, _UNTIL = given("after"), given("until")
 
 
 class NearRows:
-    """Build queries for the rows of a partition next to a position.
-
-    Args:
-        source: the table of the events' positions.
-    """
+    """Build queries for the rows of a partition next to a position."""
 
     def __init__(self, source: Source) -> None:
         self.source = source

@@ -8,16 +8,10 @@ from typing import Any
 from uuid import UUID
 
 from sqlalchemy import (
-    BigInteger,
     ColumnElement,
     Connection,
-    Enum,
     FromClause,
-    Integer,
     Select,
-    String,
-    Text,
-    Uuid,
     and_,
     bindparam,
     case,
@@ -59,20 +53,14 @@ AT_ONCE = 100_000
 enough even if the database has to look up each event."""
 
 # A literal, as LIMIT is.
-_LOOKED_AT: ColumnElement[int] = bindparam("looked_at", type_=Integer, literal_execute=True)
+_LOOKED_AT: ColumnElement[int] = bindparam("looked_at", type_=sql.Integer, literal_execute=True)
 
 
 class Lookups:
     """Find positions by a time, by an id or by a number of events, and count a reader's lag.
 
-    Args:
-        near: finds the rows of a partition next to a position.
-        all_near: finds the rows of all partitions.
-        time: the column of the time of events; None to use the time at which the ordering gave an
-            event its position, if it records that.
-        identity: the column of ids; None if an event's id is its position.
-        types: filters events by type; None if the feed does not know types.
-        archive: holds the events below its boundary; None if the table has all of them.
+    Without a column of times, the time of an event is that at which the ordering gave it its
+    position, if it records that.
 
     Attributes:
         times: finds events by their time column; None without one.
@@ -392,29 +380,29 @@ def same_as(
     column: ColumnElement[Any], value: Any, database: Database
 ) -> list[ColumnElement[bool]]:
     """Return the conditions that a column equals a value; an index serves the first of them."""
-    if isinstance(column.type, Integer):
-        return [column == literal(value, BigInteger)]  # it may be too large for the column
+    if isinstance(column.type, sql.Integer):
+        return [column == literal(value, sql.BigInteger)]  # it may be too large for the column
     same = [column == value]
-    if isinstance(column.type, String):
-        same.append(database.exact(column) == database.exact(literal(value, Text)))
+    if isinstance(column.type, sql.String):
+        same.append(database.exact(column) == database.exact(literal(value, sql.Text)))
     return same
 
 
 def value_of(column: ColumnElement[Any], text: str) -> Any:
     """Convert the text of an id or a key to the column's type; None if it has no such value."""
     kind = column.type
-    if isinstance(kind, Integer):
+    if isinstance(kind, sql.Integer):
         if not _WHOLE.fullmatch(text):
             return None
         number = int(text)
         return number if -HIGHEST_POSITION <= number <= HIGHEST_POSITION else None
-    if isinstance(kind, Uuid):
+    if isinstance(kind, sql.Uuid):
         try:
             value = UUID(text)
         except ValueError:
             return None
         return value if kind.as_uuid else str(value)
-    if isinstance(kind, String) and not isinstance(kind, Enum):
+    if isinstance(kind, sql.String) and not isinstance(kind, sql.Enum):
         return None if "\0" in text else text
     raise ConfigurationError(
         f"An event is found by an id of text, whole numbers or UUIDs; {column} has the "

@@ -66,11 +66,7 @@ class Streamed(NamedTuple):
 
 
 def resolve(table: Table, expression: Expression) -> ColumnElement[Any]:
-    """Return a column of the table by name, or a SQL expression unchanged.
-
-    Raises:
-        ConfigurationError: the table has no such column.
-    """
+    """Return a column of the table by name, or a SQL expression unchanged."""
     if isinstance(expression, str):
         if expression not in table.c:
             raise ConfigurationError(
@@ -90,19 +86,11 @@ def resolve(table: Table, expression: Expression) -> ColumnElement[Any]:
 class Mapper:
     """Turn rows into events.
 
-    Args:
-        table: the table of events.
-        data: the column or columns of an event's data.
-        attributes: the optional `id`, `type`, `key` and `time` columns by these names, and further
-            CloudEvents attributes by theirs.
-        envelope: wraps the data; None to send it without an envelope.
-        headers: v1 headers by name.
+    `attributes` are the optional `id`, `type`, `key` and `time` columns by these names, and further
+    CloudEvents attributes by theirs.
 
     Attributes:
         data_columns: the columns of the data by name; one with an empty name is all of it.
-        attribute_columns: the columns of the attributes by name.
-        header_columns: the columns of the headers by name.
-        envelope: wraps the data; None without an envelope.
     """
 
     def __init__(
@@ -174,9 +162,6 @@ class Mapper:
         The driver reads a value's text regardless of its SQL type. PostgreSQL sends a document
         without a cast to text in half of the time, and an envelope that is the same for all events
         but for their ids costs it as much as the document.
-
-        Args:
-            position: as for `text`.
         """
         data, stored = data_text(self._data_forms, self._fields), self._forms[0].stored
         assert data is not None  # noqa: S101 - or `text` is None

@@ -107,11 +107,7 @@ class PageQuery:
         self._window = lru_cache(maxsize=2)(self._build_window)
 
     def read(self, connection: Connection, request: ReadRequest) -> list[Stretch]:
-        """Read one page or more; each but the last is full.
-
-        Raises:
-            ArchiveMiss: a part of the archive has to be fetched first.
-        """
+        """Read one page or more; each but the last is full."""
         page, whole, looked_at = Stretch(request.until), list[Stretch](), 0
         if self._archive is not None:
             archived = self._archive.pages(
@@ -233,11 +229,7 @@ class PageQuery:
         return largest
 
     def refuse_unpublished(self, connection: Connection) -> None:
-        """Refuse a table with events that are in no partition of the feed.
-
-        Raises:
-            ConfigurationError: the table has such an event.
-        """
+        """Refuse a table with events that are in no partition of the feed."""
         source, hint = self._source, self._rows.near.hint(connection)
         if source.partition is None:
             return

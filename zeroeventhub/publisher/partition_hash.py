@@ -169,11 +169,7 @@ def _clause(column: ColumnElement[Any] | Any) -> ColumnElement[Any]:
 
 
 def _key(column: ColumnElement[Any] | Any) -> ColumnElement[Any]:
-    """Return a key that has the same text on every database.
-
-    Raises:
-        ConfigurationError: its type has no text, or not the same one on every database.
-    """
+    """Return a key that has the same text on every database."""
     clause = _clause(column)
     match clause.type:
         case sql.Enum() | sql.CHAR() | sql.NCHAR():

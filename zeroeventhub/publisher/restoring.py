@@ -4,7 +4,7 @@ While rows are missing, the feed's mark says that they were trimmed: readers get
 archive, or 410 from a feed without one, and skip none. The mark is lowered once all rows are there.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -83,11 +83,7 @@ class Restorer:
     compacted: bool
 
     def begin(self, engine: Engine, skipped: int) -> None:
-        """Let the feed go on some positions after what is sealed, from an empty table.
-
-        Raises:
-            ConfigurationError: the table has events, or the archive has none or is of another feed.
-        """
+        """Let the feed go on some positions after what is sealed, from an empty table."""
         manifest = self.archive.look()
         self.archive.expect(self.feed)
         if not manifest.segments:
@@ -140,13 +136,14 @@ class Restorer:
         pool = ThreadPoolExecutor(workers, "restore")
         pending: set[Future[_Count]] = set()
         try:
-            for segment, number in self._groups(segments):
-                pending.add(pool.submit(self._group, engine, segment, number, after, until))
-                if len(pending) > workers:
-                    pending = _add(count, pending, FIRST_COMPLETED)
-                    on_progress(count.events, total)
+            for segment in segments:
+                for number in range(len(self.archive.load(segment, "footer").entries)):
+                    pending.add(pool.submit(self._group, engine, segment, number, after, until))
+                    if len(pending) > workers:
+                        pending = _add(count, pending)
+                        on_progress(count.events, total)
             while pending:
-                pending = _add(count, pending, FIRST_COMPLETED)
+                pending = _add(count, pending)
                 on_progress(count.events, total)
         finally:
             pool.shutdown(cancel_futures=True)
@@ -158,11 +155,6 @@ class Restorer:
             for cursor in ends:
                 self.history.vouch_in_table(connection, cursor)
         return done
-
-    def _groups(self, segments: Sequence["Segment"]) -> Iterator[tuple["Segment", int]]:
-        for segment in segments:
-            for number in range(len(self.archive.load(segment, "footer").entries)):
-                yield segment, number
 
     def _group(
         self, engine: Engine, segment: "Segment", number: int, after: int, until: int
@@ -212,11 +204,7 @@ class Restorer:
             self.marks.thin(connection, missing)
 
     def _check(self, connection: Connection) -> None:
-        """Refuse a table with rows that cannot be made from events.
-
-        Raises:
-            ConfigurationError: it names a column.
-        """
+        """Refuse a table with rows that cannot be made from events."""
         mapper, events = self.mapper, self.events
         for name, expression in mapper.data_columns.items():
             if _column_of(expression) is None:
@@ -320,9 +308,9 @@ def _after(manifest: "Manifest", newer_than: timedelta | None) -> int:
     return next(young, manifest.sealed)
 
 
-def _add(count: _Count, pending: set[Future[_Count]], until: str) -> set[Future[_Count]]:
-    """Add up the row groups that are done; return those that are not."""
-    done, rest = wait(pending, return_when=until)
+def _add(count: _Count, pending: set[Future[_Count]]) -> set[Future[_Count]]:
+    """Wait for a row group, and add up those that are done; return those that are not."""
+    done, rest = wait(pending, return_when=FIRST_COMPLETED)
     for one in done:
         found = one.result()
         count.events += found.events

@@ -471,11 +471,8 @@ class RowQuery:
     ) -> Iterator[Rows]:
         """Read rows by one statement, and yield them while the database still reads the next.
 
-        Args:
-            connection: one for which `may_stream` returns true.
-            query: made by `select`.
-            values: its parameters.
-            size: how many rows are in memory at once.
+        The connection is one for which `may_stream` returns true; `size` rows are in memory at
+        once.
         """
         compiled = self._compiled(query)
         _, head, before, between = self._streamed
@@ -490,11 +487,7 @@ class RowQuery:
             yield Rows(position, texts, on_one_line=on_one_line)
 
     def read(self, connection: Connection, query: Select[Any], values: Mapping[str, Any]) -> Rows:
-        """Read rows by one statement.
-
-        Raises:
-            FeedFailure: a row holds what its declared type does not allow.
-        """
+        """Read rows by one statement."""
         rows = self.fetch(connection, query, values)
         if not rows:
             return Rows([].__getitem__, [])

@@ -86,15 +86,9 @@ Ask = Callable[[Callable[[Connection], Any]], Steps[Any]]
 
 
 class SegmentRows:
-    """Read rows of a table in the form of a segment.
+    """Read rows of a table, of one partition or of all, in the form of a segment.
 
-    Args:
-        near: finds the rows, of one partition or of all.
-        mapper: turns rows into events.
-        database: the events' database.
-        partition: the column of partitions in the table of positions; None for one partition.
-        attributes: the columns of `id`, `type`, `key` and `time`, as far as configured.
-        kind: the type of events whose type column is empty; empty if they have no type.
+    `kind` is the type of events whose type column is empty; empty if they have no type.
 
     Attributes:
         attributes: those of `id`, `type`, `key` and `time` that events have.
@@ -125,14 +119,9 @@ class SegmentRows:
     def read(
         self, connection: Connection, after: int, until: int, limit: int, partition: int = 0
     ) -> tuple[Columns, Row | None]:
-        """Return the first rows in (after, until], and the last one of them.
+        """Return the first rows in (after, until], `limit` at most, and the last one of them.
 
-        Args:
-            connection: to the feed's database.
-            after: the position before them.
-            until: the last position that they may have.
-            limit: the most rows.
-            partition: the partition of the rows; of no account to a reader of all partitions.
+        A reader of all partitions ignores `partition`.
 
         Raises:
             FeedFailure: a row cannot be published, or an attribute cannot be stored in a segment.
@@ -306,14 +295,7 @@ class Sealer:
     def _sealable(
         self, connection: Connection, kept: "Manifest", older_than: timedelta | None
     ) -> int:
-        """Return the position up to which the table can be sealed.
-
-        Raises:
-            Gone: the archive and the table have different histories.
-            FeedFailure: the table has events below its mark.
-            ConfigurationError: events were trimmed before they were sealed, or the feed does not
-                know times.
-        """
+        """Return the position up to which the table can be sealed."""
         _, until = self.reader.removable(connection, older_than)
         trimmed = self.history.mark(connection).trimmed
         if self.rows.read(connection, 0, trimmed, 1)[1] is not None:

@@ -72,11 +72,7 @@ SILENCE = timedelta(days=7)
 
 @dataclass(frozen=True, kw_only=True)
 class TrimBound:
-    """The bounds of `BoundFeed.plan_trim`, and the manifest of the feed's archive if it has one.
-
-    Raises:
-        ConfigurationError: no bound is given, or one is invalid.
-    """
+    """The bounds of `BoundFeed.plan_trim`, and the manifest of the feed's archive if it has one."""
 
     older_than: timedelta | None = None
     below: int | str | None = None

@@ -54,12 +54,7 @@ ORDERINGS = tuple(dict.fromkeys(name for names in BY_DATABASE.values() for name 
 
 
 def ordering_for(dialect: str, events: Events, name: str | None = None) -> Ordering:
-    """Make the ordering of a table.
-
-    Args:
-        dialect: SQLAlchemy's name of the database.
-        events: the table.
-        name: the ordering's name; by default the one that needs no change to the database.
+    """Make the ordering of a table, by default the one that needs no change to the database.
 
     Raises:
         ConfigurationError: the database is not supported, or has no ordering of this name.

@@ -200,10 +200,7 @@ def check_table(
 ) -> None:
     """Refuse a server that is too old, and a table without transactions or a key.
 
-    Args:
-        connection: to the server.
-        events: the table.
-        oldest: the oldest supported version of MariaDB (True) and of MySQL (False).
+    `oldest` has the oldest supported version of MariaDB (True) and of MySQL (False).
     """
     dialect: Any = connection.dialect
     version, needed = dialect.server_version_info, oldest[is_mariadb(connection)]
@@ -232,11 +229,7 @@ def is_read_only(connection: Connection) -> bool:
 
 @contextmanager
 def granted(rights: str) -> Iterator[None]:
-    """Turn the server's refusal into an error that names the missing rights.
-
-    Raises:
-        ConfigurationError: the feed's user lacks them.
-    """
+    """Turn the server's refusal into an error that names the missing rights."""
     try:
         yield
     except DBAPIError as error:

@@ -44,11 +44,7 @@ class Events:
         return connection.schema_for_object(self.table)
 
     def check_table(self, connection: Connection) -> None:
-        """Refuse a table that does not exist, and a view.
-
-        Raises:
-            ConfigurationError: it says which.
-        """
+        """Refuse a table that does not exist, and a view."""
         look, schema = inspect(connection), self.schema(connection)
         if not look.has_table(self.table.name, schema=schema):
             raise ConfigurationError(f"There is no table {self.table.fullname!r}.")
@@ -59,11 +55,7 @@ class Events:
             )
 
     def check_lowest(self, connection: Connection) -> None:
-        """Refuse a table with positions below 1.
-
-        Raises:
-            ConfigurationError: it names the lowest.
-        """
+        """Refuse a table with positions below 1."""
         lowest = connection.scalar(select(func.min(self.position)))
         if lowest is not None and lowest < 1:
             raise ConfigurationError(
@@ -91,11 +83,6 @@ class Source(Keyset):
     key: Mapping[str, ColumnElement[Any]] = field(default_factory=dict)
     waiting: FromClause | None = None
     lateral: bool = False
-
-    @classmethod
-    def of(cls, events: Events) -> "Source":
-        """Read a table that holds the positions of its events."""
-        return cls(events.table, events.position, events.partition)
 
     def join(self, positions: FromClause) -> FromClause:
         """Join events to some of the positions; a deleted event has NULLs."""
@@ -169,12 +156,7 @@ class Ddl:
     uninstall: tuple[str, ...] = ()
 
     def fill(self, words: Mapping[str, str], created: Sequence[str] = ()) -> "Ddl":
-        """Fill the placeholders of these statements.
-
-        Args:
-            words: the values of the placeholders.
-            created: statements to run before those of `install`.
-        """
+        """Fill the placeholders of these statements; `created` run before those of `install`."""
         install, backfill, uninstall = (
             tuple(statement.format(**words) for statement in statements)
             for statements in (self.install, self.backfill, self.uninstall)
@@ -194,9 +176,6 @@ def quoted(*names: str | None, quote: str = '"') -> str:
 
 class Ordering(ABC):
     """Finds the horizon of a table; a process has one instance per feed, shared by its readers.
-
-    Args:
-        events: the table.
 
     Attributes:
         source: the tables from which the feed reads positions and events.
@@ -221,7 +200,7 @@ class Ordering(ABC):
     """
 
     def __init__(self, events: Events) -> None:
-        self.source = Source.of(events)
+        self.source = Source(events.table, events.position, events.partition)
         self._events = events
 
     @abstractmethod

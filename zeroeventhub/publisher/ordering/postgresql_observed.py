@@ -42,9 +42,6 @@ _STARTED = text("SELECT CAST(pg_postmaster_start_time() AS text)")
 class SequenceOrdering(Ordering):
     """Order a PostgreSQL table by a column whose default draws from a sequence.
 
-    Args:
-        events: the table.
-
     Attributes:
         holds: the condition on a row of pg_locks that it is the lock of a writer of `:table`.
     """
@@ -284,13 +281,7 @@ _BLOCKERS = """
 
 
 def find_blockers(connection: Connection, holds: str, values: Mapping[str, Any]) -> list[Blocker]:
-    """Return the transactions that hold certain locks, the oldest first.
-
-    Args:
-        connection: to the feed's database.
-        holds: a condition on a row of pg_locks.
-        values: the condition's parameters.
-    """
+    """Return the transactions whose rows of pg_locks meet a condition, the oldest first."""
     rows = connection.execute(text(_BLOCKERS.format(holds=holds)), values)
     return [
         Blocker(row.pid, row.user, row.application, row.age or timedelta(), row.query_age)

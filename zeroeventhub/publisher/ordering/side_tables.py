@@ -145,17 +145,9 @@ class SideTables:
 class SideTableOrdering(Ordering):
     """Order a table by positions in a side table.
 
-    Args:
-        events: the table.
-
     Attributes:
         call: the SQL command that calls the routine which gives positions to the events of an
             outbox; None if the database has no outbox, as a trigger gives the positions.
-        quote: quotes names.
-        lateral: as in `Source`.
-
-    Raises:
-        ConfigurationError: the partition is not a column of the table.
     """
 
     call: str | None = None
