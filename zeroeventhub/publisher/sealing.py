@@ -81,7 +81,7 @@ class Sealed:
     position: int
 
 
-Ask = Callable[[Callable[[Connection], Any]], Steps[Any]]
+Ask = Callable[..., Steps[Any]]
 """Run a query on the feed's table; see `BoundFeed.answer`."""
 
 
@@ -203,9 +203,7 @@ class Sealer:
         while True:
             known = yield Work(self.kept)
             if until is None:
-                until = yield from ask(
-                    partial(self._sealable, kept=known, older_than=options.older_than)
-                )
+                until = yield from ask(self._sealable, known, options.older_than)
             if known.sealed >= until:
                 break
             writer = self.archive.segment_writer()
@@ -226,7 +224,7 @@ class Sealer:
         if (
             manifest.segments
             and manifest.description != described
-            and (yield from ask(partial(self.reader.has_ends, until=manifest.sealed)))
+            and (yield from ask(self.reader.has_ends, manifest.sealed))
         ):
             yield Work(partial(self.archive.describe, described))
         return Sealed(segments, events, size, self.archive.manifest.sealed)
@@ -248,8 +246,7 @@ class Sealer:
         try:
             while places < options.segment_events and writer.size < options.segment_bytes:
                 limit = min(AT_ONCE, options.segment_events - places)
-                rows = partial(self._rows, after=after, until=until, limit=limit)
-                columns, found = yield from ask(rows)
+                columns, found = yield from ask(self._rows, after, until, limit)
                 if found is None:
                     break
                 if begun is not None:
