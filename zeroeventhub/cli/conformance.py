@@ -1,15 +1,17 @@
 """`zeroeventhub conformance`: check a publisher, or serve one that misbehaves."""
 
 import sys
+from contextlib import suppress
 from pathlib import Path
+from threading import Event
 
 import click
 import httpx
 
 from zeroeventhub.cli.options import TIMEOUT, as_json, http_options, port_option
-from zeroeventhub.cli.output import report
+from zeroeventhub.cli.output import report, write_file
 from zeroeventhub.conformance import Outcome, all_checks, check_feed
-from zeroeventhub.conformance.misbehaving import misbehave
+from zeroeventhub.conformance.misbehaving import misbehaving
 from zeroeventhub.conformance.report import as_document, as_junit, as_lines, summary
 from zeroeventhub.conformance.subject import redacted
 from zeroeventhub.errors import ConfigurationError, TransientError
@@ -56,7 +58,9 @@ def conformance(
     if serve:
         if url is not None:
             raise ConfigurationError("--serve starts a publisher of its own: give no URL.")
-        misbehave(port, lambda address: click.echo(f"Scenarios: {address}/"))
+        with misbehaving(port) as address, suppress(KeyboardInterrupt):
+            click.echo(f"Scenarios: {address}/")
+            Event().wait()
         return
     if url is None:
         raise ConfigurationError("Give the URL of the feed to check, or --list or --serve.")
@@ -76,17 +80,10 @@ def conformance(
         raise ConfigurationError(str(error)) from None
     shown = redacted(url)
     if junit is not None:
-        _write(junit, as_junit(shown, results))
+        write_file(junit, as_junit(shown, results))
     report(as_document(shown, results), [summary(results)], as_json=as_json, indent=2)
     if any(result.outcome is Outcome.FAIL for result in results):
         sys.exit(1)
-
-
-def _write(file: Path, content: bytes) -> None:
-    try:
-        file.write_bytes(content)
-    except OSError as error:
-        raise ConfigurationError(f"{file} cannot be written: {error.strerror}.") from None
 
 
 def _list(*, as_json: bool) -> None:

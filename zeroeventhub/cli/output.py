@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import datetime, timedelta
 from functools import wraps
+from pathlib import Path
 from typing import Any, Self
 
 import click
@@ -22,6 +23,7 @@ from rich.progress import (
 )
 
 from zeroeventhub.cli.options import as_json as as_json_option
+from zeroeventhub.errors import ConfigurationError
 
 
 def write_log(*, verbose: bool) -> None:
@@ -68,6 +70,14 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode()
     raise TypeError(type(value).__name__)
+
+
+def write_file(file: Path, content: bytes) -> None:
+    """Write a file that an option names."""
+    try:
+        file.write_bytes(content)
+    except OSError as error:
+        raise ConfigurationError(f"{file} cannot be written: {error.strerror}.") from None
 
 
 def confirm(consequence: str, *, yes: bool) -> None:

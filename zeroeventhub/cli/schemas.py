@@ -12,7 +12,7 @@ import click
 
 from zeroeventhub.cli.configuration import configuration
 from zeroeventhub.cli.options import TIMEOUT, as_json, feed_options, http_options
-from zeroeventhub.cli.output import report
+from zeroeventhub.cli.output import report, write_file
 from zeroeventhub.client import Client
 from zeroeventhub.client.connection_pool import open_http
 from zeroeventhub.errors import ConfigurationError, printable, require
@@ -102,11 +102,8 @@ def codegen(*, client: Client, style: str, output: Path | None) -> None:
     code = _code(client.schemas(), style)
     if output is None:
         click.echo(code, nl=False)
-        return
-    try:
-        output.write_text(code, "utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"{output} cannot be written: {error.strerror}.") from None
+    else:
+        write_file(output, code.encode())
 
 
 def _code(found: Schemas, style: str) -> str:

@@ -6,7 +6,7 @@ It writes to the bare socket, so that every byte can be wrong.
 import json
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from decimal import Decimal
@@ -38,13 +38,10 @@ def expand(name: str) -> Scenario | None:
 
 
 def judge(scenario: Scenario, run: Run, body: bytes) -> dict[str, Any]:
-    """Judge a client.
+    """Judge a client by its requests, and by what it applied.
 
-    Args:
-        scenario: the scenario.
-        run: the client's run through it.
-        body: what the client applied, as NDJSON: {"partition":0,"data":…} for each event, in order,
-            and {"error":"…"} at the end if it ended in an error.
+    The body has that as NDJSON: {"partition":0,"data":…} for each event, in order, and
+    {"error":"…"} at the end if the client ended in an error.
     """
     reasons = list(run.faults)
     applied: dict[int, list[Any]] = defaultdict(list)
@@ -59,10 +56,8 @@ def judge(scenario: Scenario, run: Run, body: bytes) -> dict[str, Any]:
                 sequence.append(partition)
             error = document.get("error", error)
     except (ValueError, TypeError, RecursionError, AttributeError) as problem:
-        return {
-            "passed": False,
-            "reasons": [f"The report of what was applied cannot be read: {problem}"],
-        }
+        reason = f"The report of what was applied cannot be read: {problem}"
+        return {"passed": False, "reasons": [reason]}
     for partition in sorted({*scenario.applied, *applied}):
         expected = [_read(data.encode()) for data in scenario.applied.get(partition, ())]
         got = applied[partition]
@@ -149,25 +144,11 @@ def _json(document: object, status: int = 200) -> Reply:
     return Reply(body, status, "application/json")
 
 
-def misbehave(port: int, announce: Callable[[str], object]) -> None:
-    """Serve the scenarios until SIGINT or SIGTERM.
-
-    Args:
-        port: the port; 0 for a free one.
-        announce: called with the URL, without a slash at its end, once the server listens.
-
-    Raises:
-        ConfigurationError: the port is in use.
-    """
-    with _Server(port) as server:
-        announce(server.url)
-        with suppress(KeyboardInterrupt):
-            server.serve_forever()
-
-
 @contextmanager
 def misbehaving(port: int = 0) -> Iterator[str]:
     """Serve the scenarios in a thread, and yield their URL without a slash at its end.
+
+    Port 0 takes a free one.
 
     Raises:
         ConfigurationError: the port is in use.
