@@ -20,23 +20,14 @@ _OK = 200
 
 @dataclass(frozen=True)
 class Answer:
-    """A request and its answer.
-
-    Attributes:
-        method: the request's method.
-        target: the request's path and query, without the secrets of the feed's own address.
-        status: the answer's status; 0 without an answer.
-        headers: the answer's headers.
-        body: the answer's bytes, never decompressed.
-        seconds: the time up to the last byte.
-    """
+    """A request and its answer."""
 
     method: str
-    target: str
-    status: int = 0
-    headers: httpx.Headers = field(default_factory=httpx.Headers)
-    body: bytes = b""
-    seconds: float = 0.0
+    target: str  # its path and query, without the secrets of the feed's own address
+    status: int = 0  # 0 without an answer
+    headers: httpx.Headers = field(default_factory=httpx.Headers)  # of the answer
+    body: bytes = b""  # never decompressed
+    seconds: float = 0.0  # up to the last byte
 
     @property
     def ok(self) -> bool:
@@ -137,17 +128,11 @@ class Checkpoint:
 
 @dataclass
 class PageText:
-    """The events, checkpoints and faults of a page.
+    """The events, checkpoints and faults of a page."""
 
-    Attributes:
-        events: all events, with or without a checkpoint after them.
-        checkpoints: the checkpoints.
-        faults: by kind, a sentence about the first line with the fault.
-    """
-
-    events: list[SentEvent] = field(default_factory=list)
+    events: list[SentEvent] = field(default_factory=list)  # also those after the last checkpoint
     checkpoints: list[Checkpoint] = field(default_factory=list)
-    faults: dict[str, str] = field(default_factory=dict)
+    faults: dict[str, str] = field(default_factory=dict)  # by kind, about the first such line
 
     @classmethod
     def of(cls, body: bytes, partition: int | None = None) -> "PageText":

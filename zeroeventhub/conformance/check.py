@@ -17,9 +17,6 @@ LONGEST = 60.0
 """Seconds after which the remaining checks are skipped."""
 
 _V1_ANSWERS = {400, 422}
-_NO_V2 = "The feed speaks ZeroEventHub v1 only."
-_NO_V1 = "The feed does not speak ZeroEventHub v1."
-_V1_SECTION = "12"
 
 
 @dataclass(frozen=True)
@@ -91,7 +88,7 @@ def register(
     if v2:
         _CHECKS[name] = Check(name, section, sentence, run, extension, writes=writes)
     if v1:
-        _CHECKS[f"v1-{name}"] = Check(f"v1-{name}", _V1_SECTION, sentence, run, v1=True)
+        _CHECKS[f"v1-{name}"] = Check(f"v1-{name}", "12", sentence, run, v1=True)
 
 
 def check(
@@ -129,7 +126,11 @@ def _make(chosen: Check, subject: Subject | None) -> Result:
     outcome, reason, answer, fault = Outcome.PASS, "", None, ""
     try:
         if subject is None:
-            skip(_NO_V1 if chosen.v1 else _NO_V2)
+            skip(
+                "The feed does not speak ZeroEventHub v1."
+                if chosen.v1
+                else "The feed speaks ZeroEventHub v1 only."
+            )
         if chosen.extension and chosen.extension not in subject.extensions:
             skip(f"The feed does not list the extension {chosen.extension}.")
         chosen.run(subject)

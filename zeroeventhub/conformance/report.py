@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from zeroeventhub.conformance.answer import Answer, Outcome
+from zeroeventhub.conformance.answer import Outcome
 from zeroeventhub.conformance.check import Result
 
 SHOWN_BYTES = 160
@@ -33,7 +33,8 @@ def as_lines(result: Result) -> Iterable[str]:
     yield f"      asked  {result.sentence} (section {result.section})"
     answer = result.answer
     if answer is not None:
-        yield f"      sent   {answer.method} {_target(answer)}"
+        more = "…" if len(answer.target) > SHOWN_TARGET else ""
+        yield f"      sent   {answer.method} {answer.target[:SHOWN_TARGET]}{more}"
         if answer.status:
             kind = answer.headers.get("content-type", "no content type")
             size = f"{len(answer.body):,} bytes"
@@ -74,11 +75,6 @@ def _as_entry(result: Result) -> dict[str, Any]:
             body = first_bytes(answer.body)
             entry["answer"] = {"status": answer.status, "headers": headers, "first_bytes": body}
     return entry
-
-
-def _target(answer: Answer) -> str:
-    target = answer.target
-    return target if len(target) <= SHOWN_TARGET else target[:SHOWN_TARGET] + "…"
 
 
 # Characters that XML 1.0 cannot hold, not even escaped.

@@ -14,29 +14,17 @@ from zeroeventhub.wire import NDJSON_TYPE
 
 @dataclass(frozen=True)
 class Reply:
-    """Hold an answer.
-
-    Attributes:
-        body: the bytes of the whole answer.
-        status: its status.
-        media_type: its media type; None for none.
-        headers: more headers.
-        framing: how it shows its end: by Content-Length, by chunks, or by closing the connection.
-        length: the Content-Length to claim; None for the true one.
-        cut: the bytes of the body after which the connection closes; None for the end.
-        pause: seconds between one byte and the next; 0 for none.
-        hang_up: whether the connection closes without an answer.
-    """
+    """Hold an answer, which may be cut off or claim what is not so."""
 
     body: bytes = b""
     status: int = 200
     media_type: str | None = NDJSON_TYPE
-    headers: tuple[tuple[str, str], ...] = ()
-    framing: Literal["length", "chunked", "close"] = "length"
-    length: int | None = None
-    cut: int | None = None
-    pause: float = 0.0
-    hang_up: bool = False
+    headers: tuple[tuple[str, str], ...] = ()  # besides those of the other attributes
+    framing: Literal["length", "chunked", "close"] = "length"  # how it shows its end
+    length: int | None = None  # the Content-Length to claim, by default the true one
+    cut: int | None = None  # bytes of the body after which the connection closes
+    pause: float = 0.0  # seconds between one byte and the next
+    hang_up: bool = False  # whether the connection closes without an answer
 
     def send(self, write: Callable[[bytes], object]) -> None:
         """Write the answer; the caller closes the connection after it."""
@@ -94,35 +82,19 @@ ALL_APPLIED = "Every event is applied once."
 
 @dataclass(frozen=True)
 class Scenario:
-    """Hold one way to misbehave.
+    """Hold one way to misbehave."""
 
-    Attributes:
-        section: the section of the specification with the rule for clients.
-        name: its name, which is its path.
-        sentence: what the publisher does.
-        answer: answers a request; with `offset`, if the scenario has offsets.
-        applied: the events that a right consumer has applied at the end, as JSON texts by
-            partition, in order.
-        right: what a right client does.
-        error: the kind of error that the consumer ends with; None if it reaches the head.
-        may_fail: whether a right client may also end in an error, with only the first of these
-            events applied.
-        sequence: the partitions in the order of their application.
-        v1: the number of partitions of a feed of ZeroEventHub v1; None for FeedAPI v2.
-        sizes: the number of offsets of the scenario, as name-0, name-1, and so on; None for none.
-    """
-
-    section: str
-    name: str
-    sentence: str
-    answer: Callable[..., Reply]
-    applied: Mapping[int, Sequence[str]]
-    right: str = ALL_APPLIED
-    error: str | None = None
-    may_fail: bool = False
-    sequence: tuple[int, ...] = ()
-    v1: int | None = None
-    sizes: int | None = None
+    section: str  # of the specification, with the rule for clients
+    name: str  # also its path
+    sentence: str  # what the publisher does
+    answer: Callable[..., Reply]  # to a request; with `offset`, if the scenario has `sizes`
+    applied: Mapping[int, Sequence[str]]  # at the end, as JSON texts by partition, in order
+    right: str = ALL_APPLIED  # what a right client does
+    error: str | None = None  # the kind that the consumer ends with; None if it reaches the head
+    may_fail: bool = False  # whether a right client may end in an error after some of `applied`
+    sequence: tuple[int, ...] = ()  # the partitions in the order of their application
+    v1: int | None = None  # the number of partitions in ZeroEventHub v1; None for FeedAPI v2
+    sizes: int | None = None  # the number of offsets, as name-0, name-1, and so on
 
     def document(self) -> dict[str, Any]:
         """Describe the scenario as JSON."""

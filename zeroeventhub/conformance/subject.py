@@ -29,7 +29,6 @@ from zeroeventhub.wire.documents import decode_answer
 
 Parameters = Sequence[tuple[str, str | bytes]]
 
-OK = 200
 BAD_REQUEST = 400
 CONFLICT = 409
 _LATER = {429, 503}
@@ -63,7 +62,7 @@ def redacted(url: str) -> str:
 
 def expect(answer: Answer, what: str, *statuses: int) -> Answer:
     """Return an answer; fail if it has another status than expected, which is 200 by default."""
-    if answer.status not in (statuses or (OK,)):
+    if answer.status not in (statuses or (200,)):
         extra = " and an empty body" if answer.ok and not answer.body else ""
         fail(f"{what} was answered with status {answer.status}{extra}.", answer)
     return answer
@@ -71,16 +70,6 @@ def expect(answer: Answer, what: str, *statuses: int) -> Answer:
 
 class Probe:
     """Send requests below a feed's address.
-
-    Args:
-        url: the feed's address.
-        http: a client with the headers that the publisher requires.
-
-    Attributes:
-        address: the feed's address without secrets.
-        end: the end of the time for all checks, on the monotonic clock.
-        last: the last answer.
-        refusals: all answers of status 400 and above.
 
     Raises:
         ConfigurationError: the address is not a URL of HTTP.
@@ -95,9 +84,9 @@ class Probe:
             raise ConfigurationError("A feed's URL starts with http:// or https://.")
         self._http = http
         self.address = redacted(url)
-        self.end = math.inf
+        self.end = math.inf  # of the time for all checks, on the monotonic clock
         self.last: Answer | None = None
-        self.refusals: list[Answer] = []
+        self.refusals: list[Answer] = []  # all answers of status 400 and above
 
     def ask(
         self,
@@ -164,21 +153,13 @@ class Probe:
 
 @dataclass
 class Walk:
-    """Hold the events and pages of a partition, read from its start.
+    """Hold the events and pages of a partition, read from its start."""
 
-    Attributes:
-        events: the events in order, up to the last checkpoint.
-        checkpoints: all checkpoints, with the number of these events before each.
-        pages: the answers, each with its decoded page.
-        at_head: whether the walk reached the head.
-        broken: the finding that ended the walk; None if there was none.
-    """
-
-    events: list[SentEvent] = field(default_factory=list)
-    checkpoints: list[Checkpoint] = field(default_factory=list)
+    events: list[SentEvent] = field(default_factory=list)  # up to the last checkpoint
+    checkpoints: list[Checkpoint] = field(default_factory=list)  # counting all these events
     pages: list[tuple[Answer, PageText]] = field(default_factory=list)
-    at_head: bool = False
-    broken: Finding | None = None
+    at_head: bool = False  # whether the walk reached the head
+    broken: Finding | None = None  # what ended the walk
 
     @property
     def inner(self) -> list[Checkpoint]:
@@ -191,20 +172,12 @@ class Walk:
 
 
 class Subject:
-    """Read a feed in one of the protocol's versions.
-
-    Args:
-        probe: sends the requests.
-        ids: the ids of the partitions, for requests of ZeroEventHub v1; None for FeedAPI v2.
-
-    Attributes:
-        pages: all received pages, with their answers.
-    """
+    """Read a feed in ZeroEventHub v1, if the ids of its partitions are given, or in FeedAPI v2."""
 
     def __init__(self, probe: Probe, ids: Sequence[int] | None = None) -> None:
         self.probe = probe
         self._ids = None if ids is None else list(ids)
-        self.pages: list[tuple[Answer, PageText]] = []
+        self.pages: list[tuple[Answer, PageText]] = []  # all that came
         self._discovery: Answer | None = None
         self._walks: dict[int, Walk] = {}
 
@@ -347,7 +320,6 @@ class Subject:
         return self._walks[partition]
 
     def _walk(self, partition: int, seen: Walk) -> None:
-        """Read a partition up to its head, or up to the bounds of a walk."""
         end = time.monotonic() + LONGEST_WALK
         before = [FIRST]
         for page, empty in self.follow(partition, FIRST, [("pagesizehint", str(HINT))]):

@@ -49,14 +49,11 @@ Batch = Sequence[dict[str, Any]] | bytes
 
 
 class _Writer:
-    """Append events to one key, and read them; skip the check if the log does not take them.
-
-    Attributes:
-        name: the key, with which all ids begin; no other check and no other run has it.
-    """
+    """Append events to one key, and read them; skip the check if the log does not take them."""
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
+        # The key, with which all ids begin; no other check and no other run has it.
         self.name = f"conformance-{uuid4()}"
         first = self.send([self.event("first", data={})])
         if first.status in _NOT_ALLOWED:
