@@ -10,14 +10,7 @@ from uuid import uuid4
 
 from zeroeventhub.conformance.answer import Answer, fail, skip
 from zeroeventhub.conformance.check import check_of
-from zeroeventhub.conformance.subject import (
-    BAD_REQUEST,
-    CONFLICT,
-    MOST_EVENTS,
-    Parameters,
-    Subject,
-    expect,
-)
+from zeroeventhub.conformance.subject import MOST_EVENTS, Parameters, Subject, expect
 from zeroeventhub.errors import ProtocolError
 from zeroeventhub.protocol import (
     APPEND,
@@ -35,9 +28,6 @@ from zeroeventhub.wire.documents import decode_answer
 TYPE = "zeroeventhub.conformance"
 """The type of all events that the checks append."""
 
-_CREATED = 201
-_TOO_LARGE = 413
-_UNSUPPORTED = 415
 _NOT_ALLOWED = {401, 403, 422}
 _PATIENCE = 10.0
 _PAUSE = 0.1
@@ -137,7 +127,7 @@ def _lines(batch: Sequence[dict[str, Any]]) -> bytes:
 
 def _appended(answer: Answer, what: str) -> list[Appended]:
     """Return what an answer says of the events of a batch; fail if they are not appended."""
-    expect(answer, what, _CREATED)
+    expect(answer, what, 201)
     if answer.media_type != "application/json":
         fail(f"{what} was answered with {answer.media_type}.", answer)
     if "no-store" not in answer.cache_control:
@@ -180,7 +170,7 @@ def append_cloudevents(subject: Subject) -> None:
     binary = {name: value for name, value in cloud[0].items() if name != "data"}
     body = json.dumps([{**binary, "id": f"{writer.name}-4", "data_base64": "AAAA"}]).encode()
     answer = writer.send(body, media_type=CLOUDEVENTS_BATCH_TYPE)
-    expect(answer, "A CloudEvent with data_base64", BAD_REQUEST)
+    expect(answer, "A CloudEvent with data_base64", 400)
 
 
 @_check("A batch may be compressed by gzip.")
@@ -189,7 +179,7 @@ def append_gzip(subject: Subject) -> None:
     batch, other = [writer.event("1")], [writer.event("2")]
     _appended(writer.send(gzip.compress(_lines(batch)), coding="gzip"), "A gzip")
     broken = writer.send(gzip.compress(_lines(other))[:-3], coding="gzip")
-    expect(broken, "A gzip that is cut off", BAD_REQUEST)
+    expect(broken, "A gzip that is cut off", 400)
     writer.expect_log(*batch)
 
 
@@ -212,7 +202,7 @@ def append_id_reused(subject: Subject) -> None:
     others: dict[str, Any] = {"data": {}, "key": f"{writer.name}-other"}
     for name, value in others.items():
         what = f"Another {name} for the id of an event"
-        writer.refuse([{**event, name: value}], CONFLICT, "id-reused", what)
+        writer.refuse([{**event, name: value}], 409, "id-reused", what)
     writer.expect_log(event)
 
 
@@ -223,9 +213,9 @@ def append_whole(subject: Subject) -> None:
     writer.append([known])
     reused, late = {**known, "data": {}}, writer.versioned("2", 7)
     new = writer.event("3")
-    writer.refuse([new, reused], CONFLICT, "id-reused", "A batch that reuses an id")
-    writer.refuse([new, late], CONFLICT, "conflict", "A batch that expects another version")
-    writer.refuse([new, {}], BAD_REQUEST, "bad-request", "A batch with a malformed line")
+    writer.refuse([new, reused], 409, "id-reused", "A batch that reuses an id")
+    writer.refuse([new, late], 409, "conflict", "A batch that expects another version")
+    writer.refuse([new, {}], 400, "bad-request", "A batch with a malformed line")
     writer.expect_log(known)
 
 
@@ -238,7 +228,7 @@ def append_versions(subject: Subject) -> None:
             fail("The events of a key do not have the versions that follow the expected one.")
     for version in (0, 2, 4):
         late = [writer.versioned("4", version)]
-        found = writer.refuse(late, CONFLICT, "conflict", "Another version than the key has")
+        found = writer.refuse(late, 409, "conflict", "Another version than the key has")
         if (found.get("key"), found.get("version")) != (late[0]["key"], 3):
             fail("The problem does not name the key and its version.")
     if writer.append([writer.versioned("4", 3)])[0].version != len(batch) + 1:
@@ -253,14 +243,14 @@ def append_producers(subject: Subject) -> None:
         for late in {sequence - 2, sequence + 1} - {-1, 0}:
             what = f"Batch {late} after batch {sequence - 1}"
             parameters = _counted(writer.name, late)
-            found = writer.refuse(batch, CONFLICT, "out-of-sequence", what, parameters)
+            found = writer.refuse(batch, 409, "out-of-sequence", what, parameters)
             if found.get("sequence") != sequence - 1:
                 fail("The problem does not name the sequence of the last batch.")
         for _ in range(2):
             writer.append(batch, _counted(writer.name, sequence))
     what = "Another event with the sequence of the last batch"
     new, last = [writer.event("new")], _counted(writer.name, len(batches))
-    writer.refuse(new, CONFLICT, "id-reused", what, last)
+    writer.refuse(new, 409, "id-reused", what, last)
     writer.expect_log(*(event for batch in batches for event in batch))
 
 
@@ -280,13 +270,13 @@ def append_malformed(subject: Subject) -> None:
     bodies += [_lines(jump) for jump in jumps]
     bodies += [b"", b"[]", b"{", b"7\n", _lines([good]) + b"\xff\n", _lines([good]) + b"{}"]
     for body in bodies:
-        expect(writer.send(body), f"The batch {body[-60:]!r}", BAD_REQUEST)
+        expect(writer.send(body), f"The batch {body[-60:]!r}", 400)
     bad = ("0", "-1", "x", "", str(2**53))
     counted = [_counted(writer.name, sequence) for sequence in bad]
     counted += [_counted("", 1), _counted("x" * 201, 1)]
     counted += [[("producer", writer.name)], [("sequence", "1")]]
     for parameters in counted:
-        expect(writer.send([good], parameters), f"An append with {parameters}", BAD_REQUEST)
+        expect(writer.send([good], parameters), f"An append with {parameters}", 400)
     writer.expect_log()
 
 
@@ -295,9 +285,9 @@ def append_media_type(subject: Subject) -> None:
     writer = _Writer(subject)
     for media_type in ("text/plain", "application/x-conformance"):
         answer = writer.send([writer.event("1")], media_type=media_type)
-        expect(answer, f"A batch as {media_type}", _UNSUPPORTED)
+        expect(answer, f"A batch as {media_type}", 415)
     answer = writer.send([writer.event("1")], coding="conformance")
-    expect(answer, "A batch in an unknown content coding", _UNSUPPORTED)
+    expect(answer, "A batch in an unknown content coding", 415)
     writer.expect_log()
 
 
@@ -311,7 +301,7 @@ def append_too_large(subject: Subject) -> None:
         "A batch of more than 4 MiB": _lines([event]) + b" " * LARGEST_BATCH_BYTES,
     }.items():
         answer = writer.send(gzip.compress(body), coding="gzip")
-        expect(answer, what, _TOO_LARGE)
+        expect(answer, what, 413)
     writer.expect_log()
 
 

@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 
 from zeroeventhub.conformance.answer import fail, note, skip
 from zeroeventhub.conformance.check import check
-from zeroeventhub.conformance.subject import BAD_REQUEST, CONFLICT, Subject, expect
+from zeroeventhub.conformance.subject import CONFLICT, Subject, expect
 from zeroeventhub.protocol import (
     CURSOR_OF_COUNT,
     EVENT_TYPES,
@@ -21,7 +21,6 @@ from zeroeventhub.protocol import (
 _TOKEN = re.compile("[!-~]{1,256}")
 _ID = re.compile("0|[1-9][0-9]{0,4}")
 _TRIES = 3
-_NOT_FOUND = 404
 
 _SAMPLES = {
     "moment": "2020-01-01T00:00:00Z",
@@ -149,7 +148,7 @@ def extensions_absent(subject: Subject) -> None:
         if name not in subject.extensions:
             suffix = f"/{EXTENSIONS[name].path}"
             answer = subject.probe.ask(suffix, [*place, *given.items()])
-            expect(answer, f"{suffix} of {name}, which is not listed,", _NOT_FOUND)
+            expect(answer, f"{suffix} of {name}, which is not listed,", 404)
 
 
 @check("9.1", "Parameters of extensions that are not listed are ignored.")
@@ -190,7 +189,7 @@ def token_accepted(subject: Subject) -> None:
 def token_unknown(subject: Subject) -> None:
     _, *rest = subject.parameters()
     for token in (f"{subject.token}-conformance", "conformance"):
-        expect(subject.send([("token", token), *rest]), "An unknown token", CONFLICT)
+        expect(subject.send([("token", token), *rest]), "An unknown token", 409)
 
 
 @check("8.1", "All partitions take the same token.")
@@ -203,7 +202,7 @@ def token_partitions(subject: Subject) -> None:
 
 @check("4", "A request without a token is answered with 400.")
 def token_missing(subject: Subject) -> None:
-    expect(subject.send(subject.parameters()[1:]), "A request without token", BAD_REQUEST)
+    expect(subject.send(subject.parameters()[1:]), "A request without token", 400)
 
 
 @check("8.1", "A token is refused as soon as discovery gives another.")
