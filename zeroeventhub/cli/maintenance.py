@@ -282,6 +282,13 @@ def compact(*, older_than: timedelta | None, yes: bool, **table: Any) -> Answer:
     return {"deleted": events}, [f"{events:,} events are gone."]
 
 
+def _expect_archive(table: dict[str, Any], use: str) -> str:
+    """Return where the archive is that a command uses."""
+    if not (place := table["archive"]):
+        raise ConfigurationError(f"Give the archive to {use}: --archive with a folder or a URL.")
+    return str(place)
+
+
 def _exit_at_end_of_input() -> None:
     """End the process with the server that holds its input, also if that was killed."""
     sys.stdin.read()
@@ -309,8 +316,7 @@ def seal(
     not change; `zeroeventhub trim --archive …` deletes from it what the archive has. If the command
     is stopped, run it again.
     """
-    if not table["archive"]:
-        raise ConfigurationError("Give the archive to seal into: --archive with a folder or a URL.")
+    _expect_archive(table, "seal into")
     if until_input_ends:
         threading.Thread(target=_exit_at_end_of_input, daemon=True).start()
     feed = open_feed(**table)
@@ -344,8 +350,7 @@ def tidy(**table: Any) -> Answer:
     Takes the options of `zeroeventhub serve`, of which it uses --archive. Files stay for a day, for
     those who still read or write them.
     """
-    if not table["archive"]:
-        raise ConfigurationError("Give the archive to tidy: --archive with a folder or a URL.")
+    _expect_archive(table, "tidy")
     files = archive_of(table).tidy()
     return {"deleted": files}, [f"{len(files):,} files are gone."]
 
@@ -361,8 +366,7 @@ def restore(*, newer_than: timedelta | None, skipped: int, workers: int, **table
     be served, and the table written to, as soon as this has begun. If the command is stopped, run
     it again.
     """
-    if not table["archive"]:
-        raise ConfigurationError("Give the archive to restore: --archive with a folder or a URL.")
+    _expect_archive(table, "restore")
     feed = open_feed(**table)
     with Meters({"restored": None}) as meters:
         found = feed.restore(
@@ -399,11 +403,7 @@ def erase(*, ids: tuple[str, ...], keys: tuple[str, ...], yes: bool, **table: An
     Takes the options of `zeroeventhub serve`: give those of the feed, --archive and --erasable.
     Events that are still in the table stay there. If the command is stopped, run it again.
     """
-    archive = table["archive"]
-    if not archive:
-        raise ConfigurationError(
-            "Give the archive to erase from: --archive with a folder or a URL."
-        )
+    archive = _expect_archive(table, "erase from")
     if not ids and not keys:
         raise ConfigurationError("Give the events to erase: --event-id or --event-key.")
     if "://" not in archive and not Path(archive).exists():
