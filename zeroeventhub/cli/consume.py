@@ -223,13 +223,7 @@ def sync(
             landing.land(connection, page.partition, page.events)
 
         following.run(apply, handle_signals=True)
-    landed, aside = progress.done, progress.aside
-    document = {"landed": landed, "set_aside": aside, "table": table, "consumer": consumer}
-    report(document, [], as_json=as_json)
-    if not as_json:
-        click.echo(f"Events landed in {table}: {landed:,}", err=True)
-    if aside:
-        click.echo(f"Events set aside as dead letters: {aside:,}", err=True)
+    progress.report(f"Events landed in {table}", table=table, consumer=consumer, as_json=as_json)
 
 
 class RunProgress(Observer):
@@ -262,6 +256,14 @@ class RunProgress(Observer):
             self.done += done
             self.aside += aside
             self._meters.show(self._meter, self.done)
+
+    def report(self, sentence: str, *, as_json: bool, **more: str) -> None:
+        """Print what was done, and what was set aside."""
+        report({self._meter: self.done, "set_aside": self.aside, **more}, [], as_json=as_json)
+        if not as_json:
+            click.echo(f"{sentence}: {self.done:,}", err=True)
+        if self.aside:
+            click.echo(f"Events set aside as dead letters: {self.aside:,}", err=True)
 
     def held(self, consumer: str, partitions: frozenset[int]) -> None:
         """Say why the process waits, if it holds none for some time."""

@@ -17,7 +17,7 @@ from zeroeventhub.cli.options import (
     run_options,
     type_options,
 )
-from zeroeventhub.cli.output import Meters, report
+from zeroeventhub.cli.output import Meters
 from zeroeventhub.cli.table_options import open_database
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.consumer import Consumer
@@ -150,12 +150,7 @@ def relay(
         with engine.begin() as connection:
             store.create_tables(connection)
         following.run(receiver.apply, handle_signals=True)
-    delivered, aside = progress.done, progress.aside
-    report({"delivered": delivered, "set_aside": aside, "consumer": consumer}, [], as_json=as_json)
-    if not as_json:
-        click.echo(f"Events delivered: {delivered:,}", err=True)
-    if aside:
-        click.echo(f"Events set aside as dead letters: {aside:,}", err=True)
+    progress.report("Events delivered", consumer=consumer, as_json=as_json)
 
 
 def _member(name: str) -> Callable[[Event], str | None]:
