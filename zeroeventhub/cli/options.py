@@ -110,8 +110,6 @@ server_options = option_group(
         help="The number of processes that answer requests.",
     ),
 )
-"""The options of a server."""
-
 ATTEMPTS = 5
 """How often a request is sent before an error is final; with --follow there is no limit."""
 

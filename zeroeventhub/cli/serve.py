@@ -67,19 +67,12 @@ _MEASURED = "PROMETHEUS_MULTIPROC_DIR"
 
 @dataclass(frozen=True)
 class _Asked:
-    """What the command line asks for.
-
-    Attributes:
-        arguments: the command line.
-        file: the file that describes feeds.
-        feeds: the feeds to serve of the file, by name; None for one that the options describe.
-        place: the module and the name in it of feeds that Python makes; None for the others.
-    """
+    """What the command line asks for: by default the feed that its options describe."""
 
     arguments: list[str]
-    file: str
-    feeds: dict[str, Any] | None = None
-    place: str | None = None
+    file: str  # it describes feeds
+    feeds: dict[str, Any] | None = None  # of the file, by name
+    place: str | None = None  # the module of feeds that Python makes, and their name in it
 
     @property
     def upkeep(self) -> list[Task]:

@@ -209,8 +209,6 @@ mount_options = option_group(
         "--compressed", is_flag=True, help="Compress pages for clients that accept zstd or gzip."
     ),
 )
-"""The options of how a feed is served."""
-
 _older_than_option = age_option(
     "--older-than", help="Select only events older than this, such as 30d or 12h."
 )
@@ -229,11 +227,7 @@ trim_options = option_group(
         help="The largest number of events that a transaction deletes.",
     ),
 )
-"""The options of how a feed is trimmed."""
-
 compact_options = _older_than_option
-"""The option of how a feed is compacted."""
-
 seal_options = option_group(
     _older_than_option,
     click.option(
@@ -249,8 +243,6 @@ seal_options = option_group(
         help="The smallest number of events to write a segment for.",
     ),
 )
-"""The options of how a feed is sealed."""
-
 
 restore_options = option_group(
     age_option(
@@ -270,7 +262,6 @@ restore_options = option_group(
         help="The number of connections that write at once.",
     ),
 )
-"""The options of how a table is restored."""
 
 
 def open_table(database: str | None, table: str | None, **options: Any) -> tuple[Engine, TableFeed]:

@@ -21,19 +21,12 @@ _TICK = 0.5
 
 @dataclass(frozen=True)
 class Task:
-    """A command of upkeep.
+    """A command of upkeep."""
 
-    Attributes:
-        command: seal, trim, compact or tidy.
-        feed: the name of the feed.
-        file: the file that describes it.
-        every: the interval, such as 1h.
-    """
-
-    command: str
+    command: str  # seal, trim, compact or tidy
     feed: str
-    file: str
-    every: str
+    file: str  # that describes the feed
+    every: str  # the interval, such as 1h
 
     @property
     def seconds(self) -> float:

@@ -41,13 +41,9 @@ _PLACES = (*_SECRETS, "tlsCaFile", "tlsCertificateFile", "tlsKeyFile", "tlsKeyPa
 
 @dataclass(frozen=True)
 class Credentials:
-    """Read secrets from environment variables and files, on the machine that sends requests.
+    """Read secrets from environment variables and files, on the machine that sends requests."""
 
-    Attributes:
-        places: by the name of an option, the variable or the file that it names.
-    """
-
-    places: Mapping[str, str] = field(default_factory=dict)
+    places: Mapping[str, str] = field(default_factory=dict)  # variables and files, by option
 
     def __post_init__(self) -> None:
         """Check the options against each other."""

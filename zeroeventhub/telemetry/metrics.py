@@ -24,20 +24,12 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Metric:
-    """Describe a metric.
+    """Describe a metric."""
 
-    Attributes:
-        name: what is measured, in words with dots between.
-        kind: how measurements add up.
-        unit: in UCUM.
-        labels: the names of its labels.
-        description: one sentence.
-    """
-
-    name: str
+    name: str  # in words with dots between
     kind: Kind
-    unit: str
-    labels: tuple[str, ...]
+    unit: str  # in UCUM
+    labels: tuple[str, ...]  # their names
     description: str
 
 

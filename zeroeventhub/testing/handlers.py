@@ -124,18 +124,12 @@ _watching: ContextVar["_Watch | None"] = ContextVar("_watching", default=None)
 
 
 class _Watch(Observer):
-    """Count the places where a handler can be killed, and kill it at one of them.
-
-    Attributes:
-        places: the number of places so far.
-        place: describes the place of the kill.
-        outside: a statement that wrote past the transaction; empty if none has.
-    """
+    """Count the places where a handler can be killed, and kill it at one of them."""
 
     def __init__(self, kill_at: int | None = None) -> None:
-        self.places = 0
-        self.place = ""
-        self.outside = ""
+        self.places = 0  # so far
+        self.place = ""  # describes the place of the kill
+        self.outside = ""  # a statement that wrote past the transaction
         self._kill_at = kill_at
         self._is_dead = False
         self._own: Any = None
