@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
@@ -20,10 +21,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.functions import udf
 from pyspark.sql.types import StructType
 
-from zeroeventhub.bulk.columns import Columns
-from zeroeventhub.bulk.offsets import Offsets
+from zeroeventhub.bulk.columns import Columns, RangePage
+from zeroeventhub.bulk.offsets import Offsets, Range
 from zeroeventhub.bulk.options import LATEST
 from zeroeventhub.bulk.plan import SCANNED, Plan
+from zeroeventhub.bulk.range_reader import RangeReader
 from zeroeventhub.client import Client
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import TypeFilter
@@ -31,7 +33,6 @@ from zeroeventhub.spark.connection import SparkConnection, log, log_to_stderr
 from zeroeventhub.spark.inference import inferred_schema
 from zeroeventhub.spark.options import Options, read_options
 from zeroeventhub.spark.schema import arrow_schema, default_schema
-from zeroeventhub.spark.tasks import read_task, tasks_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,6 +87,19 @@ def _of_types(options: Options, names: frozenset[Any]) -> Options:
         return options
 
 
+class Task(InputPartition):
+    """The ranges of a task, in the order in which they are read."""
+
+    def __init__(self, ranges: tuple[Range, ...]) -> None:
+        super().__init__(ranges)
+        self.ranges = ranges
+
+
+def tasks_of(planned: list[list[Range]]) -> list[InputPartition]:
+    """Return tasks for Spark; an empty plan is one task without ranges."""
+    return [Task(tuple(ranges)) for ranges in planned] or [Task(())]
+
+
 class _TaskReader:
     """Read the tasks of a batch or a micro-batch."""
 
@@ -97,10 +111,36 @@ class _TaskReader:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
-        return read_task(partition, self._columns(), self._options)
+        log_to_stderr()
+        ranges = partition.ranges if isinstance(partition, Task) else ()
+        columns = self._columns()
+        rows, size = 0, 0
+        with closing(SparkConnection(self._options)) as connection:
+            reader = RangeReader(connection, self._options, with_headers=columns.with_headers)
+            for one in ranges:
+                for page in _fetched_ahead(reader, one):
+                    batch = columns.batch(page)
+                    if batch.num_rows:
+                        rows, size = rows + batch.num_rows, size + batch.nbytes
+                        yield batch
+        if ranges:
+            numbers = ", ".join(str(one.partition) for one in ranges)
+            log.info("Read partition %s: %s events, %s bytes.", numbers, f"{rows:,}", f"{size:,}")
 
     def _columns(self) -> Columns:
         return Columns(arrow_schema(self._schema), self._options)
+
+
+def _fetched_ahead(reader: RangeReader, one: Range) -> Iterator[RangePage]:
+    """Yield the pages of a range; the next page is fetched while one is used."""
+    # A thread fetches ahead: httpx waits, and decoding releases the GIL. It holds two pages.
+    with ThreadPoolExecutor(1) as ahead:
+        pages = reader.pages(one)
+        coming = ahead.submit(next, pages, None)
+        while (page := coming.result()) is not None:
+            coming = ahead.submit(next, pages, None)
+            if page.count:
+                yield page
 
 
 class BatchReader(_TaskReader, DataSourceReader):

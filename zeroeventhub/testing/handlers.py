@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import InitVar, dataclass
+from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import (
@@ -82,7 +82,7 @@ def check_handler(
         ConfigurationError: a table of the store's database is not empty.
     """
     options = (prepare, effects, sessions, start, page_events)
-    scenes = _Scenes(store or store_of(), apply, events, *options)
+    scenes = _Scenes(store or store_of(), apply, partitions_of(events), *options)
     blocking(scenes.check(twice=twice, poison=poison))
 
 
@@ -101,7 +101,7 @@ async def async_check_handler(
 ) -> None:
     """Check a handler of an AsyncConsumer, whose store has an AsyncEngine; see `check_handler`."""
     options = (prepare, effects, sessions, start, page_events)
-    scenes = _Scenes(store or async_store_of(), apply, events, *options)
+    scenes = _Scenes(store or async_store_of(), apply, partitions_of(events), *options)
     await scenes.check(twice=twice, poison=poison)
 
 
@@ -215,15 +215,12 @@ class _Scenes:
 
     store: CursorStore
     apply: Callable[..., object]
-    events: InitVar[Iterable[Any]]
+    partitions: list[list[Event]]
     prepare: Prepare | None
     effects: Effects | None
     sessions: Callable[[], Any] | None
     start: Callable[[], object] | None
     page_events: int
-
-    def __post_init__(self, events: Iterable[Any]) -> None:
-        self._partitions = partitions_of(events)
 
     async def check(self, *, twice: bool, poison: Iterable[Any]) -> None:
         """Check everything; the arguments are those of `check_handler`."""
@@ -231,7 +228,7 @@ class _Scenes:
         try:
             await self._check_kills()
             if twice:
-                doubled = [[each for each in log for _ in range(2)] for log in self._partitions]
+                doubled = [[each for each in log for _ in range(2)] for log in self.partitions]
                 await self._check_scene("Each event came twice", doubled)
             if poisonous := list(map(event_of, poison)):
                 await self._check_poison(poisonous)
@@ -278,7 +275,7 @@ class _Scenes:
 
     async def _check_kills(self) -> None:
         untouched = await self._do(self._set_up)
-        witness = await self._run(_PLAIN, self._partitions)
+        witness = await self._run(_PLAIN, self.partitions)
         self._expected = await self._do(self._read)
         if self._expected == untouched:
             raise AssertionError(
@@ -287,7 +284,7 @@ class _Scenes:
             )
         await self._check_scene(
             "The events were applied again, in an emptied database",
-            self._partitions,
+            self.partitions,
             " The handler keeps state in memory, or writes what differs each time, such as the "
             "time of day: then give `effects`.",
         )
@@ -302,10 +299,10 @@ class _Scenes:
 
     async def _check_kill(self, place: int, scene: str, *, starts: bool) -> None:
         await self._do(self._set_up)
-        killed = await self._run(_PLAIN, self._partitions, kill_at=place)
+        killed = await self._run(_PLAIN, self.partitions, kill_at=place)
         if killed.place:
             scene = scene.format(killed.place)
-            await self._run(scene, self._partitions, starts=starts)
+            await self._run(scene, self.partitions, starts=starts)
             await self._compare(scene)
 
     async def _check_scene(
@@ -316,7 +313,7 @@ class _Scenes:
         await self._compare(scene, hint)
 
     async def _check_poison(self, poison: Sequence[Event]) -> None:
-        first, *rest = self._partitions
+        first, *rest = self.partitions
         middle = len(first) // 2
         mixed = [[*first[:middle], *poison, *first[middle:]], *rest]
         scene = "There were poison events"

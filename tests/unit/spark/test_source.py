@@ -5,6 +5,7 @@ restart, and plans the next one when the last one is committed.
 """
 
 import json
+import pickle
 import time
 from contextlib import ExitStack
 from functools import partial
@@ -26,7 +27,9 @@ from hypothesis.stateful import (
 )
 
 from zeroeventhub import FIRST
+from zeroeventhub.bulk.offsets import Range
 from zeroeventhub.protocol import CAUGHT_UP, CURSOR_OF_COUNT, STOP
+from zeroeventhub.spark.source import tasks_of
 
 CHOICES = st.integers(0, 1000)
 LIMITS = st.sampled_from([None, 1, 3, 10])
@@ -234,3 +237,12 @@ def test_stream_of_a_layout_that_changes(monkeypatch, examples):
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+def test_task_keeps_its_ranges_on_its_way():
+    """Tasks are pickled for executors, and an empty plan is one task without ranges."""
+    ranges = [Range(0, "a", "b"), Range(1, "a", "c", 7)]
+    (task,) = pickle.loads(pickle.dumps(tasks_of([ranges])))
+    assert task.ranges == (*ranges,)
+    (nothing,) = tasks_of([])
+    assert nothing.ranges == ()
