@@ -12,39 +12,31 @@ from zeroeventhub.consumer.lag import lag
 from zeroeventhub.consumer.observer import Observer
 from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.protocol import Event, Lag
-from zeroeventhub.telemetry.metrics import Instruments, Lookup, Observations
+from zeroeventhub.protocol import Event
+from zeroeventhub.telemetry.metrics import Collect, Instruments, Lookup, Observations
 
 
-class LagGauges:
-    """Look up a consumer's lag and its number of dead letters, by partition."""
+def lag_gauges(client: Client, store: CursorStore, name: str) -> Collect:
+    """Return what looks up a consumer's lag and its number of dead letters, by partition."""
+    extra = {"consumer": name, "partition": None}
+    lags = Lookup(f"The lag of consumer {name!r}", partial(lag, client, store, name), extra)
+    count = partial(_count_letters, store, name)
+    letters = Lookup(f"The number of dead letters of consumer {name!r}", count, extra)
 
-    def __init__(self, client: Client, store: CursorStore, name: str) -> None:
-        self._name = name
-        extra = {"consumer": name, "partition": None}
-        self._lags: Lookup[dict[int, Lag]] = Lookup(
-            f"The lag of consumer {name!r}", partial(lag, client, store, name), {}, extra
-        )
-        self._letters: Lookup[dict[int, int]] = Lookup(
-            f"The number of dead letters of consumer {name!r}",
-            partial(_count_letters, store, name),
-            {},
-            extra,
-        )
-
-    def collect(self, name: str) -> Observations:
-        """Yield the values of a metric, except for a time that the feed does not report."""
+    def collect(metric: str) -> Observations:
         found: dict[int, float | None]
-        match name:
+        match metric:
             case "consumer.lag.events":
-                found = {number: lag.events for number, lag in self._lags.read().items()}
-            case "consumer.lag.time":
-                found = {number: lag.seconds for number, lag in self._lags.read().items()}
+                found = {number: lag.events for number, lag in (lags.read() or {}).items()}
+            case "consumer.lag.time":  # which not every feed reports
+                found = {number: lag.seconds for number, lag in (lags.read() or {}).items()}
             case _:
-                found = {**self._letters.read()}
+                found = {**(letters.read() or {})}
         for number, value in found.items():
             if value is not None:
-                yield value, (self._name, str(number))
+                yield value, (name, str(number))
+
+    return collect
 
 
 def _count_letters(store: CursorStore, name: str) -> dict[int, int]:

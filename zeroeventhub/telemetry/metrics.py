@@ -150,26 +150,23 @@ _Found = TypeVar("_Found")
 class Lookup(Generic[_Found]):
     """Look up a value at each collection of metrics; if that fails, log why."""
 
-    def __init__(
-        self, subject: str, look_up: Callable[[], _Found], default: _Found, extra: dict[str, Any]
-    ) -> None:
+    def __init__(self, subject: str, look_up: Callable[[], _Found], extra: dict[str, Any]) -> None:
         self._subject = subject
         self._look_up = look_up
-        self._default = default
         self._extra = extra
         self._lock = Lock()
-        self._value = default
+        self._value: _Found | None = None
         self._read_at: float | None = None
 
-    def read(self) -> _Found:
-        """Return the value, at most FRESH seconds old."""
+    def read(self) -> _Found | None:
+        """Return the value, at most FRESH seconds old; None if it is not known."""
         with self._lock:
             if self._read_at is None or time.monotonic() - self._read_at >= FRESH:
                 self._value = self._try()
                 self._read_at = time.monotonic()
             return self._value
 
-    def _try(self) -> _Found:
+    def _try(self) -> _Found | None:
         try:
             return self._look_up()
         except ZeroEventHubError as error:
@@ -177,4 +174,4 @@ class Lookup(Generic[_Found]):
         except Exception as error:  # noqa: BLE001 - other metrics are collected all the same
             reason = f"{type(error).__name__} was raised."  # its text may have SQL in it
         _log.warning("%s is not known: %s", self._subject, reason, extra=self._extra)
-        return self._default
+        return None

@@ -13,7 +13,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.protocol import Event
-from zeroeventhub.telemetry.consumers import ConsumerMetrics, LagGauges
+from zeroeventhub.telemetry.consumers import ConsumerMetrics, lag_gauges
 from zeroeventhub.telemetry.metrics import (
     CONSUMER_METRICS,
     LAG_METRICS,
@@ -159,7 +159,7 @@ class OpenTelemetry(ConsumerMetrics):
             store: has the consumer's cursors; made with a sync engine.
             name: the consumer's name.
         """
-        self._instruments.observe(LAG_METRICS, LagGauges(client, store, name).collect)
+        self._instruments.observe(LAG_METRICS, lag_gauges(client, store, name))
 
 
 def describe_current_span(attributes: Mapping[str, str | float]) -> None:

@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.telemetry.consumers import ConsumerMetrics, LagGauges
+from zeroeventhub.telemetry.consumers import ConsumerMetrics, lag_gauges
 from zeroeventhub.telemetry.metrics import (
     CONSUMER_METRICS,
     LAG_METRICS,
@@ -125,4 +125,4 @@ def lag_collector(client: Client, store: CursorStore, name: str) -> Collector:
         store: has the consumer's cursors; made with a sync engine.
         name: the consumer's name.
     """
-    return Gauges(LAG_METRICS, LagGauges(client, store, name).collect)
+    return Gauges(LAG_METRICS, lag_gauges(client, store, name))

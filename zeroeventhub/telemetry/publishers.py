@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,7 +34,7 @@ class HorizonGauges:
     """Look up the horizons of feeds, and the oldest writer that holds each of them back."""
 
     def __init__(self) -> None:
-        self._horizons: dict[str, Lookup[HorizonReport | None]] = {}
+        self._horizons: dict[str, Lookup[HorizonReport]] = {}
 
     def add(self, feed: "BoundFeed", name: str) -> None:
         """Look up the horizon of this feed from now on; refuse a feed without one."""
@@ -44,63 +45,52 @@ class HorizonGauges:
                 "that is bound to a sync engine, as by feed.bind(create_engine(…))."
             )
         if folder := os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
-            horizon = _SharedHorizon(horizon, Path(folder), name).read
-        self._horizons[name] = Lookup(
-            f"The horizon of feed {name!r}", horizon, None, {"feed": name}
-        )
+            horizon = partial(_shared_horizon, horizon, Path(folder), name)
+        self._horizons[name] = Lookup(f"The horizon of feed {name!r}", horizon, {"feed": name})
 
     def collect(self, metric: str) -> Observations:
         """Yield the values of a metric, of each feed or of its oldest blocker."""
         for name, horizon in self._horizons.items():
             if (report := horizon.read()) is None:
                 continue
-            match metric:
-                case "publisher.horizon.age":
-                    yield report.age, (name,)
-                case "publisher.unpublished":
-                    yield float(report.unpublished is not None), (name,)
-                case "publisher.longest_event":
-                    yield report.longest_event, (name,)
-                case "publisher.registered":
-                    yield report.registered, (name,)
-                case "publisher.archive.lag" if report.archive_lag is not None:
-                    yield report.archive_lag, (name,)
+            values: dict[str, float | None] = {
+                "publisher.horizon.age": report.age,
+                "publisher.unpublished": float(report.unpublished is not None),
+                "publisher.longest_event": report.longest_event,
+                "publisher.registered": report.registered,
+                "publisher.archive.lag": report.archive_lag,
+            }
+            if (value := values.get(metric)) is not None:
+                yield value, (name,)
             for blocker in report.blockers[:1]:
-                is_age = metric == "publisher.blocker.age"
-                age = blocker.age if is_age else blocker.query_age
-                if age is not None and metric.startswith("publisher.blocker."):
+                ages = {
+                    "publisher.blocker.age": blocker.age,
+                    "publisher.blocker.query_age": blocker.query_age,
+                }
+                if (age := ages.get(metric)) is not None:
                     yield age.total_seconds(), (name, "" if blocker.pid is None else blocker.pid)
 
 
-class _SharedHorizon:
+def _shared_horizon(
+    look_up: Callable[..., HorizonReport], folder: Path, name: str
+) -> HorizonReport:
     """Look up a feed's horizon as all processes of a server have seen it that were scraped.
 
     A scrape meets any of them, and each has seen the horizon at other times. So each writes what it
     has seen into a file of its own, and reads those of the others, also of processes that have
-    ended: a position that has been drawn stays drawn.
-
-    Args:
-        look_up: looks the horizon up, with what other processes have seen.
-        folder: where the processes keep their files, beside those of prometheus_client.
-        name: the name of the feed's routes.
+    ended: a position that has been drawn stays drawn. The files are beside those of
+    prometheus_client.
     """
-
-    def __init__(self, look_up: Callable[..., HorizonReport], folder: Path, name: str) -> None:
-        self._look_up = look_up
-        self._folder = folder
-        self._name = f"horizon={quote(name, safe='')}="
-
-    def read(self) -> HorizonReport:
-        """Return the horizon; let the other processes know."""
-        known = [
-            msgspec.json.decode(file.read_bytes(), type=HorizonReport)
-            for file in self._folder.glob(f"{self._name}*.json")
-        ]
-        report = self._look_up(known)
-        own = self._folder / f"{self._name}{os.getpid()}"
-        own.write_bytes(msgspec.json.encode(report))
-        own.replace(own.with_name(f"{own.name}.json"))
-        return replace(report, longest_event=max(one.longest_event for one in [report, *known]))
+    start = f"horizon={quote(name, safe='')}="
+    known = [
+        msgspec.json.decode(file.read_bytes(), type=HorizonReport)
+        for file in folder.glob(f"{start}*.json")
+    ]
+    report = look_up(known)
+    own = folder / f"{start}{os.getpid()}"
+    own.write_bytes(msgspec.json.encode(report))
+    own.replace(own.with_name(f"{own.name}.json"))
+    return replace(report, longest_event=max(one.longest_event for one in [report, *known]))
 
 
 class _PublisherMetrics(Observer):
