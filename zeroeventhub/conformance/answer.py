@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, NoReturn
 
 import httpx
+import msgspec
 
 from zeroeventhub.protocol import FIRST, LAST
 
@@ -39,6 +40,14 @@ class Answer:
         """The media type in lower case, without parameters; a phrase for an answer without one."""
         content_type: str = self.headers.get("content-type", "")
         return content_type.partition(";")[0].strip().lower() or "nothing in particular"
+
+    @property
+    def document(self) -> Any:
+        """The decoded body; None for a body that is not JSON."""
+        try:
+            return msgspec.json.decode(self.body)
+        except (msgspec.DecodeError, RecursionError):
+            return None
 
     @property
     def cache_control(self) -> dict[str, str]:

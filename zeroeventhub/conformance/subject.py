@@ -197,11 +197,8 @@ class Subject:
     def document(self) -> dict[str, Any]:
         """Return the discovery document; skip the check without one."""
         answer = self.discovery()
-        try:
-            document = msgspec.json.decode(answer.body) if answer.ok else None
-        except (msgspec.DecodeError, RecursionError):
-            document = None
-        if not isinstance(document, dict):
+        document = answer.document
+        if not answer.ok or not isinstance(document, dict):
             skip("The feed has no discovery document.", answer)
         return document
 

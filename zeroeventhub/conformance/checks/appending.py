@@ -91,10 +91,7 @@ class _Writer:
     ) -> dict[str, Any]:
         """Send a batch that has to be refused; return the members of the problem."""
         answer = expect(self.send(batch, parameters), what, status)
-        try:
-            problem = json.loads(answer.body)
-        except ValueError:
-            problem = None
+        problem = answer.document
         if not isinstance(problem, dict) or not str(problem.get("type")).endswith(f"/{kind}"):
             fail(f"{what} was answered with {status}, but not with a problem of kind {kind}.")
         return problem
