@@ -141,7 +141,7 @@ class PageText:
 
     events: list[SentEvent] = field(default_factory=list)  # also those after the last checkpoint
     checkpoints: list[Checkpoint] = field(default_factory=list)
-    faults: dict[str, str] = field(default_factory=dict)  # by kind, about the first such line
+    faults: dict[str, str] = field(default_factory=dict)  # by kind, a sentence on its first line
 
     @classmethod
     def of(cls, body: bytes, partition: int | None = None) -> "PageText":

@@ -156,7 +156,7 @@ class Walk:
     """Hold the events and pages of a partition, read from its start."""
 
     events: list[SentEvent] = field(default_factory=list)  # up to the last checkpoint
-    checkpoints: list[Checkpoint] = field(default_factory=list)  # counting all these events
+    checkpoints: list[Checkpoint] = field(default_factory=list)  # counting events from the start
     pages: list[tuple[Answer, PageText]] = field(default_factory=list)
     at_head: bool = False  # whether the walk reached the head
     broken: Finding | None = None  # what ended the walk
