@@ -91,7 +91,7 @@ class Scenario:
     applied: Mapping[int, Sequence[str]]  # at the end, as JSON texts by partition, in order
     right: str = ALL_APPLIED  # what a right client does
     error: str | None = None  # the kind that the consumer ends with; None if it reaches the head
-    may_fail: bool = False  # whether a right client may end in an error after some of `applied`
+    may_fail: bool = False  # whether it may also end in an error after the first of `applied`
     sequence: tuple[int, ...] = ()  # the partitions in the order of their application
     v1: int | None = None  # the number of partitions in ZeroEventHub v1; None for FeedAPI v2
     sizes: int | None = None  # the number of offsets, as name-0, name-1, and so on
