@@ -7,6 +7,7 @@ from collections import Counter
 from itertools import accumulate
 
 import httpx
+import msgspec
 import pytest
 from harness.deliveries import (
     Inside,
@@ -22,7 +23,7 @@ from harness.deliveries import (
 from harness.waiting import DEADLINE, until
 from sqlalchemy import text
 
-from zeroeventhub import AsyncClient, Client, Failures
+from zeroeventhub import AsyncClient, Client, ConnectionPool, Failures
 from zeroeventhub.consumer.concurrency import Limiter, Tasks
 from zeroeventhub.errors import Unavailable
 
@@ -121,6 +122,27 @@ def test_next_page_is_fetched_while_this_one_is_applied(either_shop):
 
     shop.run(hold_async if shop.is_async else hold, limit=3)
     assert (shop.feed.asked, shop.cursor()) == ([(0, "_first"), (0, "3"), (0, "6")], "9")
+
+
+def test_next_page_is_requested_before_this_one_is_decoded(sync_shop):
+    """The publisher works on a page while the consumer decodes the events of the one before."""
+    shop, following, asked = filled(sync_shop, 12, 1), {3: "6", 6: "9"}, {}
+
+    class Order(msgspec.Struct):
+        n: int
+
+        def __post_init__(self):
+            if self.n in following and self.n not in asked:
+                asked[self.n] = False  # stays so if the wait raises, which only decodes again
+                until(lambda: (0, following[self.n]) in shop.feed.asked, "the next page is asked")
+                asked[self.n] = True
+
+    def apply(connection, order: Order):
+        assert order.n in range(12)
+
+    shop.run(apply, limit=3, http=ConnectionPool)
+    assert asked == {3: True, 6: True}
+    assert shop.feed.asked == [(0, "_first"), (0, "3"), (0, "6"), (0, "9")]
 
 
 def test_page_that_was_fetched_ahead_is_dropped_where_the_cursor_moved(shop):
