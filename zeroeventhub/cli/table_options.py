@@ -12,6 +12,7 @@ from sqlalchemy import (
     Table,
     create_engine,
     func,
+    inspect,
     literal_column,
     make_url,
     select,
@@ -145,6 +146,11 @@ event_options = option_group(
     ),
     click.option("--type", metavar="COL", help="The column of an event's type."),
     click.option("--key", metavar="COL", help="The column of an event's key."),
+    click.option(
+        "--version",
+        metavar="COL",
+        help="The column of an event's version, its number within its key.",
+    ),
     click.option("--id", metavar="COL", help="The column of an event's id."),
     click.option(
         "--attribute",
@@ -197,7 +203,7 @@ event_options = option_group(
 publish_options = option_group(table_options, event_options)
 """The options that name a table and describe its feed."""
 
-LOG_COLUMNS = {name: name for name in ("partition", "time", "data", "type", "key", "id")}
+LOG_COLUMNS = {name: name for name in ("partition", "time", "data", "type", "key", "version", "id")}
 """The columns of a log, by the options that name them for other tables."""
 
 mount_options = option_group(
@@ -295,9 +301,16 @@ def open_feed(*, log: bool = False, must_have_mark: bool = False, **given: Any) 
         events = made.table
         feed = partial(made.feed, compaction=compaction, **given)
     else:
-        engine, events = _open(given.pop("database"), given.pop("table"))
+        engine, events = _open(given.pop("database"), name := given.pop("table"))
+        snapshots = _snapshots(engine, name)
+        if snapshots is not None and not given["version"]:
+            raise ConfigurationError(
+                f"The keys of table {name!r} have snapshots: give --key and --version, so that "
+                "nothing is deleted that they do not cover."
+            )
         data = _data(events, given.pop("data"), given.pop("columns"))
-        feed = partial(TableFeed, events, data=data, compaction=compaction, **given)
+        given |= {"data": data, "snapshots": snapshots, "compaction": compaction}
+        feed = partial(TableFeed, events, **given)
     retention, progress = Retention(schema=events.schema), Progress(schema=events.schema)
     kept: dict[str, Any] = {}
     with engine.connect() as connection:
@@ -307,6 +320,16 @@ def open_feed(*, log: bool = False, must_have_mark: bool = False, **given: Any) 
         if must_have_mark or compaction or archive or with_mark.has_mark(connection):
             kept |= {"retention": retention, "archive": archive}
     return feed(**kept).bind(engine)
+
+
+def _snapshots(engine: Engine, name: str) -> Table | None:
+    """Return the table of the snapshots of a log's keys; None without one."""
+    schema, _, table = name.rpartition(".")
+    # MariaDB would refuse to describe a table on which this account has no rights.
+    if f"{table}_snapshots" not in inspect(engine).get_table_names(schema or None):
+        return None
+    found = reflect(engine, f"{name}_snapshots")
+    return found if [*found.c.keys()] == ["key", "version", "data"] else None
 
 
 def _open_log(given: dict[str, Any]) -> tuple[Engine, EventLog]:
@@ -320,7 +343,8 @@ def _open_log(given: dict[str, Any]) -> tuple[Engine, EventLog]:
     schema, _, table = name.rpartition(".")
     metadata = MetaData()
     options = {"schema": schema or None, "partitions": partitions, "ordering": ordering}
-    log = EventLog(metadata, table, append=True, **options)
+    has_snapshots = _snapshots(engine, name) is not None
+    log = EventLog(metadata, table, append=True, snapshots=has_snapshots, **options)
     metadata.create_all(engine)
     with engine.connect() as connection:
         highest = connection.scalar(select(func.max(log.table.c.partition))) or 0

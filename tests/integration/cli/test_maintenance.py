@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from harness.appended import made
 from harness.command_line import invoke, started
 from harness.published import install
 from harness.shop import fill, metadata, orders, place, write
@@ -17,7 +18,7 @@ from harness.statements import add, count_of, execute
 from harness.trimmed import numbers, ten_days
 from sqlalchemy import Index, text
 
-from zeroeventhub import FIRST, TableFeed
+from zeroeventhub import FIRST, NewEvent, TableFeed
 from zeroeventhub.archive import Archive
 from zeroeventhub.errors import ConfigurationError, Trimmed
 from zeroeventhub.publisher import checks
@@ -286,6 +287,40 @@ def test_table_is_compacted(trimmed, table):
     found = invoke(*compact, *TOMBSTONE, "--json")
     assert json.loads(found.stdout) == {"deleted": 1}
     assert count_of(trimmed, orders) == 12
+
+
+def test_log_shrinks_as_far_as_snapshots_cover_it(engine, database_url, tmp_path):
+    """Trim and compact leave the versions that no snapshot covers, also of a log of the file."""
+    log = made(engine, partitions=1, snapshots=True)
+    options = ["--database", database_url, "--table", "orders"]
+    run_as_client(engine, invoke("ddl", *options, "--retention").stdout)
+    with engine.begin() as connection:
+        for key in ("ada", "bob"):
+            new = [NewEvent("counted", {"n": number}) for number in range(4)]
+            log.append_to(connection, key, new, expected_version=0)
+        log.save_snapshot(connection, "ada", 3, [3])
+        connection.execute(log.table.update().values(time=datetime(2026, 1, 1, tzinfo=UTC)))
+    file = tmp_path / "feeds.toml"
+    described = f"[feeds.x]\ndatabase = '{database_url}'\ntable = 'orders'\nlog = true\n"
+    file.write_text(f"{described}[feeds.x.trim]\nolder_than = '1d'\n")
+    for command in ("trim", "compact"):
+        found = invoke(command, *options, "--key", "key", "--yes")
+        assert (found.exit_code, "give --key and --version" in found.stderr) == (2, True)
+    options += ["--partition", "partition", "--data", "data", "--key", "key"]
+    trim = ["trim", *options, "--version", "version", "--below", 100, "--yes", "--json"]
+    said = json.loads(invoke(*trim).stdout)
+    assert (said["trimmed"], said["until"]) == (3, 3)
+    assert "the next event is of key 'ada'" in said["held_back"][0]
+    with engine.begin() as connection:
+        log.save_snapshot(connection, "ada", 4, [4])
+        log.save_snapshot(connection, "bob", 3, [3])
+    found = invoke("compact", "x", "--config", file, "--yes")
+    assert (found.stdout, found.stderr) == ("3 events are gone.\n", "")
+    found = invoke("trim", "x", "--config", file, "--yes")
+    assert (found.stdout.splitlines()[-1], found.stderr) == ("1 events are gone.", "")
+    assert count_of(engine, log.table) == 1
+    with engine.begin() as connection:
+        assert log.append_to(connection, "ada", [NewEvent("counted", {})], expected_version=4) == 5
 
 
 @pytest.mark.usefixtures("trimmed")

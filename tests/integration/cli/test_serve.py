@@ -8,14 +8,15 @@ from hashlib import sha256
 
 import httpx
 import pytest
-from harness.appended import batch
+from harness.appended import batch, made
 from harness.command_line import invoke
 from harness.readers import client_of, get
 from harness.shop import fill, write
 from harness.statements import execute
 from harness.web import serving
+from sqlalchemy import create_engine
 
-from zeroeventhub import FIRST
+from zeroeventhub import FIRST, NewEvent
 from zeroeventhub.cli.serve import worker
 from zeroeventhub.errors import ConfigurationError, Forbidden, Unauthorized
 
@@ -173,6 +174,21 @@ def test_log_keeps_its_partitions(here, served):
         client.append(batch(20))
     with pytest.raises(ConfigurationError, match="partition 3: give --partitions as when"):
         served("--log", "shop_log", "--partitions", "3")
+
+
+def test_log_with_snapshots_counts_on(here, served):
+    """A log of which a snapshot is left goes on from its version."""
+    engine = create_engine(f"sqlite:///{here}/log.db")
+    log = made(engine, partitions=1, snapshots=True)
+    with engine.begin() as connection:
+        log.append_to(connection, "ada", [NewEvent("paid", {})], expected_version=0)
+        log.save_snapshot(connection, "ada", 1, "paid")
+        connection.execute(log.table.delete())
+    engine.dispose()
+    options = ("--log", "orders", "--database", "sqlite:///log.db")
+    with served(*options) as url, client_of(f"{url}/events") as client:
+        [appended] = client.append([NewEvent("paid", {}, "ada", expected_version=1)])
+        assert appended.version == 2
 
 
 def test_tokens_append_as_the_file_says(here, served):
