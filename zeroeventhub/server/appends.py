@@ -35,14 +35,14 @@ class _Group:
     Attributes:
         batches: the batches, in the order in which they came.
         events: how many events they have.
-        ended: set when all of them are appended or refused.
+        turn: held by the request that appends them; if it is cancelled, the next one does.
         outcomes: for each batch where its events are, or why they are not in the log.
     """
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
         self.events = 0
-        self.ended = anyio.Event()
+        self.turn = anyio.Lock(fast_acquire=True)
         self.outcomes: list[list[Appended] | Exception] = []
 
 
@@ -134,29 +134,17 @@ class Appends:
         group, place = self._forming, len(self._forming.batches)
         group.batches.append(batch)
         group.events += len(batch.events)
-        if place:
-            await group.ended.wait()
-        else:
-            await self._lead(group)
+        async with group.turn:
+            # After an append that was cancelled, its events may be in the log, which knows them.
+            if not group.outcomes:
+                async with self._turn:
+                    if self._forming is group:
+                        self._forming = _Group()
+                    try:
+                        group.outcomes = await self._runner.call("append", group.batches)
+                    except Exception as error:  # noqa: BLE001 - each request of the group reports it
+                        group.outcomes = [error] * len(group.batches)
         outcome = group.outcomes[place]
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
-
-    async def _lead(self, group: _Group) -> None:
-        """Append a group, once it is its turn, and tell the other requests."""
-        outcome: Exception = Unavailable(
-            "The append was interrupted: send it again.", retry_after=1
-        )
-        try:
-            async with self._turn:
-                if self._forming is group:
-                    self._forming = _Group()
-                group.outcomes = await self._runner.call("append", group.batches)
-        except Exception as error:  # noqa: BLE001 - each request of the group reports it
-            outcome = error
-        finally:
-            group.outcomes = group.outcomes or [outcome] * len(group.batches)
-            if self._forming is group:  # cancelled before its turn
-                self._forming = _Group()
-            group.ended.set()

@@ -3,6 +3,7 @@
 import gzip
 import json
 import socket
+import threading
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from select import select
 from typing import TypedDict
 from urllib.parse import urlsplit
 
+import anyio
 import httpx
 import pytest
 import sqlalchemy as sa
@@ -18,8 +20,17 @@ import zstandard
 from harness.appended import ids
 from harness.readers import engine_of, kind, mounted
 from harness.waiting import until
+from starlette.applications import Starlette
 
-from zeroeventhub import AppendRight, Capacity, Client, ConnectionPool, EventLog, Principal
+from zeroeventhub import (
+    AppendRight,
+    Capacity,
+    Client,
+    ConnectionPool,
+    EventLog,
+    Principal,
+    feed_routes,
+)
 from zeroeventhub.partitions import key_hash
 from zeroeventhub.protocol import LARGEST_BATCH_BYTES
 
@@ -221,6 +232,41 @@ def test_writer_that_leaves_asks_again(engine, log):
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             assert accepted(post(url, events(n))) == places(events(n))
         assert ids(engine, log) == [f"e{n}" for n in range(1, 6)]
+
+
+def test_writer_that_is_cancelled_takes_no_other_with_it(sqlite, own):
+    """Writers whose batches wait together get their answers without the first of them."""
+    committing, may_commit = threading.Semaphore(0), threading.Semaphore(0)
+
+    def commit(_):
+        committing.release()
+        may_commit.acquire(timeout=20)
+
+    sa.event.listen(sqlite, "commit", commit)
+    app = Starlette(routes=feed_routes("", own.feed(), sqlite))
+    statuses = []
+
+    async def write(number, scope):
+        with scope:
+            form = {"Content-Type": LINES}
+            answer = await http.post("/append", content=text(events(number)), headers=form)
+            statuses.append(answer.status_code)
+
+    async def run():
+        scopes = [anyio.CancelScope() for _ in range(4)]
+        async with http, anyio.create_task_group() as group:
+            for number, scope in enumerate(scopes):
+                group.start_soon(write, number, scope)
+                if number == 0:
+                    await anyio.to_thread.run_sync(committing.acquire)
+            await anyio.sleep(0.2)  # the others wait for the first
+            scopes[1].cancel()
+            may_commit.release(9)
+
+    http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x")
+    anyio.run(run)
+    assert statuses == [201, 201, 201]
+    assert ids(sqlite, own) == ["e0", "e1", "e2", "e3"]
 
 
 @contextmanager
