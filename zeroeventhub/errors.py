@@ -29,6 +29,7 @@ ZeroEventHubError
 │   └── StoreUnavailable    the caller's own database did not answer, or asked for a retry
 ├── Conflict                the key has another version: nothing was appended or saved
 ├── IdReused                the log has another event with this id
+├── NotAppended             an appender handed over events that the log did not take
 ├── Fenced                  the cursor moved since the page was read: nothing was applied
 │   └── LeaseLost           another process of this consumer now reads the partition
 ├── TooManyDeadLetters      a partition has as many dead letters as its consumer allows
@@ -276,6 +277,18 @@ class IdReused(ZeroEventHubError):  # noqa: N818 - named for what happened
 
     status = 409
     problem = "id-reused"
+
+
+class NotAppended(ZeroEventHubError):  # noqa: N818 - named for what happened
+    """Say that an appender handed over events that the log did not take.
+
+    Attributes:
+        errors: why, by the id of each of these events, in their order.
+    """
+
+    def __init__(self, message: str, *, errors: dict[str, Exception]) -> None:
+        super().__init__(message)
+        self.errors = errors
 
 
 class Fenced(ZeroEventHubError):  # noqa: N818 - the field's word for a refused commit

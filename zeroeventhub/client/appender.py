@@ -19,6 +19,7 @@ from zeroeventhub.errors import (
     Forbidden,
     IdReused,
     InvalidEvent,
+    NotAppended,
     TooLarge,
 )
 from zeroeventhub.new_events import NewEvent
@@ -89,6 +90,7 @@ class _ThreadCondition:
 
 
 class _Entry(NamedTuple):
+    id: str
     line: bytes
     since: float
     future: Any
@@ -125,7 +127,7 @@ class _Appending:
         self._bytes = 0
         self._settled = 0
         self._flushed = 0
-        self._failed: deque[Any] = deque()
+        self._failed: deque[tuple[str, Any]] = deque()
         self._is_open = False
         self._job: Any = None
 
@@ -160,8 +162,8 @@ class _Appending:
             if not self._is_open:
                 raise ConfigurationError("An appender takes events within its `with` block.")
             if len(self._failed) >= self._buffer:
-                self._raise_refusal()
-            entry = _Entry(line, time.monotonic(), self._future())
+                self._raise_refusals()
+            entry = _Entry(event.id, line, time.monotonic(), self._future())
             self._entries.append(entry)
             self._bytes += len(line)
             if len(self._entries) == 1 or self._is_due():
@@ -174,7 +176,7 @@ class _Appending:
             self._changed.notify_all()
             while self._settled < goal:
                 await self._changed.wait()
-            self._raise_refusal()
+            self._raise_refusals()
 
     def _has_no_room(self, size: int) -> bool:
         held = len(self._entries)
@@ -189,11 +191,15 @@ class _Appending:
             or self._bytes >= BATCH_BYTES
         )
 
-    def _raise_refusal(self) -> None:
-        while self._failed:
-            future = self._failed.popleft()
-            if not future.asked:
-                raise future.exception()
+    def _raise_refusals(self) -> None:
+        errors = {id_: future.exception() for id_, future in self._failed if not future.asked}
+        self._failed.clear()
+        if errors:
+            first, error = next(iter(errors.items()))
+            count = f"{len(errors):,} of the events"
+            raise NotAppended(
+                f"The log has not taken {count}. Of {first!r} it says: {error}", errors=errors
+            ) from error
 
     async def _run(self) -> None:
         try:
@@ -252,18 +258,18 @@ class _Appending:
 
     async def _settle(self, batch: Sequence[_Entry], outcome: list[Appended] | Exception) -> None:
         async with self._changed:
-            for place, (line, _, future) in enumerate(batch):
+            for place, (id_, line, _, future) in enumerate(batch):
                 self._entries.popleft()
                 self._bytes -= len(line)
                 if future.done():
                     continue  # the task that awaited it was cancelled
                 if isinstance(outcome, Exception):
                     future.set_exception(outcome)
-                    self._failed.append(future)
+                    self._failed.append((id_, future))
                 else:
                     future.set_result(outcome[place])
             self._settled += len(batch)
-            while self._failed and self._failed[0].asked:
+            while self._failed and self._failed[0][1].asked:
                 self._failed.popleft()
             self._changed.notify_all()
 
@@ -348,7 +354,7 @@ class Appender(_Appending):
         After KeyboardInterrupt, a thread goes on as long as the process does.
 
         Raises:
-            ZeroEventHubError: as `flush`.
+            NotAppended: as `flush`.
         """
         blocking(self._leave(kind))
 
@@ -366,7 +372,7 @@ class Appender(_Appending):
             ConfigurationError: the event cannot be stored, expects a version, or is given outside
                 of the `with` block.
             TooLarge: its data is larger than a mebibyte.
-            ZeroEventHubError: as `flush`, where as many refusals as the buffer has room for were
+            NotAppended: as `flush`, where as many refusals as the buffer has room for were
                 not looked at.
         """
         future: futures.Future[Appended] = blocking(self._append(event))
@@ -376,8 +382,8 @@ class Appender(_Appending):
         """Wait until the log has answered to all events so far.
 
         Raises:
-            ZeroEventHubError: the log has refused an event, at whose future nobody has looked.
-                Each is raised once: the next call raises the next one.
+            NotAppended: the log has refused events, at whose futures nobody has looked. Each is
+                named once, however often this is called.
         """
         blocking(self._flush())
 

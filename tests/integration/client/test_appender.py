@@ -21,7 +21,7 @@ from harness.written import writable
 from starlette.applications import Starlette
 
 from zeroeventhub import Appender, AsyncAppender, AsyncClient, Client, NewEvent, feed_routes
-from zeroeventhub.errors import ConfigurationError, IdReused, OutOfSequence
+from zeroeventhub.errors import ConfigurationError, IdReused, NotAppended, OutOfSequence
 
 FIFTY = batch(50)
 
@@ -161,8 +161,10 @@ def test_refused_event_fails_alone(append, written, sqlite):
     with client_of(url) as client:
         client.append([NewEvent("other", {}, id="e7"), NewEvent("other", {}, id="e8")])
     futures = []
-    with pytest.raises(IdReused, match="e7"):
+    with pytest.raises(NotAppended, match=r"2 of the events\. Of 'e7' it says: .*'e7'") as raised:
         append(url, FIFTY, futures)
+    kinds = {id_: type(error) for id_, error in raised.value.errors.items()}
+    assert kinds == {"e7": IdReused, "e8": IdReused}
     refused = [number for number, future in enumerate(futures) if future.exception() is not None]
     assert refused == [7, 8]
     left = [event.id for event in FIFTY if event.id not in {"e7", "e8"}]
@@ -170,16 +172,16 @@ def test_refused_event_fails_alone(append, written, sqlite):
 
 
 def test_each_refusal_is_raised_once_unless_somebody_has_asked(written):
-    """A flush raises the refusals one after the other, but not those that a future has told."""
+    """A flush raises the refusals since the one before it, but not those that a future has told."""
     _, url, _ = written
     with client_of(url) as client:
         client.append([NewEvent("other", {}, id=f"e{number}") for number in range(3)])
         with Appender(client) as appender:
             first, *_ = [appender.append(event) for event in batch(3)]
             assert isinstance(first.exception(20), IdReused)
-            for refused in ("e1", "e2"):
-                with pytest.raises(IdReused, match=refused):
-                    appender.flush()
+            with pytest.raises(NotAppended) as raised:
+                appender.flush()
+            assert [*raised.value.errors] == ["e1", "e2"]
             appender.flush()
 
 
@@ -205,7 +207,7 @@ def test_refusals_that_nobody_looks_at_are_bounded(written):
     with client_of(url) as client:
         client.append([NewEvent("other", {}, id=f"e{number}") for number in range(20)])
         taken = 0
-        with pytest.raises(IdReused), Appender(client, buffer=2) as appender:
+        with pytest.raises(NotAppended), Appender(client, buffer=2) as appender:
             for event in batch(20):
                 appender.append(event)
                 taken += 1
@@ -267,13 +269,14 @@ def test_two_processes_of_one_producer_are_noticed(written):
     _, url, _ = written
     with (
         client_of(url) as client,
-        pytest.raises(OutOfSequence) as refused,
+        pytest.raises(NotAppended) as refused,
         Appender(client, producer="till") as appender,
     ):
         appender.append(FIFTY[0]).result(20)
         sync_append(url, FIFTY[1:3], producer="till", batch=1)
         appender.append(FIFTY[4])
-    assert refused.value.sequence == 3
+    (error,) = refused.value.errors.values()
+    assert (type(error), error.sequence) == (OutOfSequence, 3)
 
 
 @pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])

@@ -82,7 +82,7 @@ UNSAID = {
     *(errors.ZeroEventHubError, errors.ConfigurationError, errors.MissingExtra, errors.FeedFailure),
     *(errors.ProtocolError, errors.PageTooLarge, errors.TransientError, errors.Unreachable),
     *(errors.CutPage, errors.StoreUnavailable, errors.Fenced, errors.LeaseLost),
-    *(errors.TooManyDeadLetters, errors.Halted, TransactionEnded),
+    *(errors.TooManyDeadLetters, errors.Halted, errors.NotAppended, TransactionEnded),
     *(EventRefused, TargetUnavailable),
 }
 GIVEN = {
@@ -90,6 +90,7 @@ GIVEN = {
     errors.InvalidEvent: {"path": "$[0].data"},
     errors.OutOfSequence: {"sequence": 7},
     errors.Halted: {"partition": 0},
+    errors.NotAppended: {"errors": {}},
 }
 WITHHELD = "The reason is in the publisher's log."
 
