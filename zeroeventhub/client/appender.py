@@ -131,10 +131,6 @@ class _Appending:
         self._is_open = False
         self._job: Any = None
 
-    def _start(self) -> None:
-        """Begin to send."""
-        raise NotImplementedError
-
     async def _end(self) -> None:
         """Wait until nothing is sent any more, but not for answers that have not come."""
         raise NotImplementedError
@@ -290,7 +286,8 @@ class AsyncAppender(_Appending):
 
     async def __aenter__(self) -> Self:
         """Begin to take events."""
-        self._start()
+        self._is_open = True
+        self._job = asyncio.create_task(self._run())
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -305,10 +302,6 @@ class AsyncAppender(_Appending):
     async def flush(self) -> None:
         """Wait until the log has answered to all events so far; see `Appender.flush`."""
         await self._flush()
-
-    def _start(self) -> None:
-        self._is_open = True
-        self._job = asyncio.create_task(self._run())
 
     async def _end(self) -> None:
         if self._entries:
@@ -345,7 +338,10 @@ class Appender(_Appending):
 
     def __enter__(self) -> Self:
         """Begin to take events."""
-        self._start()
+        self._is_open = True
+        run = partial(blocking, self._run())
+        self._job = threading.Thread(target=run, name="appender", daemon=True)
+        self._job.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -386,12 +382,6 @@ class Appender(_Appending):
                 named once, however often this is called.
         """
         blocking(self._flush())
-
-    def _start(self) -> None:
-        self._is_open = True
-        run = partial(blocking, self._run())
-        self._job = threading.Thread(target=run, name="appender", daemon=True)
-        self._job.start()
 
     async def _end(self) -> None:
         if not self._entries:

@@ -24,8 +24,6 @@ from zeroeventhub.settings import Capacity
 from zeroeventhub.wire.compression import content_coding
 from zeroeventhub.wire.new_events import decode_events
 
-_EVERYTHING = AppendRight()
-
 _HAS_ZSTD = find_spec("zstandard") is not None
 
 
@@ -78,7 +76,7 @@ class Appends:
             TooLarge: the batch, or an event of it, is too large.
             Unavailable: there are too many requests at a time, or this one arrives too slowly.
         """
-        right = _EVERYTHING if request.hook is None else request.principal.append
+        right = AppendRight() if request.hook is None else request.principal.append
         if right is None:
             raise Forbidden("You may not append to this feed.")
         if (producer is None) is not (sequence is None):
