@@ -40,7 +40,7 @@ class _Group:
     def __init__(self) -> None:
         self.batches: list[Batch] = []
         self.events = 0
-        self.turn = anyio.Lock(fast_acquire=True)
+        self.turn = anyio.Lock()
         self.outcomes: list[list[Appended] | Exception] = []
 
 
