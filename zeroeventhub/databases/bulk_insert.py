@@ -268,9 +268,19 @@ def table_form(table: Table, dialect: Dialect) -> TableForm:
 
 
 def insert_columns(
-    connection: Connection, table: Table, columns: Mapping[str, Sequence[Any]]
+    connection: Connection,
+    table: Table,
+    columns: Mapping[str, Sequence[Any]],
+    *,
+    are_exact: bool = False,
 ) -> None:
     """Insert rows given by column name, as SQLAlchemy takes their values, but JSON as text.
+
+    Args:
+        connection: of the transaction.
+        table: the table.
+        columns: the values of each column.
+        are_exact: as for `insertion`.
 
     Raises:
         Unfit: a column does not take a value.
@@ -282,7 +292,7 @@ def insert_columns(
     values = list(zip(*(columns[name] for name in names), strict=True))
     if values:
         by_name = is_translated(connection)
-        insertion(form, forms, values, are_exact=False, by_name=by_name)(connection)
+        insertion(form, forms, values, are_exact=are_exact, by_name=by_name)(connection)
 
 
 def is_translated(connection: Connection) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -10,6 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from zeroeventhub.databases import database_of
+from zeroeventhub.databases.bulk_insert import insert_columns
 from zeroeventhub.databases.error_codes import is_duplicate, reaching_store
 from zeroeventhub.errors import ConfigurationError, Conflict, IdReused, Trimmed
 from zeroeventhub.event_log.batches import BatchAppender
@@ -19,7 +21,6 @@ from zeroeventhub.event_log.log_table import (
     DuplicateKey,
     RowInsert,
     connected,
-    insert_rows,
     log_table,
     snapshot_table,
     writing,
@@ -90,6 +91,7 @@ class EventLog:
         append: bool = False,
     ) -> None:
         self.layout = partitions if isinstance(partitions, Layout) else Layout.of(partitions)
+        self._partition_of = lru_cache(maxsize=4096)(self.layout.partition_of)
         self._ordering = ordering
         self.table: Table = log_table(metadata, name, schema, ordering)
         columns = self.table.c
@@ -176,7 +178,8 @@ class EventLog:
         is_fatal = database_of(connection).aborts_on_error
         try:
             with connection.begin_nested() if is_fatal else nullcontext():
-                insert_rows(connection, self.table, rows)
+                columns = {name: [row[name] for row in rows] for name in rows[0]}
+                insert_columns(connection, self.table, columns, are_exact=True)
         except IntegrityError as error:
             if not is_duplicate(error):
                 raise
@@ -350,7 +353,7 @@ class EventLog:
     def _row(self, new: NewEvent, key: str | None) -> dict[str, Any]:
         """Return the row of an event, without its key."""
         return {
-            "partition": self.layout.partition_of(new.id if key is None else key),
+            "partition": self._partition_of(new.id if key is None else key),
             "id": new.id,
             "type": new.type,
             "data": new.text,
