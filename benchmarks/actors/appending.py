@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from threading import Barrier, Thread
 from typing import Any
 
+import nats
 import psycopg
 import uvloop
+from nats.js.api import StreamConfig
 
 from benchmarks.actors.speaking import perform, task
+from benchmarks.measuring import quantile
 
 Rows = Sequence[tuple[int, str, str, str, str]]
 NAMES = "partition, id, key, type, data"
@@ -67,8 +70,12 @@ def is_answer(received: bytes) -> bool:
 class Writer(asyncio.Protocol):
     """Send requests one after the other, each once the one before it is answered."""
 
-    def __init__(self, requests: Iterator[bytes], is_done: Callable[[bytes], bool]) -> None:
+    def __init__(
+        self, requests: Iterator[bytes], is_done: Callable[[bytes], bool], waits: list[float]
+    ) -> None:
         self._requests = requests
+        self._waits = waits
+        self._sent = 0.0
         self._is_done = is_done
         self._received = b""
         self.ended = asyncio.get_running_loop().create_future()
@@ -83,6 +90,7 @@ class Writer(asyncio.Protocol):
         if following is None:
             self.ended.set_result(None)
         else:
+            self._sent = time.perf_counter()
             self._transport.write(following)
 
     def data_received(self, data: bytes) -> None:
@@ -90,16 +98,21 @@ class Writer(asyncio.Protocol):
         self._received += data
         if self._is_done(self._received):
             self._received = b""
+            self._waits.append(time.perf_counter() - self._sent)
             self.send()
 
 
 async def over_sockets(
-    port: int, requests: Sequence[bytes], writers: int, is_done: Callable[[bytes], bool]
+    port: int,
+    requests: Sequence[bytes],
+    writers: int,
+    is_done: Callable[[bytes], bool],
+    waits: list[float],
 ) -> float:
     """Send requests over so many connections; return how many seconds it took."""
     loop, left = asyncio.get_running_loop(), iter(requests)
     made = [
-        (await loop.create_connection(lambda: Writer(left, is_done), "127.0.0.1", port))[1]
+        (await loop.create_connection(lambda: Writer(left, is_done, waits), "127.0.0.1", port))[1]
         for _ in range(writers)
     ]
     began = time.perf_counter()
@@ -109,7 +122,27 @@ async def over_sockets(
     return time.perf_counter() - began
 
 
-def by_driver(wanted: dict[str, Any], batches: Sequence[Rows]) -> float:
+async def by_nats(port: int, batches: Sequence[Rows], writers: int, waits: list[float]) -> float:
+    """Publish to a stream of NATS JetStream, and wait for each acknowledgement."""
+    left = iter(batches)
+    server = await nats.connect(f"nats://127.0.0.1:{port}")
+    stream = server.jetstream()
+    await stream.add_stream(StreamConfig(name="log", subjects=["log"]))
+
+    async def write() -> None:
+        for batch in left:
+            sent = time.perf_counter()
+            await asyncio.gather(*(stream.publish("log", lines([one])) for one in batch))
+            waits.append(time.perf_counter() - sent)
+
+    began = time.perf_counter()
+    await asyncio.gather(*(write() for _ in range(writers)))
+    seconds = time.perf_counter() - began
+    await server.close()
+    return seconds
+
+
+def by_driver(wanted: dict[str, Any], batches: Sequence[Rows], waits: list[float]) -> float:
     """Insert rows over so many connections of the driver; return how many seconds it took."""
     left, start = iter(batches), Barrier(wanted["writers"] + 1)
     insert = f"INSERT INTO {wanted['table']} ({NAMES}) VALUES (%s, %s, %s, %s, %s)"  # noqa: S608
@@ -121,12 +154,14 @@ def by_driver(wanted: dict[str, Any], batches: Sequence[Rows]) -> float:
             cursor.execute("SELECT 1")
             start.wait()
             for batch in left:
+                sent = time.perf_counter()
                 if len(batch) == 1:
                     cursor.execute(insert, batch[0], prepare=True)
-                    continue
-                with cursor.copy(copy) as copying:
-                    for row in batch:
-                        copying.write_row(row)
+                else:
+                    with cursor.copy(copy) as copying:
+                        for row in batch:
+                            copying.write_row(row)
+                waits.append(time.perf_counter() - sent)
 
     threads = [Thread(target=write) for _ in range(wanted["writers"])]
     for thread in threads:
@@ -145,14 +180,18 @@ def main() -> None:
     def work(order: dict[str, int]) -> dict[str, Any]:
         made, size = rows(order["events"]), wanted["size"]
         batches = [made[first : first + size] for first in range(0, len(made), size)]
+        waits: list[float] = []
+        writers = wanted["writers"]
         if wanted["way"] == "driver":
-            seconds = by_driver(wanted, batches)
+            seconds = by_driver(wanted, batches, waits)
+        elif wanted["way"] == "nats":
+            seconds = uvloop.run(by_nats(wanted["port"], batches, writers, waits))
         else:
             is_http = wanted["way"] == "http"
             sent = [*map(request if is_http else xadd, batches)]
             done = is_answer if is_http else _has_answers(size)
-            seconds = uvloop.run(over_sockets(wanted["port"], sent, wanted["writers"], done))
-        return {"events": len(made), "seconds": seconds}
+            seconds = uvloop.run(over_sockets(wanted["port"], sent, writers, done, waits))
+        return {"events": len(made), "seconds": seconds, "p99": quantile(waits, 0.99) * 1_000}
 
     perform(work)
 
