@@ -30,11 +30,14 @@ from zeroeventhub import (
     Event,
     Failures,
     Principal,
+    Progress,
+    Retention,
     TableFeed,
     bearer_tokens,
     everybody,
+    feed_routes,
 )
-from zeroeventhub.console import console_routes
+from zeroeventhub.console import console_routes, feeds
 from zeroeventhub.console.routes import VIEWS
 from zeroeventhub.errors import Forbidden
 
@@ -332,6 +335,32 @@ def test_last_hours_are_plotted(browser, sqlite):
         plot.wait_for()
         assert "hours=24" in page.url
         assert violations(page) == []
+
+
+@pytest.mark.test_all
+def test_past_of_a_lag_is_plotted(browser, sqlite, monkeypatch):
+    """The plot of a registered consumer's lag has its past as soon as the page is opened."""
+    monkeypatch.setattr(feeds, "SLOT", 0.5)
+    append(sqlite, *({} for _ in range(5)))
+    feed = TableFeed(orders, data="data", time="placed", retention=Retention(), progress=Progress())
+    with sqlite.begin() as connection:
+        feed.install(connection)
+    routes = feed_routes("/orders", feed, sqlite)
+    shown = console_routes("/", feeds={"orders": routes}, authorize=everybody)
+    with (
+        serving(Starlette(routes=[*routes, *shown])) as url,
+        httpx.Client(base_url=f"{url}/") as http,
+        browser.at(http) as page,
+    ):
+        client = Client(f"{url}/orders")
+        client.register_progress("billing", 0, client.fetch(0, "_first", limit=2).cursor)
+        until(
+            lambda: http.get("api/feeds/orders/lags.json").json()["times"][2:], "slots have ended"
+        )
+        browser.open("feeds/orders")
+        # Sooner than the next refresh, with which a plot without a past begins.
+        plot = page.get_by_role("img", name=re.compile("Lag of registered.*billing 3"))
+        plot.wait_for(timeout=4_000)
 
 
 @pytest.mark.test_all

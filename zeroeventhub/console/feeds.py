@@ -10,7 +10,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta, timezone
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
@@ -21,7 +21,14 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, Router
 
 from zeroeventhub.client import AsyncClient
-from zeroeventhub.errors import BadCursor, BadRequest, ConfigurationError, NotFound, Unavailable
+from zeroeventhub.errors import (
+    BadCursor,
+    BadRequest,
+    ConfigurationError,
+    Gone,
+    NotFound,
+    Unavailable,
+)
 from zeroeventhub.protocol import (
     CURSOR_OF_COUNT,
     CURSOR_OF_TIME,
@@ -66,6 +73,17 @@ LONGEST = 64 * 1024
 WINDOW = 60.0
 """Seconds over which the present rate of a partition is measured."""
 
+SLOT = 900.0
+"""Seconds between two points of the past of registered consumers' lag."""
+
+SLOTS = 24
+
+MOST_REPORTED = 500
+"""Consumers' partitions whose last cursor is kept for each slot."""
+
+MOST_PAST = 480
+"""Counts that a plot of the past of consumers' lag takes, about; it has fewer points for many."""
+
 SHARE = 100
 """A count is repeated when this many times its own duration has passed."""
 
@@ -104,6 +122,8 @@ class ConsoleFeed:
         router: answers requests to a feed of this process.
         client: reads a feed elsewhere.
         counts: the counted events of partitions.
+        reported: by the number of a slot of time, the last cursor that was registered in it, by
+            principal, consumer and partition.
     """
 
     name: str
@@ -111,6 +131,15 @@ class ConsoleFeed:
     router: Router | None = None
     client: AsyncClient | None = None
     counts: dict[int, Counted] = field(default_factory=dict)
+    reported: dict[int, dict[tuple[str, str, int], str]] = field(default_factory=dict)
+
+    def report(self, principal: str, consumer: str, partition: int, cursor: str) -> None:
+        """Keep the cursor that a consumer has registered, as its last one of the present slot."""
+        kept, key = self.reported.setdefault(_slot(), {}), (principal, consumer, partition)
+        if key in kept or len(kept) < MOST_REPORTED:
+            kept[key] = cursor
+        if len(self.reported) > SLOTS:
+            del self.reported[min(self.reported)]
 
     @asynccontextmanager
     async def reading(self, request: Request) -> AsyncIterator["Reader"]:
@@ -176,7 +205,9 @@ def console_feed(
     ]
     up = "../" * (path.count("/") - 1)
     watched.console = f"{up}{console}/feeds/{name}" if console else f"{up}feeds/{name}"
-    return ConsoleFeed(name, path, Router(routes))
+    feed = ConsoleFeed(name, path, Router(routes))
+    watched.on_progress = feed.report
+    return feed
 
 
 async def _status(
@@ -471,20 +502,75 @@ async def rates(reader: Reader, number: int, hours: float, pieces: int = 48) -> 
     moments = [end - step * back for back in range(pieces, 0, -1)]
     asked = [partial(client.cursor_at, moment, number) for moment in moments]
     cursors = [*await reader.side_by_side(asked), (await client.fetch(number, LAST)).cursor]
-
-    async def between(start: str, stop: str) -> int:
-        if start == stop:
-            return 0
-        counted = await client.cursor_of_count(number, start, MOST_COUNTED, stop=stop)
-        return counted.events
-
-    counts = await reader.side_by_side([partial(between, *pair) for pair in pairwise(cursors)])
+    pairs = pairwise(cursors)
+    counts = await reader.side_by_side([partial(_between, client, number, *two) for two in pairs])
     seconds = step.total_seconds()
     return {
         "partition": number,
         "times": [(moment + step).timestamp() for moment in moments],
         "rates": [count / seconds for count in counts],
     }
+
+
+async def _between(client: AsyncClient, number: int, start: str, stop: str) -> int:
+    """Count the events of a partition between two cursors."""
+    if start == stop:
+        return 0
+    return (await client.cursor_of_count(number, start, MOST_COUNTED, stop=stop)).events
+
+
+async def lags(reader: Reader) -> dict[str, Any]:
+    """Count how far registered consumers lagged at the ends of the last slots of time.
+
+    Returns:
+        The ends in seconds since 1970, and by consumer the events after its last cursor of then,
+        None where not all its cursors are known. Without points, if the feed does not know times.
+    """
+    client, reported = reader.client, reader.feed.reported
+    info, status = await client.discover(), await reader.own("status")
+    keys = [
+        (one["principal"], one["consumer"], one["partition"])
+        for one in status.get("registered", ())
+    ]
+    ends = range(0)
+    if keys and reported and {CURSOR_OF_TIME, CURSOR_OF_COUNT} <= info.extensions:
+        first, present = min(reported), _slot()
+        step = -(-SLOTS * len(keys) // MOST_PAST)
+        ends = range(present, max(first, present - SLOTS), -step)[::-1]
+    places = [*product(ends, {number for _, _, number in keys})]
+    asked = [partial(client.cursor_at, _end(end), number) for end, number in places]
+    heads = dict(zip(places, await reader.side_by_side(asked), strict=True))
+
+    async def lag(key: tuple[str, str, int], end: int) -> int | None:
+        # A cursor that is not registered anew stays that of the consumer.
+        known = [kept[key] for slot, kept in sorted(reported.items()) if slot < end and key in kept]
+        if not known:
+            return None
+        try:
+            return await _between(client, key[2], known[-1], heads[end, key[2]])
+        except (BadRequest, Gone):
+            return None
+
+    async def past(key: tuple[str, str, int]) -> list[int | None]:
+        return [await lag(key, end) for end in ends]
+
+    counts = await reader.side_by_side([partial(past, key) for key in keys])
+    lines: dict[str, list[int | None]] = {}
+    for (_, consumer, _), own in zip(keys, counts, strict=True):
+        sums = zip(lines.get(consumer, [0] * len(ends)), own, strict=True)
+        lines[consumer] = [
+            None if one is None or other is None else one + other for one, other in sums
+        ]
+    return {"times": [_end(end).timestamp() for end in ends], "lags": lines}
+
+
+def _end(slot: int) -> datetime:
+    """Return when the slots before one end."""
+    return datetime.fromtimestamp(slot * SLOT, UTC)
+
+
+def _slot() -> int:
+    return int(time.time() // SLOT)
 
 
 def _before(seconds: float | None) -> datetime | None:

@@ -198,6 +198,11 @@ async def _rates(console: Console, request: Request, _: Principal) -> dict[str, 
         return await of_feeds.rates(reader, number, _hours(request))
 
 
+async def _lags(console: Console, request: Request, _: Principal) -> dict[str, Any]:
+    async with console.feed(request).reading(request) as reader:
+        return await of_feeds.lags(reader)
+
+
 async def _consumer(console: Console, request: Request, principal: Principal) -> dict[str, Any]:
     store, name = console.store(request), request.query_params.get("name", "")
     found = await of_consumers.standings(store, name, principal)
@@ -308,6 +313,7 @@ VIEWS = (
     View("/feeds/{feed}", _feed, "feed.html"),
     View("/feeds/{feed}/events", _events, "events.html"),
     View("/feeds/{feed}/rates", _rates),
+    View("/feeds/{feed}/lags", _lags),
     View("/stores/{store}/consumer", _consumer, "consumer.html"),
     View("/stores/{store}/lag", _lag, "lag.html"),
     View("/stores/{store}/dead-letter", _dead_letter, "dead_letter.html"),

@@ -79,6 +79,8 @@ class FeedApp:
         shared_cache: whether shared caches may store immutable pages of a feed without
             authorization.
         console: where the feed's page of a console is, relative to the feed; empty without one.
+        on_progress: sees the principal, consumer, partition and cursor of each progress that was
+            registered; None while nobody asks for it.
         answers: how many requests were answered, by route and status.
     """
 
@@ -94,6 +96,7 @@ class FeedApp:
     shared_cache: bool
     log: Log
     console: str = ""
+    on_progress: Callable[[str, str, int, str], None] | None = None
     answers: Counter[tuple[str, int]] = field(default_factory=Counter)
 
 

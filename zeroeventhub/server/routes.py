@@ -13,7 +13,7 @@ from starlette.status import HTTP_201_CREATED
 
 from zeroeventhub.errors import ConfigurationError, FeedFailure, Gone
 from zeroeventhub.feed import AsyncFeed, Feed, FeedSource
-from zeroeventhub.protocol import EXTENSIONS, FIRST, LAST, WAIT, Event, Extension, KeyPage
+from zeroeventhub.protocol import EXTENSIONS, FIRST, LAST, PROGRESS, WAIT, Event, Extension, KeyPage
 from zeroeventhub.server.app import Answer, FeedApp, Observer, RouteApp
 from zeroeventhub.server.appends import Appends
 from zeroeventhub.server.auth import Access, Authorize, Quota, Quotas, everybody
@@ -118,6 +118,8 @@ async def extension_of(
     if "partitions" in extension.context and principal.partitions is not None:
         options["partitions"] = principal.partitions
     found = await app.runner.call(extension.method, *arguments, **options)
+    if extension.name == PROGRESS and app.on_progress is not None:
+        app.on_progress(principal.name, asked["consumer"], asked["partition"], asked["cursor"])
     if isinstance(found, KeyPage):
         request.events = len(found.events)
     body = encode_answer(extension, asked["cursor"] if extension.verb == "PUT" else found)

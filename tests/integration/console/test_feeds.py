@@ -25,7 +25,7 @@ from zeroeventhub import (
     everybody,
     feed_routes,
 )
-from zeroeventhub.console import console_routes
+from zeroeventhub.console import console_routes, feeds
 
 
 def told(http, path="feeds/orders", **query):
@@ -173,6 +173,29 @@ def test_consumers_that_register_are_named(sqlite):
         (one,) = told(http)["registered"]
         assert (one["consumer"], one["partition"], one["lag"]["events"]) == ("billing", 0, 3)
         assert "billing" in http.get("feeds/orders").text
+
+
+def test_lag_has_a_past(sqlite, monkeypatch):
+    """A registered consumer's lag at the ends of past slots counts the events of before."""
+    monkeypatch.setattr(feeds, "SLOT", 0.5)
+    append(sqlite, *({} for _ in range(5)))
+    feed = TableFeed(orders, data="data", time="placed", retention=Retention(), progress=Progress())
+    with sqlite.begin() as connection:
+        feed.install(connection)
+    routes = feed_routes("/orders", feed, sqlite)
+    shown = console_routes("/", feeds={"orders": routes}, authorize=everybody)
+    with serving(Starlette(routes=[*routes, *shown])) as url, httpx.Client(base_url=url) as http:
+        assert told(http, "feeds/orders/lags")["times"] == []
+        client = Client(f"{url}/orders")
+        client.register_progress("billing", 0, client.fetch(0, "_first", limit=2).cursor)
+        until(lambda: told(http, "feeds/orders/lags")["times"], "a slot has ended")
+        append(sqlite, {}, ago=0)
+        until(lambda: told(http, "feeds/orders/lags")["lags"]["billing"][-1] == 4, "it is counted")
+        client.register_progress("billing", 0, client.fetch(0, "_first").cursor)
+        until(lambda: told(http, "feeds/orders/lags")["lags"]["billing"][-1] == 0, "it caught up")
+        past = told(http, "feeds/orders/lags")
+        assert past["lags"]["billing"][0] == 3
+        assert past["times"] == sorted(past["times"])
 
 
 def test_feed_elsewhere_is_read_over_http(sqlite):

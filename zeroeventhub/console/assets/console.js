@@ -36,7 +36,8 @@ function sort(table) {
   });
 }
 
-// Plots: of a document that is fetched, or of samples taken while the page is open.
+// Plots: of a document that is fetched, or of samples taken while the page is open, after those of
+// a document of the past.
 const colors = ["--link", "--warn", "--text", "--soft"];
 const ticks = [
   [60, new Intl.DateTimeFormat(undefined, { timeStyle: "medium" })],
@@ -124,6 +125,23 @@ function sample(element) {
   draw(element, names, [kept.times, ...series]);
 }
 
+// Puts what the feed knows of the past before the samples.
+async function fetchPast(element) {
+  const answer = await fetch(element.dataset.past);
+  if (!answer.ok) return;
+  const { times, lags } = await answer.json();
+  const kept = samples.get(element.id);
+  if (!kept || times.length === 0) return;
+  kept.times.unshift(...times);
+  kept.values.unshift(
+    ...times.map((_, place) => {
+      const found = Object.entries(lags).map(([name, values]) => [name, values[place]]);
+      return new Map(found.filter(([, lag]) => lag !== null));
+    }),
+  );
+  sample(element);
+}
+
 // Programs know a feed by the address at which this browser has found the console.
 function address(element) {
   if (!element.dataset.here) return;
@@ -203,6 +221,7 @@ document.addEventListener("htmx:after:swap", () => {
 document.addEventListener("DOMContentLoaded", () => {
   prepare();
   all(".plot[data-source]", fetchPlot);
+  all(".plot[data-past]", fetchPast);
   const refresh = () => {
     if (!document.hidden) all(".plot[data-source]", fetchPlot);
   };
