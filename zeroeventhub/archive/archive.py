@@ -239,8 +239,10 @@ class Archive:
         Raises:
             Unavailable: the store did not answer; whether the segment was added is unknown.
         """
-        self._upload(written)
+        # Before the upload: if `tidy` deletes the new files as abandoned, by a clock that is ahead,
+        # this process then fails to advance, although another thread of it may have looked.
         known, segment = self.manifest, written.segment
+        self._upload(written)
         if segment.after != known.sealed:
             return self._has(segment)
         segments, description = (*known.segments, segment), description or known.description
@@ -272,8 +274,9 @@ class Archive:
         Returns:
             Whether it was replaced; if not, another process has replaced the old one.
         """
-        self._upload(written)
+        # Before the upload, as in `add`.
         known, segment, now = self.manifest, written.segment, datetime.now(UTC)
+        self._upload(written)
         segments = tuple(segment if one.name == name else one for one in known.segments)
         if segments == known.segments:
             return self._has(segment)

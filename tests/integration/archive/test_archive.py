@@ -218,6 +218,32 @@ def test_sealer_that_sleeps_with_a_file_that_was_tidied_away_comes_too_late(tmp_
     assert positions_in(Archive(tmp_path)) == [*range(1, 11)]
 
 
+@pytest.mark.parametrize("erasing", [False, True], ids=["adding", "erasing"])
+def test_segment_that_is_tidied_away_while_its_process_looks_is_named_by_no_manifest(
+    tmp_path, erasing
+):
+    """A tidier whose clock is ahead deletes no file of a segment that an archive then lists."""
+
+    class Tidied(Objects):
+        def create(self, path, content):
+            found = super().create(path, content)
+            if path.startswith("segments") and next(tidied, False):
+                Archive(tmp_path, grace=NOW).tidy()
+                archive.look()  # as a reader in another thread does
+            return found
+
+    tidied = iter([False, False, False, True] if erasing else [True])
+    archive = Archive(Tidied(tmp_path), erasable=True)
+    archive.look()
+    columns = {"key": ["ada", "bob"] * 5}
+    assert archive.add(made(0, 10, partitions=3, **columns), "feed") is erasing
+    if erasing:
+        assert archive.erase([], ["ada"], bare) == 5
+    assert next(tidied, None) is None
+    assert named(Archive(tmp_path)) <= names(archive)
+    assert positions_in(Archive(tmp_path)) == [*range(1, 11 if erasing else 1)]
+
+
 def test_old_manifests_go_and_their_numbers_are_given_to_none(tmp_path):
     """Old manifests are deleted after the grace time, and their numbers are not used again."""
     sleeper, archive = Archive(tmp_path), Archive(tmp_path, grace=NOW)

@@ -7,17 +7,19 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import product
+from random import Random
 
 import pytest
 from harness.archives import BEGAN, EVENTS, PARTITIONS, opened, positions_in, s3_store, source
+from harness.clocks import Clock
 from harness.killed import erase, erasing, move, moving, until_killed
 from harness.killed import opened as opened_store
 from harness.killed import source as log_source
 from harness.log import Log, connected
 from harness.ordering_table import ALL, SEQUENCED_SQLITE, SINGLE_WRITER
 from harness.published import install
-from harness.shop import orders
-from harness.statements import before_query
+from harness.shop import metadata, orders
+from harness.statements import before_query, execute
 from harness.trimmed import numbers, trim
 from sqlalchemy import insert
 
@@ -166,6 +168,74 @@ def test_events_that_are_trimmed_while_they_are_sealed_leave_no_gap(tmp_path):
         assert found == [*range(1, len(found) + 1)], step
         step += 1
     assert step > 10
+
+
+class Reading:
+    """Read a partition from its start, with the archive of a process that lives on."""
+
+    def __init__(self, feed, partition):
+        self.feed, self.partition = feed, partition
+        self.cursor, self.seen = FIRST, []
+
+    def read(self, limit):
+        """Read a page, unless files are just gone; return whether there may be more."""
+        try:
+            page = self.feed.read(self.partition, self.cursor, limit)
+        except Unavailable:
+            return True
+        self.cursor = page.cursor
+        self.seen += [event.data["n"] for event in page.events]
+        return not page.caught_up
+
+    def read_on(self):
+        """Read to the end."""
+        while self.read(9):
+            pass
+
+
+def jumping(engine, folder, clock, dice):
+    """Write, seal, trim, restore, tidy and read while the clock jumps."""
+    install(source(Archive(folder)), engine)
+    archives = [Archive(folder, grace=timedelta(hours=1)) for _ in range(3)]
+    feeds = [source(archive).bind(engine, Capacity(page_bytes=200)) for archive in archives]
+    readings = [Reading(feed, part) for feed in feeds for part in range(PARTITIONS)]
+    written = {part: [] for part in range(PARTITIONS)}
+    for number in range(120):
+        clock.ahead = timedelta(hours=dice.randint(-50, 50))
+        age = timedelta(hours=dice.randint(0, 20))
+        archive, feed = dice.choice([*zip(archives, feeds, strict=True)])
+        match dice.choice(["write", "write", "seal", "seal", "trim", "restore", "tidy", "read"]):
+            case "write":
+                part = dice.randrange(PARTITIONS)
+                row = {"part": part, "data": {"n": number}, "placed": clock.now(UTC)}
+                execute(engine, insert(orders).values(row))
+                written[part].append(number)
+            case "seal":
+                feed.seal(older_than=dice.choice([None, age]), segment_events=dice.randint(1, 9))
+            case "trim":
+                feed.trim(feed.plan_trim(older_than=age))
+            case "restore":
+                with suppress(ConfigurationError):  # there is nothing to restore
+                    feed.restore(newer_than=age - clock.ahead)
+            case "tidy":
+                archive.tidy()
+            case "read":
+                dice.choice(readings).read(dice.randint(1, 9))
+    for reading in readings:
+        reading.read_on()
+        assert reading.seen == written[reading.partition]
+
+
+@pytest.mark.parametrize(
+    ("first", "rounds"), [(0, 1), pytest.param(100, 100, marks=pytest.mark.test_all)]
+)
+def test_clocks_that_jump_lose_and_repeat_nothing(monkeypatch, tmp_path, first, rounds):
+    """Readers have each event once and in order, and at worst are told to come back."""
+    for seed in range(first, first + rounds):
+        folder = tmp_path / str(seed)
+        with monkeypatch.context() as patch, connected(f"sqlite:///{folder}.db") as engine:
+            metadata.create_all(engine)
+            jumping(engine, folder, Clock(folder, patch), Random(seed))
 
 
 @pytest.fixture
