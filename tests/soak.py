@@ -35,6 +35,7 @@ from harness.faults.every_cut import (
     random_faults,
     sync_fetch,
 )
+from harness.faults.killed_appender import killed_while_appending
 from harness.faults.killed_publisher import killed_while_sending
 from harness.kills.torments import TORMENTS, tormented
 from harness.nginx_paths import Deployment
@@ -171,6 +172,13 @@ def publishers(soak: Soak) -> Iterator[str]:
             yield soak.row(("R4", "killed publishers", deployment), find, "kills", 1_000)
 
 
+def appenders(soak: Soak) -> Iterator[str]:
+    """Kill appenders, and the publishers of their log."""
+    for name, database in soak.databases.items():
+        find = partial(killed_while_appending, database, count(soak.seed), soak.size(100))
+        yield soak.row(("R17", "killed appenders and publishers", name), find, "kills", 100)
+
+
 def histories(soak: Soak) -> Iterator[str]:
     """Let failovers, restored backups and emptied tables befall publishers."""
 
@@ -251,6 +259,7 @@ PARTS: dict[str, Callable[[Soak], Iterator[str]]] = {
     "simulation": simulation,
     "wire": wire,
     "publishers": publishers,
+    "appenders": appenders,
     "histories": histories,
     "kills": partial(torments, code="R3"),
     "connections": partial(torments, code="R5"),

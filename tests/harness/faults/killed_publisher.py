@@ -6,7 +6,7 @@ import random
 import signal
 import socket
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
@@ -64,11 +64,20 @@ class _Connection(socket.socket):
         return self.send(b"".join(buffers))
 
 
+def _orders() -> TableFeed:
+    return TableFeed(orders, data="data")
+
+
 @contextmanager
-def _publishing(
-    database: str, port: int, *, parser: str = "h11", strike: int | None = None
+def publishing(
+    database: str,
+    port: int,
+    feed: Callable[[], TableFeed] = _orders,
+    *,
+    parser: str = "h11",
+    strike: int | None = None,
 ) -> Iterator[None]:
-    """Publish the orders of a database in a process of its own, which is killed in the end."""
+    """Publish a feed of a database in a process of its own, which is killed in the end."""
     # It listens before it lives, so that there is no waiting for that.
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -76,7 +85,7 @@ def _publishing(
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         listening.bind(("127.0.0.1", port))
         listening.listen()
-        arguments = (listening, database, parser, strike)
+        arguments = (listening, database, feed, parser, strike)
         process = forks().Process(target=_publish, args=arguments, daemon=True)
         process.start()
     try:
@@ -87,9 +96,15 @@ def _publishing(
         process.close()
 
 
-def _publish(listening: socket.socket, database: str, parser: str, strike: int | None) -> None:
+def _publish(
+    listening: socket.socket,
+    database: str,
+    feed: Callable[[], TableFeed],
+    parser: str,
+    strike: int | None,
+) -> None:
     logging.disable()
-    routes = feed_routes("/orders", TableFeed(orders, data="data"), create_engine(database))
+    routes = feed_routes("/orders", feed(), create_engine(database))
     config = uvicorn.Config(Starlette(routes=routes), http=parser, log_config=None, loop="asyncio")
     uvicorn.Server(config).run(sockets=[FatalSocket(listening.detach(), strike)])
 
@@ -110,7 +125,7 @@ def killed_while_sending(
         deployed(deployment, f"http://127.0.0.1:{port}/orders") as url,
         Account.open(folder / "consumer.db") as account,
     ):
-        publishing = partial(_publishing, str(engine.url), port)
+        published = partial(publishing, str(engine.url), port)
         for seed in seeds:
             if found.counts["kills"] >= kills:
                 break
@@ -124,13 +139,13 @@ def killed_while_sending(
             with naming(name):
                 while met.total() < KILLS:
                     strike = dice.randrange(2 * limit * LENGTH)
-                    with publishing(parser=dice.choice(PARSERS), strike=strike):
+                    with published(parser=dice.choice(PARSERS), strike=strike):
                         error = read()
                     if error is None:
                         break
                     met[error] += 1
                 else:
-                    with publishing():
+                    with published():
                         assert read() is None, met
             found.counts += met + Counter(trials=1, kills=met.total())
             found.compare(name, {0: range(EVENTS)}, account.seen(name))

@@ -7,11 +7,13 @@ import signal
 import socket
 import threading
 import time
+from contextlib import nullcontext
 
 import anyio
 import httpx
 import pytest
 from harness.appended import batch, ids, made
+from harness.faults.killed_appender import killed_while_appending
 from harness.faults.proxy import Fault, Plan, proxying
 from harness.killed import until_killed
 from harness.readers import client_of
@@ -264,6 +266,18 @@ def test_producer_goes_on_where_it_was(append, written):
         assert client.producer_sequence("till") == 12
 
 
+def test_clock_that_jumps_repeats_no_event(append, written, sqlite, monkeypatch):
+    """The log recognizes events and counts batches whatever the clock of its process says."""
+    log, url, _ = written
+    now, dice = time.time, random.Random(0)
+    monkeypatch.setattr("time.time", lambda: now() + dice.randint(-100_000, 100_000))
+    for _ in range(2):
+        append(url, FIFTY, producer="till", batch=10, linger=100)
+    assert ids(sqlite, log) == [event.id for event in FIFTY]
+    with client_of(url) as client:
+        assert client.producer_sequence("till") == 10
+
+
 def test_two_processes_of_one_producer_are_noticed(written):
     """The batch of a producer that another process has overtaken is refused."""
     _, url, _ = written
@@ -338,3 +352,13 @@ def test_killed_appender_that_starts_again_appends_each_event_once(written, sqli
     assert until_killed(_append_and_die, url, 20)
     assert not until_killed(_append_and_die, url, None)
     assert ids(sqlite, log) == [event.id for event in FIFTY]
+
+
+@pytest.mark.test_all
+@pytest.mark.parametrize("database", ["sqlite", "postgresql", "mariadb"])
+def test_killed_appenders_and_publishers_lose_and_repeat_nothing(request, database):
+    """Whoever is killed, at whichever byte or moment, each event is in the log once, in order."""
+    url = request.getfixturevalue(f"{database}_url")
+    findings = killed_while_appending(lambda: nullcontext(url), [1])
+    assert findings.complaints == []
+    assert findings.counts["kills"] > 3
