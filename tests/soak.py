@@ -26,6 +26,7 @@ from pathlib import Path
 import pytest
 from harness import ordering_table
 from harness.databases import mariadb_server, new_database, postgresql_server
+from harness.drill import drilled
 from harness.faults.account import Account, Findings
 from harness.faults.every_cut import (
     Case,
@@ -197,6 +198,16 @@ def histories(soak: Soak) -> Iterator[str]:
             )
 
 
+def restores(soak: Soak) -> Iterator[str]:
+    """Destroy databases, and restore them from their archives."""
+    for name, database in soak.databases.items():
+
+        def find(database: Callable[[], AbstractContextManager[str]] = database) -> Findings:
+            return Findings(drilled(database, soak.seeds(20)))
+
+        yield soak.row(("R18", "drills of restoring", name), find, "drills", 20)
+
+
 def torments(soak: Soak, code: str) -> Iterator[str]:
     """Do to consumers what a row of the report says."""
     for torment in TORMENTS:
@@ -261,6 +272,7 @@ PARTS: dict[str, Callable[[Soak], Iterator[str]]] = {
     "publishers": publishers,
     "appenders": appenders,
     "histories": histories,
+    "restores": restores,
     "kills": partial(torments, code="R3"),
     "connections": partial(torments, code="R5"),
     "leases": partial(torments, code="R7"),

@@ -3,34 +3,27 @@ are told of what was not sealed.
 """
 
 import sys
-from collections import Counter
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
-from pathlib import Path
-from random import Random
-from tempfile import TemporaryDirectory
+from itertools import count
 
 import pytest
-from harness.archives import EVENTS, PARTITIONS, Died, dying, opened, place, source
-from harness.engines import connected
+from harness.archives import EVENTS, PARTITIONS, opened, place, source
+from harness.drill import SMALL, drilled
 from harness.killed import opened as opened_store
 from harness.killed import restoring, until_killed
 from harness.killed import source as log_source
-from harness.kills.points import Points
 from harness.log import LOG, Log
 from harness.ordering_table import OBSERVED, OBSERVED_MARIADB, SINGLE_WRITER
 from harness.published import install
 from harness.shop import metadata, orders
 from harness.statements import execute, scalars
 from harness.trimmed import numbers, position_of, trim
-from sqlalchemy import Column, Integer, MetaData, Table, Text, event, func, insert, select
+from sqlalchemy import Column, Integer, MetaData, Table, Text, func, insert, select
 
 from zeroeventhub import FIRST, ArchiveFeed, Retention, TableFeed
 from zeroeventhub.archive import Archive
-from zeroeventhub.errors import ConfigurationError, FeedFailure, Gone, Unavailable
-from zeroeventhub.settings import Capacity
-
-SMALL = Capacity(page_bytes=200)
+from zeroeventhub.errors import ConfigurationError, FeedFailure
 
 
 def emptied(engine, table=orders):
@@ -277,139 +270,14 @@ def test_killed_at_points_of_restoring(request, tmp_path, case):
     assert kills > 2
 
 
-class Reader:
-    """A consumer of one partition, which knows the positions of the events that it has applied."""
-
-    def __init__(self, partition):
-        self.partition = partition
-        self.cursor, self.applied = FIRST, []
-
-    @property
-    def position(self):
-        """The position after which it reads on."""
-        return 0 if self.cursor == FIRST else position_of(self.cursor)
-
-    def read(self, feed, limit):
-        """Apply a page; return whether it had events."""
-        page = feed.read(self.partition, self.cursor, limit, each=True)
-        self.cursor = page.cursor
-        self.applied += map(position_of, page.cursors)
-        return bool(page.events)
-
-    def forget(self, feed, sealed):
-        """Undo what it knows of events that were lost, as an operator decides."""
-        self.applied = [one for one in self.applied if one <= sealed]
-        self.cursor = feed.cursor_after(sealed)
-
-
-class Drill:
-    """Write, seal and read at random; destroy the database at any moment, and restore it."""
-
-    def __init__(self, dice, folder):
-        self.dice, self.folder, self.store = dice, folder, folder / "archive"
-        self.readers = [Reader(number % PARTITIONS) for number in range(5)]
-        self.counts = Counter()
-        self.lives = 0
-
-    def connected(self):
-        """Open the database of this life."""
-        return connected(f"sqlite:///{self.folder / str(self.lives)}.db")
-
-    def feed(self, engine, archive=None):
-        """Return the feed as a new process has it."""
-        return source(archive or Archive(self.store)).bind(engine, SMALL)
-
-    def write(self, engine):
-        """Append events of one content: lost ones and new ones differ by position alone."""
-        rows = [{"part": self.dice.randrange(PARTITIONS), "data": {"n": 0}}]
-        with engine.begin() as connection:
-            connection.execute(insert(orders), rows * self.dice.randint(1, 9))
-
-    def live(self, engine):
-        """Let writers, sealers and readers work for a while; return the positions of events."""
-        dice = self.dice
-        for what in dice.choices(["write", "seal", "read"], [3, 1, 2], k=dice.randint(3, 10)):
-            if what == "write":
-                self.write(engine)
-            elif what == "seal":
-                feed = self.feed(engine, dying(self.store, dice.randint(1, 15)))
-                with suppress(Died):
-                    feed.seal(segment_events=dice.randint(1, 9))
-            else:
-                for reader in dice.sample(self.readers, 3):
-                    reader.read(self.feed(engine), dice.randint(1, 9))
-        return scalars(engine, select(orders.c.id))
-
-    def restore(self):
-        """Restore a new database, and be killed meanwhile, up to three times."""
-        for _ in range(self.dice.randint(0, 3)):
-            with self.connected() as engine, suppress(ConfigurationError):  # if all was done
-                metadata.create_all(engine)
-                # Not at a rollback, which nobody would make in its place, as the process goes on.
-                points = Points(self.dice.randint(1, 60), self.die)
-                for moment in ("before_cursor_execute", "commit"):
-                    event.listen(engine, moment, points.touch)
-                with suppress(Died):
-                    self.feed(engine).restore(skipped=2_000)
-        with self.connected() as engine, suppress(ConfigurationError):
-            metadata.create_all(engine)
-            self.feed(engine).restore(skipped=2_000)
-
-    def die(self):
-        """End a process."""
-        self.counts["killed"] += 1
-        raise Died
-
-    def go_on(self, engine, reader, sealed):
-        """Let a reader read on to the end; it is told if it had read what was lost."""
-        alone, feed = ArchiveFeed(Archive(self.store), capacity=SMALL), self.feed(engine)
-        if reader.position > sealed:
-            with pytest.raises(Unavailable):
-                reader.read(alone, 9)
-            with pytest.raises(Gone):
-                reader.read(feed, 9)
-            self.counts["told"] += 1
-            reader.forget(feed, sealed)
-        else:
-            reader.read(alone, 3)
-            self.counts["went on"] += 1
-        while reader.read(feed, self.dice.randint(1, 9)):
-            pass
-        own = select(orders.c.id).where(orders.c.part == reader.partition)
-        assert reader.applied == scalars(engine, own.order_by(orders.c.id))
-        self.counts["events"] += len(reader.applied)
-
-    def run(self, disasters=3):
-        """Destroy and restore again and again; return what was counted."""
-        with self.connected() as engine:
-            metadata.create_all(engine)
-            install(source(Archive(self.store)), engine)
-        for _ in range(disasters):
-            with self.connected() as engine:
-                positions = self.live(engine)
-            sealed = Archive(self.store).sealed()
-            if not sealed:
-                continue
-            self.counts["disasters"] += 1
-            self.counts["lost"] += sum(position > sealed for position in positions)
-            self.lives += 1
-            self.restore()
-            with self.connected() as engine:
-                for _ in range(self.dice.randint(0, 20)):
-                    self.write(engine)
-                for reader in self.readers:
-                    self.go_on(engine, reader, sealed)
-        return self.counts
-
-
 @pytest.mark.parametrize(
     ("first", "drills"), [(1, 2), pytest.param(100, 100, marks=pytest.mark.test_all)]
 )
-def test_drill_loses_and_repeats_nothing(first, drills):
+def test_drill_loses_and_repeats_nothing(tmp_path, first, drills):
     """Whenever the database is destroyed, also while it is sealed, readers go on or are told."""
-    counts = Counter()
-    for seed in range(first, first + drills):
-        with TemporaryDirectory() as folder:
-            counts += Drill(Random(seed), Path(folder)).run()
+    paths = map(tmp_path.joinpath, map(str, count()))
+    counts = drilled(
+        lambda: nullcontext(f"sqlite:///{next(paths)}.db"), range(first, first + drills)
+    )
     sys.stdout.write(f"{dict(counts)}\n")
     assert min(counts[name] for name in ("killed", "lost", "told", "went on")) > 0
