@@ -231,8 +231,16 @@ class _Response(HTTPResponse):
     """A response of one length, whose interim responses, such as early hints, are skipped."""
 
     def begin(self) -> None:
-        """Read the headers."""
+        """Read the headers.
+
+        Raises:
+            IncompleteRead: they broke off; HTTPResponse takes that for their end, and everything
+                that followed would be missing, such as the length of the body.
+        """
+        reader: Any = self.fp.raw  # a _TimedReader
         super().begin()
+        if reader.is_ended:
+            raise IncompleteRead(b"")
         lengths = {*self.headers.get_all("Content-Length", ())}
         coding = self.headers.get("Transfer-Encoding", "chunked")
         if len(lengths) > 1 or coding.lower() != "chunked":
@@ -245,7 +253,13 @@ class _Response(HTTPResponse):
 
 
 class _TimedReader(io.RawIOBase):
-    """Read from a socket; the timeout is converted to the seconds left before each read."""
+    """Read from a socket; the timeout is converted to the seconds left before each read.
+
+    Attributes:
+        is_ended: whether a read has come to the end of what the server sends.
+    """
+
+    is_ended = False
 
     def __init__(self, sock: socket.socket, timeout: Any) -> None:
         self._socket, self._timeout = sock, timeout
@@ -262,7 +276,9 @@ class _TimedReader(io.RawIOBase):
     def readinto(self, buffer: Any) -> int | None:
         """Read into a buffer."""
         self._socket.settimeout(float(self._timeout))
-        return self._raw.readinto(buffer)
+        count = self._raw.readinto(buffer)
+        self.is_ended = count == 0
+        return count
 
     def close(self) -> None:
         """Close the file, not the socket."""

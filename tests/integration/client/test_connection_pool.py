@@ -7,7 +7,7 @@ from harness.web import listening, request_on
 
 from zeroeventhub import FIRST, Client, ConnectionPool, NewEvent
 from zeroeventhub.client.connection_pool import open_http
-from zeroeventhub.errors import NotFound, TooLarge
+from zeroeventhub.errors import NotFound, TooLarge, Unreachable
 
 
 @pytest.fixture
@@ -55,6 +55,21 @@ def test_threads_that_share_a_pool_have_connections_of_their_own(keeping):
         for thread in threads:
             thread.join()
     assert found == ["b"] * 40
+
+
+def test_headers_that_break_off_are_no_answer():
+    """Where the server dies between two headers, the length of the body is not known either."""
+    head = b"HTTP/1.1 200 OK\r\nServer: feed\r\nContent-Length: 2\r\n\r\n"
+    cuts = iter(range(1, len(head)))
+
+    def serve(connection):
+        if request_on(connection):
+            connection.sendall(head[: next(cuts)])
+
+    with listening(serve) as url, ConnectionPool() as http:
+        for _ in range(1, len(head)):
+            with pytest.raises(Unreachable):
+                Client(url, http).discover()
 
 
 def test_pool_sends_its_headers():
