@@ -81,6 +81,7 @@ class FeedApp:
         console: where the feed's page of a console is, relative to the feed; empty without one.
         on_progress: sees the principal, consumer, partition and cursor of each progress that was
             registered; None while nobody asks for it.
+        help_url: the page of errors that problem documents name; empty for none.
         answers: how many requests were answered, by route and status.
     """
 
@@ -97,6 +98,7 @@ class FeedApp:
     log: Log
     console: str = ""
     on_progress: Callable[[str, str, int, str], None] | None = None
+    help_url: str = ""
     answers: Counter[tuple[str, int]] = field(default_factory=Counter)
 
 
@@ -202,7 +204,7 @@ class RouteApp:
             error = failure
         request_id = str(uuid4())
         self.app.log.failed(error, route=self.route, request=request, request_id=request_id)
-        return problem(error, request_id)
+        return problem(error, request_id, self.app.help_url)
 
     def _observe(self, request: FeedRequest, status: int, size: int, started: float) -> None:
         if self.app.observer is None:

@@ -38,7 +38,7 @@ _TITLES = {
 }
 
 
-def problem(error: ZeroEventHubError, request_id: str) -> Response:
+def problem(error: ZeroEventHubError, request_id: str, help_url: str = "") -> Response:
     """Return the answer that reports an error.
 
     The answer follows from the error's attributes `status`, `problem`, `retry_after` and
@@ -47,6 +47,7 @@ def problem(error: ZeroEventHubError, request_id: str) -> Response:
     Args:
         error: the error.
         request_id: the id of the answer's record in the log.
+        help_url: the page of errors, with an anchor for each kind; empty for none.
     """
     status = getattr(error, "status", FAILED)
     kind, detail = getattr(error, "problem", "failed"), str(error)
@@ -59,6 +60,8 @@ def problem(error: ZeroEventHubError, request_id: str) -> Response:
         "detail": detail,
         "instance": f"urn:uuid:{request_id}",
     }
+    if help_url:
+        document["help"] = f"{help_url}#{kind}"
     match error:
         case Trimmed():
             document["earliestCursor"] = error.earliest or FIRST

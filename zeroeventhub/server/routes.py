@@ -39,6 +39,7 @@ from zeroeventhub.settings import Capacity
 from zeroeventhub.wire import CLOUDEVENTS_BATCH_TYPE, NDJSON_TYPE
 from zeroeventhub.wire.documents import encode_answer, encode_info
 from zeroeventhub.wire.ndjson import encode_page_v1, one_line
+from zeroeventhub.wire.problem import is_help
 
 JSON_TYPE = "application/json"
 
@@ -185,6 +186,7 @@ def feed_routes(
     server_sent_events: bool = False,
     arrow: bool = False,
     compressed: bool = False,
+    help_url: str = "",
 ) -> list[Route]:
     """Return the routes of a feed, for an application of Starlette or FastAPI.
 
@@ -218,11 +220,14 @@ def feed_routes(
         arrow: send pages as Arrow record batches to clients that prefer them.
         compressed: compress pages of FeedAPI v2 for clients that accept gzip, or zstd if it is
             installed. Useful over slow networks, if no proxy compresses.
+        help_url: the address of your page of errors, such as the one that `make docs` writes; each
+            problem document then names its kind's part of that page.
 
     Raises:
         MissingExtra: `arrow` needs pyarrow, of the extra "arrow".
         ConfigurationError: the path or the engine does not fit the feed, the feed lacks a method
-            that an option needs, or `shared_cache` is given together with `authorize`.
+            that an option needs, `shared_cache` is given together with `authorize`, or `help_url`
+            is not a URL.
     """
     path = "/" + path.strip("/")
     below = path.rstrip("/")
@@ -231,6 +236,11 @@ def feed_routes(
         raise ConfigurationError(
             "A shared cache sends what it stores to every client: leave shared_cache out of a feed "
             "with an authorize hook."
+        )
+    if help_url and not is_help(help_url):
+        raise ConfigurationError(
+            "help_url is the address of a page: it starts with http:// or https://, and has up to "
+            "500 characters of ASCII without spaces."
         )
     access, sender = Access(authorize, patience=capacity.patience), Sender(capacity)
     quotas, on_waiting = Quotas(quota), partial((observer or Observer()).waiting, name)
@@ -247,6 +257,7 @@ def feed_routes(
         observer,
         shared_cache,
         Log(name),
+        help_url=help_url,
     )
     answers: dict[str, Answer] = {"events": events}
     verbs: dict[str, dict[str, Extension]] = {}

@@ -1,5 +1,6 @@
 """Read refusals: the problem document of an answer, and its Retry-After."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -77,6 +78,10 @@ def error_of(problem: Problem, status: int, message: str) -> _Refusal:
     return error(message)
 
 
+is_help = re.compile(r"https?://[!-~]{1,500}").fullmatch
+"""Match the address of what people may read about a kind of problem."""
+
+
 def problem_in(body: bytes) -> Problem:
     """Read a problem document (RFC 9457); return an empty one for any other body."""
     try:
@@ -86,11 +91,11 @@ def problem_in(body: bytes) -> Problem:
     kind, detail = document.get("type"), document.get("detail")
     if not isinstance(kind, str):
         return Problem()
-    return Problem(
-        kind.rpartition("/")[2],
-        printable(detail, longest=_LONGEST) if isinstance(detail, str) else "",
-        document,
-    )
+    text = printable(detail, longest=_LONGEST) if isinstance(detail, str) else ""
+    help_url = document.get("help")
+    if text and isinstance(help_url, str) and is_help(help_url):
+        text += f" See {help_url} for what to do."
+    return Problem(kind.rpartition("/")[2], text, document)
 
 
 def seconds_in(retry_after: str) -> float | None:

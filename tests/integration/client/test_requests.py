@@ -274,6 +274,15 @@ def test_problem_of_discovery_is_not_taken_for_v1(any_call):
         any_call(url, "discover")
 
 
+@pytest.mark.parametrize("address", ["javascript:alert(1)", "https://x/\x1b[2J", "https://x y", 7])
+def test_help_that_is_no_address_is_not_repeated(any_call, address):
+    """Only an address that a terminal can show without harm is repeated from a problem."""
+    info = problem("bad-request", status="400 No", detail="No.", help=address)
+    with raw_feed(info=info) as (url, _), pytest.raises(errors.BadRequest) as caught:
+        any_call(url, "discover")
+    assert "See" not in str(caught.value)
+
+
 def test_address_of_pages_is_not_that_of_a_feed(any_call):
     """A client that was given the address of a feed's pages is told which one it needs."""
     refused = problem("bad-request", status="400 No", detail="The parameter token is missing.")

@@ -18,7 +18,7 @@ from harness.statements import add
 from harness.tables import event_table
 from sqlalchemy import text
 
-from zeroeventhub import Principal, TableFeed, errors
+from zeroeventhub import FIRST, Client, Principal, TableFeed, errors, feed_routes
 from zeroeventhub.publisher import horizon_monitor
 from zeroeventhub.server import problems
 
@@ -127,6 +127,25 @@ def test_problem_says_what_its_error_knows(feed, url):
     document = answer.json()
     assert (answer.status_code, document["type"]) == (418, "urn:zeroeventhub:problem/teapot")
     assert (document["title"], document["detail"]) == ("The feed refused the request.", "why")
+
+
+def test_problem_names_the_page_of_errors(feed):
+    """Each problem names its kind's part of the publisher's page, and so does the client."""
+    page = "https://docs.example/errors.html"
+    with mounted(feed, help_url=page) as url:
+        for error, _, kind, _ in PROBLEMS:
+            feed.error = error
+            assert get(url).json()["help"] == f"{page}#{kind}"
+        feed.error = errors.Diverged("why")
+        with pytest.raises(errors.Diverged, match=rf"^why See {re.escape(page)}#diverged for"):
+            Client(url).fetch(0, FIRST)
+
+
+@pytest.mark.parametrize("address", ["errors.html", "ftp://docs.example", "https://docs example"])
+def test_page_of_errors_has_an_address(feed, address):
+    """An address that readers could not open is refused where the feed is mounted."""
+    with pytest.raises(errors.ConfigurationError, match="help_url"):
+        feed_routes("/orders", feed, help_url=address)
 
 
 def test_stream_that_fails_is_ended_and_logged(feed, records, said):
