@@ -1,5 +1,6 @@
 """The routes of a feed: what each of them answers, and all of them for an application to mount."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -39,9 +40,11 @@ from zeroeventhub.settings import Capacity
 from zeroeventhub.wire import CLOUDEVENTS_BATCH_TYPE, NDJSON_TYPE
 from zeroeventhub.wire.documents import encode_answer, encode_info
 from zeroeventhub.wire.ndjson import encode_page_v1, one_line
-from zeroeventhub.wire.problem import is_help
 
 JSON_TYPE = "application/json"
+
+_is_page = re.compile(r'https?://[!-"$-~]{1,500}').fullmatch
+"""Match an address without an anchor; with that of a kind it fits what clients show."""
 
 
 async def discover(app: FeedApp, request: FeedRequest) -> Response:
@@ -237,10 +240,10 @@ def feed_routes(
             "A shared cache sends what it stores to every client: leave shared_cache out of a feed "
             "with an authorize hook."
         )
-    if help_url and not is_help(help_url):
+    if help_url and not _is_page(help_url):
         raise ConfigurationError(
             "help_url is the address of a page: it starts with http:// or https://, and has up to "
-            "500 characters of ASCII without spaces."
+            "500 characters of ASCII without spaces and #."
         )
     access, sender = Access(authorize, patience=capacity.patience), Sender(capacity)
     quotas, on_waiting = Quotas(quota), partial((observer or Observer()).waiting, name)

@@ -131,7 +131,7 @@ def test_problem_says_what_its_error_knows(feed, url):
 
 def test_problem_names_the_page_of_errors(feed):
     """Each problem names its kind's part of the publisher's page, and so does the client."""
-    page = "https://docs.example/errors.html"
+    page = "https://" + "errors.html".rjust(500, "x")
     with mounted(feed, help_url=page) as url:
         for error, _, kind, _ in PROBLEMS:
             feed.error = error
@@ -141,7 +141,16 @@ def test_problem_names_the_page_of_errors(feed):
             Client(url).fetch(0, FIRST)
 
 
-@pytest.mark.parametrize("address", ["errors.html", "ftp://docs.example", "https://docs example"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "errors.html",
+        "ftp://docs.example",
+        "https://docs example",
+        "https://docs.example/#top",
+        "https://" + "x" * 501,
+    ],
+)
 def test_page_of_errors_has_an_address(feed, address):
     """An address that readers could not open is refused where the feed is mounted."""
     with pytest.raises(errors.ConfigurationError, match="help_url"):
