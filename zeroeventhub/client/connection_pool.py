@@ -20,6 +20,12 @@ import httpx
 CHUNK = 256 * 1024
 """Bytes that are read at once, at most: larger reads change threads less often."""
 
+LINE = 64 * 1024
+"""Bytes of a line of the headers, at most."""
+
+FIELDS = 100
+"""How many headers a response has, at most."""
+
 IDLE_SECONDS = 5.0
 """How long an idle connection is kept: servers close theirs after such a time."""
 
@@ -180,9 +186,8 @@ class SentRequest:
                     raise
                 # Its server may just have closed it. Every request to a feed may be repeated.
                 return self._pool.send_anew(request).receive()
-        fields = httpx.Headers(response.getheaders(), encoding="latin-1")
         body = _Body(self._pool, request.origin, connection, response)
-        return httpx.Response(response.status, headers=fields, stream=body)
+        return httpx.Response(response.status, headers=response.headers, stream=body)  # type: ignore[arg-type] # see `begin`
 
     def close(self) -> None:
         """Give the response up, with its connection."""
@@ -231,35 +236,50 @@ class _Response(HTTPResponse):
     """A response of one length, whose interim responses, such as early hints, are skipped."""
 
     def begin(self) -> None:
-        """Read the headers.
+        """Read the headers; HTTPResponse has the parser of e-mail for them, which is slow.
+
+        That parser also takes headers that broke off for whole ones.
 
         Raises:
-            IncompleteRead: they broke off; HTTPResponse takes that for their end, and everything
-                that followed would be missing, such as the length of the body.
+            IncompleteRead: they broke off.
+            HTTPException: they are not HTTP.
         """
-        reader: Any = self.fp.raw  # a _TimedReader
-        super().begin()
-        if reader.is_ended:
-            raise IncompleteRead(b"")
-        lengths = {*self.headers.get_all("Content-Length", ())}
-        coding = self.headers.get("Transfer-Encoding", "chunked")
-        if len(lengths) > 1 or coding.lower() != "chunked":
+        status: Any = self._read_status  # type: ignore[attr-defined] # it has no type
+        version, self.status, _ = status()
+        while self.status < HTTPStatus.OK:
+            self._read_fields()
+            version, self.status, _ = status()
+        fields = httpx.Headers(self._read_fields(), encoding="latin-1")
+        lengths, coding = {*fields.get_list("content-length")}, fields.get("transfer-encoding")
+        is_clear = len(lengths) < 2 and all(map(str.isdecimal, lengths))  # noqa: PLR2004 - one
+        if not is_clear or (coding or "chunked").lower() != "chunked":
             raise HTTPException
+        self.headers, self.chunked, self.chunk_left = fields, coding is not None, None  # type: ignore[assignment]
+        self.length = None if self.chunked else next(map(int, lengths), None)
+        if self.status in {HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED}:
+            self.length = 0
+        connection = fields.get("connection", "").lower()
+        is_kept = "close" not in connection if version == "HTTP/1.1" else connection == "keep-alive"
+        self.will_close = not is_kept or (self.length is None and not self.chunked)
 
-    def _read_status(self) -> tuple[str, int, str]:
-        version, status, reason = super()._read_status()  # type: ignore[misc] # it has no type
-        is_interim = HTTPStatus.CONTINUE < status < HTTPStatus.OK
-        return version, HTTPStatus.CONTINUE if is_interim else status, reason
+    def _read_fields(self) -> list[tuple[bytes, bytes]]:
+        """Read the names and values of headers, up to the empty line that ends them."""
+        fields: list[tuple[bytes, bytes]] = []
+        while (line := self.fp.readline(LINE)) not in {b"\r\n", b"\n"}:
+            if not line.endswith(b"\n"):
+                raise IncompleteRead(b"")
+            name, colon, value = line.partition(b":")
+            if fields and line.startswith((b" ", b"\t")):  # the header before goes on
+                fields[-1] = (fields[-1][0], b"%b %b" % (fields[-1][1], line.strip()))
+            elif not colon or name.strip() != name or not name or len(fields) == FIELDS:
+                raise HTTPException
+            else:
+                fields.append((name, value.strip()))
+        return fields
 
 
 class _TimedReader(io.RawIOBase):
-    """Read from a socket; the timeout is converted to the seconds left before each read.
-
-    Attributes:
-        is_ended: whether a read has come to the end of what the server sends.
-    """
-
-    is_ended = False
+    """Read from a socket; the timeout is converted to the seconds left before each read."""
 
     def __init__(self, sock: socket.socket, timeout: Any) -> None:
         self._socket, self._timeout = sock, timeout
@@ -276,9 +296,7 @@ class _TimedReader(io.RawIOBase):
     def readinto(self, buffer: Any) -> int | None:
         """Read into a buffer."""
         self._socket.settimeout(float(self._timeout))
-        count = self._raw.readinto(buffer)
-        self.is_ended = count == 0
-        return count
+        return self._raw.readinto(buffer)
 
     def close(self) -> None:
         """Close the file, not the socket."""

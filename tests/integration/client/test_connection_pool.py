@@ -72,6 +72,51 @@ def test_headers_that_break_off_are_no_answer():
                 Client(url, http).discover()
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 103 A\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n",
+        b"HTTP/1.1 200 OK\nContent-Length:%d\n\n",
+        b"HTTP/1.1 200 OK\r\nServer: a\r\n\tb: c\r\ncontent-length:  %d \r\n\r\n",
+        b"HTTP/1.0 200 OK\r\nConnection: Keep-Alive\r\nContent-Length: %d\r\n\r\n",
+    ],
+)
+def test_headers_of_other_forms_are_read(head):
+    """Interim responses, bare line ends, headers of several lines and HTTP/1.0 are HTTP as well."""
+
+    def serve(connection):
+        while request_on(connection):
+            connection.sendall(head % len(INFO) + INFO)
+
+    with listening(serve) as url, ConnectionPool() as http:
+        assert [Client(url, http).discover().token for _ in range(2)]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b"Content-Length: 1\r\nContent-Length: 2",
+        b"Content-Length: -1",
+        b"Content-Length: 1_0",
+        b"Content-Length : 2",
+        b"Content-Length",
+        b": 2",
+        b"Transfer-Encoding: gzip",
+        b"Server: " + b"a" * 70_000,
+        b"\r\n".join([b"Server: a"] * 101),
+    ],
+)
+def test_headers_that_are_not_http_are_no_answer(fields):
+    """A response of which nobody can say how long it is, or with too many headers, is refused."""
+
+    def serve(connection):
+        if request_on(connection):
+            connection.sendall(b"HTTP/1.1 200 OK\r\n" + fields + b"\r\n\r\n{}")
+
+    with listening(serve) as url, ConnectionPool() as http, pytest.raises(Unreachable):
+        Client(url, http).discover()
+
+
 def test_pool_sends_its_headers():
     """The headers of a pool are sent with each request, beside those of the client."""
     seen = []
