@@ -2,14 +2,17 @@
 
 from functools import partial
 
+import httpx
 import pytest
 from harness.archives import (
     EVENTS,
+    PARTITIONS,
     assert_same,
     cursors_of,
     every_answer,
     opened,
     place,
+    s3_store,
     source,
     store_for,
 )
@@ -161,3 +164,35 @@ def test_archive_alone_is_served(sqlite, tmp_path):
         feed.seal()
         page = client.fetch(1, cursor, wait=20)
         assert len(page.events) == 1
+
+
+def test_bucket_is_served_from_an_empty_cache(sqlite, s3_url, tmp_path, monkeypatch):
+    """A machine that has only S3's usual variables serves every sealed cursor as the feed does."""
+    store = s3_store(s3_url)
+    feed = opened(sqlite, Archive(store), page_bytes=10_000)
+    feed.seal(segment_events=10)
+    environment = {
+        "ACCESS_KEY_ID": "any",
+        "SECRET_ACCESS_KEY": "any",
+        "REGION": "us-east-1",
+        "ENDPOINT_URL": s3_url,
+        "ALLOW_HTTP": "true",
+    }
+    for name, value in environment.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    alone = ArchiveFeed(Archive(f"s3://{store.config['bucket']}", cache=tmp_path / "cache"))
+    cursors = [
+        (partition, cursor)
+        for partition in range(PARTITIONS)
+        for cursor in (FIRST, *feed.read(partition, FIRST, 50, each=True).cursors)
+    ]
+    assert len(cursors) == len(EVENTS) + PARTITIONS
+    answers = []
+    for served in (alone, feed):
+        with mounted(served) as url, httpx.Client(base_url=url) as http:
+            given = {"token": served.info().token, "pagesizehint": 5}
+            asked = [given | {"partition": one, "cursor": cursor} for one, cursor in cursors]
+            answers.append([http.get("/events", params=one).read() for one in asked])
+    assert answers[0] == answers[1]
+    assert all(b'"cursor"' in answer for answer in answers[0])
+    assert any((tmp_path / "cache").rglob("*"))
