@@ -92,7 +92,8 @@ class Objects:
         """Create an object, completely or not at all; return False if it existed.
 
         Raises:
-            Unavailable: the store did not answer; the object may exist or not.
+            Unavailable: the store did not answer, and the object may exist or not; or it lost the
+                object before it was complete.
         """
         with _explained():
             try:
@@ -102,6 +103,12 @@ class Objects:
                     self._create_file(self._folder, path, content)
             except (AlreadyExistsError, FileExistsError):
                 return False
+            except FileNotFoundError as error:
+                raise Unavailable(
+                    "The archive's store lost a file before it was complete: its bucket is "
+                    "missing, or the clock of a process that tidies it is ahead.",
+                    retry_after=_RETRY,
+                ) from error
         return True
 
     def _create_file(self, root: Path, path: str, content: bytes) -> None:

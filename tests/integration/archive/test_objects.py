@@ -1,11 +1,12 @@
 """Objects are created once, whole or not at all, in folders, in memory and on servers."""
 
+import os
 from datetime import UTC, datetime, timedelta
 from unittest.mock import Mock
 
 import httpx
 import pytest
-from harness.archives import store_for
+from harness.archives import s3_store, store_for
 from harness.killed import creating, until_killed
 from harness.readers import mounted, page_url
 from harness.shop import metadata, orders
@@ -53,6 +54,29 @@ def test_folder_begins_with_its_first_object(tmp_path):
     assert [*tmp_path.iterdir()] == []
     assert archive.objects.create("segments/one", b"1")
     assert other.objects.names("segments") == ["one"]
+
+
+def test_draft_that_is_swept_is_an_error(tmp_path, monkeypatch):
+    """A process whose draft is deleted by a tidier with a clock that is ahead says so."""
+    objects, fsync = Archive(tmp_path).objects, os.fsync
+
+    def swept(file):
+        fsync(file)
+        Archive(tmp_path).objects.sweep("segments", datetime.now(UTC) + timedelta(days=2))
+
+    monkeypatch.setattr(os, "fsync", swept)
+    with pytest.raises(Unavailable, match="tidies it is ahead"):
+        objects.create("segments/one", b"1")
+    monkeypatch.undo()
+    assert objects.create("segments/one", b"1")
+
+
+def test_missing_bucket_is_an_error(s3_url):
+    """A bucket that does not exist refuses new objects by an error of ours."""
+    config = s3_store(s3_url).config | {"bucket": "missing"}
+    store = S3Store(config=config, client_options={"allow_http": True})
+    with pytest.raises(Unavailable, match="bucket is missing"):
+        Archive(store).objects.create("segments/one", b"1")
 
 
 def silent_store(key, endpoint):
