@@ -24,10 +24,10 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from harness import ordering_table
+from harness import captured, ordering_table
 from harness.databases import mariadb_server, new_database, postgresql_server
 from harness.drill import drilled
-from harness.faults.account import Account, Findings
+from harness.faults.account import Account, Findings, naming
 from harness.faults.every_cut import (
     Case,
     Framing,
@@ -55,6 +55,9 @@ RULE = "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | --- | --- |\n"
 
 CHUNK = 500
 """Simulated worlds that a process takes at a time."""
+
+CAPTURED = 20_000
+"""Events of captured tables on each database."""
 
 ROUND = 6
 """Seconds of a round in which an ordering is tortured."""
@@ -208,6 +211,20 @@ def restores(soak: Soak) -> Iterator[str]:
         yield soak.row(("R18", "drills of restoring", name), find, "drills", 20)
 
 
+def captures(soak: Soak) -> Iterator[str]:
+    """Let writers collide while their tables are captured, with a new log for each seed."""
+    for name, database in soak.databases.items():
+
+        def find(database: Callable[[], AbstractContextManager[str]] = database) -> Findings:
+            found, seeds = Findings(), count(soak.seed)
+            while found.counts["events"] < soak.size(CAPTURED):
+                with naming(f"capture, seed {(seed := next(seeds))}"), database() as url:
+                    found.counts["events"] += captured.tortured(url, 2_000, seed)
+            return found
+
+        yield soak.row(("R19", "captured events", name), find, "events", CAPTURED)
+
+
 def torments(soak: Soak, code: str) -> Iterator[str]:
     """Do to consumers what a row of the report says."""
     for torment in TORMENTS:
@@ -273,6 +290,7 @@ PARTS: dict[str, Callable[[Soak], Iterator[str]]] = {
     "appenders": appenders,
     "histories": histories,
     "restores": restores,
+    "captures": captures,
     "kills": partial(torments, code="R3"),
     "connections": partial(torments, code="R5"),
     "leases": partial(torments, code="R7"),
