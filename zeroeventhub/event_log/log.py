@@ -11,7 +11,6 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.bulk_insert import insert_columns
 from zeroeventhub.databases.error_codes import is_duplicate, reaching_store
 from zeroeventhub.errors import ConfigurationError, Conflict, IdReused, Trimmed
 from zeroeventhub.event_log.batches import BatchAppender
@@ -21,6 +20,7 @@ from zeroeventhub.event_log.log_table import (
     DuplicateKey,
     RowInsert,
     connected,
+    insert_rows,
     log_table,
     snapshot_table,
     writing,
@@ -91,7 +91,7 @@ class EventLog:
         append: bool = False,
     ) -> None:
         self.layout = partitions if isinstance(partitions, Layout) else Layout.of(partitions)
-        self._partition_of = lru_cache(maxsize=4096)(self.layout.partition_of)
+        self._partition_of_key = lru_cache(maxsize=4096)(self.layout.partition_of)
         self._ordering = ordering
         self.table: Table = log_table(metadata, name, schema, ordering)
         columns = self.table.c
@@ -178,8 +178,7 @@ class EventLog:
         is_fatal = database_of(connection).aborts_on_error
         try:
             with connection.begin_nested() if is_fatal else nullcontext():
-                columns = {name: [row[name] for row in rows] for name in rows[0]}
-                insert_columns(connection, self.table, columns, are_exact=True)
+                insert_rows(connection, self.table, rows, are_exact=True)
         except IntegrityError as error:
             if not is_duplicate(error):
                 raise
@@ -352,8 +351,12 @@ class EventLog:
 
     def _row(self, new: NewEvent, key: str | None) -> dict[str, Any]:
         """Return the row of an event, without its key."""
+        # Keys come again, ids do not.
+        partition = (
+            self.layout.partition_of(new.id) if key is None else self._partition_of_key(key)
+        )
         return {
-            "partition": self._partition_of(new.id if key is None else key),
+            "partition": partition,
             "id": new.id,
             "type": new.type,
             "data": new.text,

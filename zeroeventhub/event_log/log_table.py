@@ -75,11 +75,17 @@ class RowInsert:
         return database.insert_new(self._table).values(values).inline()
 
 
-def insert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert rows of the same columns, in order, with JSON as text."""
+def insert_rows(
+    connection: Connection,
+    table: Table,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    are_exact: bool = False,
+) -> None:
+    """Insert rows of the same columns, in order, with JSON as text; see `insert_columns`."""
     if rows:
         columns = {name: [row[name] for row in rows] for name in rows[0]}
-        insert_columns(connection, table, columns)
+        insert_columns(connection, table, columns, are_exact=are_exact)
 
 
 def connected(handle: Any, table: Table) -> Connection:
