@@ -35,13 +35,15 @@ _Batch = Sequence[tuple[int, NewEvent]]
 )
 @as_json
 def append(*, client: Client, file: BinaryIO, producer: str | None, as_json: bool) -> None:
-    """Append the events of FILE, by default of stdin, to the log of the feed at URL.
+    """Append the events of FILE to the log of the feed at URL.
 
-    A line is an event: {"id": "1", "type": "paid", "data": {"amount": 5}, "key": "ada"}, of which
-    `key` may be left out. The command ends at the first event that the log refuses, and names its
-    line; all lines before it are appended. Run again, the same command appends nothing twice, as
-    the log has an event of an id once. With --producer it also asks the log where it was, and skips
-    the lines up to there: use one name for one file, to whose end lines may be added.
+    Without FILE the command reads standard input. Each line is an event: {"id": "1", "type":
+    "paid", "data": {"amount": 5}, "key": "ada"}; `key` may be left out.
+
+    The command ends at the first event that the log refuses, and names its line; all lines before
+    it are appended. You can run the same command again: the log stores no id twice. With --producer
+    the command also asks the log which lines it has, and does not send them again: use one name for
+    one file. You may add lines at the end of the file.
     """
     stored = client.producer_sequence(producer) if producer else 0
     appended = skipped = sequence = 0

@@ -81,7 +81,12 @@ class _Failure(click.ClickException):
 
 
 @click.group(
-    cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
+    cls=_Commands,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "show_default": True,
+    },
 )
 @click.version_option(version("zeroeventhub"), prog_name="zeroeventhub")
 @click.option("-v", "--verbose", is_flag=True, help="Write retries and other events to stderr.")

@@ -261,6 +261,6 @@ class FeedCommand(click.Command):
 
 @click.command()
 def configuration() -> None:
-    """Print the JSON Schema of the file that describes feeds, for editors."""
+    """Print the JSON Schema of zeroeventhub.toml, for editors."""
     document = msgspec.json.encode(msgspec.json.schema(File))
     click.echo(msgspec.json.format(document))

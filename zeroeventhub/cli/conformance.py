@@ -30,10 +30,14 @@ _COLOURS = {"pass": "green", "note": "yellow", "fail": "red", "skip": "cyan"}
 )
 @click.option("--only", multiple=True, metavar="NAME", help="Run only this check; repeatable.")
 @click.option(
-    "--writable", is_flag=True, help="Also make the checks that append events, which stay there."
+    "--writable",
+    is_flag=True,
+    help="Also make the checks that append events to the log; these events stay there.",
 )
 @click.option("--list", "list_", is_flag=True, help="List the checks and exit.")
-@click.option("--serve", is_flag=True, help="Serve a misbehaving publisher, to test clients with.")
+@click.option(
+    "--serve", is_flag=True, help="Serve a publisher that misbehaves on purpose, to test clients."
+)
 @port_option
 def conformance(
     *,
@@ -48,9 +52,10 @@ def conformance(
     serve: bool,
     port: int,
 ) -> None:
-    """Check the publisher at URL against the specification; without --writable, change nothing.
+    """Check the publisher at URL against the specification.
 
-    Exit codes: 0 no check failed, 1 a check failed, 2 there was nothing to check.
+    Without --writable the checks change nothing. Exit codes: 0 no check failed, 1 a check failed, 2
+    there was nothing to check.
     """
     if list_:
         _list(as_json=as_json)

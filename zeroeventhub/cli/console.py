@@ -57,8 +57,8 @@ def console(
 ) -> None:
     """Show feeds and consumers in the browser.
 
-    Everybody who reaches the host sees all that the command can read: by default, who is on this
-    machine. The headers go to every feed.
+    Everybody who can connect to the console sees all that the command can read. By default only
+    users of this machine can connect. The command sends the headers to every feed.
     """
     require("jinja2", extra="console", user="zeroeventhub console")
     from zeroeventhub.console import console_routes  # noqa: PLC0415 - of another extra

@@ -108,7 +108,7 @@ def tail(
 ) -> None:
     """Print the events of the feed at URL as NDJSON.
 
-    Without --follow the command ends at the head.
+    The command ends when it has read all events, unless --follow is given.
     """
     if start is not None and since is not None:
         raise ConfigurationError("Give --from or --since, not both.")
@@ -190,12 +190,15 @@ def sync(
     types: TypeFilter | None,
     as_json: bool,
 ) -> None:
-    """Insert the events of the feed at URL into a table, each exactly once.
+    """Insert a feed's events into a table, each exactly once.
 
-    Run again after a stop or a kill, the same command continues where it was. Several processes
-    with one consumer name share the partitions. Without --follow the command ends at the head.
-    Events of types that were not asked for are skipped for good. URL may be the name of a consumer
-    that the file of feeds describes.
+    URL is the address of the feed, or the name of a consumer in zeroeventhub.toml. The command ends
+    when it has read all events, unless --follow is given. After a stop or a kill, run the same
+    command again: it continues where it was. Several processes with the same consumer name share
+    the partitions.
+
+    The consumer never gets the events that --event-type or --skip-event-type leave out, also if a
+    later run asks for them.
     """
     engine = open_database(into)
     landing = LandingTable(table)

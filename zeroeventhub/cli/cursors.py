@@ -85,8 +85,8 @@ partitions_option = click.option(
 def cursors() -> None:
     """Show, move, rename, copy and forget consumers.
 
-    A consumer may run meanwhile: its page from the old cursor is not committed, and it continues
-    from the new one.
+    The consumer may run while you move it: it does not commit the page that it read from the old
+    cursor, and continues at the new one.
     """
 
 
@@ -122,7 +122,7 @@ def list_(engine: Engine, store: CursorStore, *, consumer: str | None) -> Answer
 @consumer_options
 @answering
 def show(engine: Engine, store: CursorStore, *, consumer: str) -> Answer:
-    """Show a consumer's cursor in each partition, who reads it, and why it halted."""
+    """Show a consumer's cursors, who reads, and why it halted."""
     found = _statuses(engine, store, consumer)
     return found, map(_line, found)
 
@@ -184,12 +184,12 @@ def set_(
     source: str | None,
     yes: bool,
 ) -> Answer:
-    """Set a consumer's cursor in one partition, or in all from a Spark stream.
+    """Set the cursor of a partition, or all by a Spark stream.
 
-    CURSOR is one that the feed gave for this partition. A consumer with an inbox still skips the
-    events that it has applied, unless `cursors reset` empties the inbox.
+    CURSOR is a cursor that the feed gave for this partition. A consumer with an inbox still skips
+    the events that it has applied, unless `cursors reset` empties the inbox.
 
-    DIR is the stream's checkpointLocation. End the query by Trigger.AvailableNow first.
+    DIR is the stream's checkpointLocation. First let the query end by Trigger.AvailableNow.
     """
     match partition, cursor, checkpoint, source:
         case int(), str(), None, None:
@@ -227,8 +227,8 @@ def _stream_cursors(
     type=moment,
     required=True,
     metavar="TIME",
-    help="The moment: 2026-01-31T12:00:00Z, 2026-01-31, 14:30, yesterday, 2h, '3 days ago'; "
-    "without a time zone, in that of this machine.",
+    help="The time: 2026-01-31T12:00:00Z, 2026-01-31, 14:30, yesterday, 2h or '3 days ago'; "
+    "without a time zone it is this machine's.",
 )
 @consumer_options
 @partitions_option
@@ -244,9 +244,10 @@ def seek(
     chosen: tuple[int, ...],
     yes: bool,
 ) -> Answer:
-    """Set a consumer's cursors before the events of a moment or later.
+    """Set a consumer's cursors by a time.
 
-    The feed at URL finds the cursors, and counts the events in between. A consumer with an inbox
+    The consumer continues before all events of this time or later. The feed at URL finds the
+    cursors, and counts the events between the old ones and the new ones. A consumer with an inbox
     still skips the events that it has applied.
     """
     return _set_cursors(engine, store, client, consumer, cursors_at(client, time, chosen), yes=yes)
@@ -311,10 +312,10 @@ def reset(
     emptied: tuple[str, ...],
     yes: bool,
 ) -> Answer:
-    """Let a consumer start again, with an empty inbox and without dead letters.
+    """Let a consumer start again, by default at the first event.
 
-    --empty deletes what the consumer has written, in the same transaction, so that the consumer
-    builds it anew.
+    The command also empties the consumer's inbox and deletes its dead letters. --empty deletes what
+    the consumer has written, in the same transaction; the consumer then writes it again.
     """
     if cursor not in NAMED_CURSORS and len(chosen) != 1:
         raise ConfigurationError("A cursor belongs to one partition: say --partition as well.")
@@ -360,8 +361,8 @@ def rename(
 ) -> Answer:
     """Give a consumer that does not run another name.
 
-    It continues where it was, with its inbox and its dead letters, once it runs under this name. If
-    the publisher does not answer, repeat the command.
+    When you start the consumer with the new name, it continues where it was, with its inbox and
+    its dead letters. If the publisher does not answer, repeat the command.
     """
     _expect_registrations(client)
     with engine.begin() as connection:
@@ -408,10 +409,11 @@ def _about_registered(registered: int | None) -> list[str]:
 @consumer_options
 @answering
 def copy(engine: Engine, store: CursorStore, *, consumer: str, name: str) -> Answer:
-    """Add a consumer that continues where another one is, which may run meanwhile.
+    """Add a consumer that continues where another one is.
 
-    Its inbox and its dead letters are copied as well, its effects are not: in code,
-    CursorStore.copy and your own copy of them share a transaction.
+    The other consumer may run meanwhile. The command also copies the inbox and the dead letters,
+    but not what the consumer has written. To copy that in the same transaction, call
+    CursorStore.copy in code of your own.
     """
     with engine.begin() as connection:
         expect_consumer(connection, store, consumer)
@@ -435,8 +437,9 @@ def forget(
 ) -> Answer:
     """Delete all that a store has of a consumer that no longer runs.
 
-    Its effects stay. Without --feed, a publisher at which it has registered waits for it until it
-    was silent for too long. If the publisher does not answer, repeat the command.
+    What the consumer has written stays. If the consumer registers its progress, give --feed:
+    otherwise the publisher keeps events for it until `trim --silence` has passed. If the publisher
+    does not answer, repeat the command.
     """
     _expect_registrations(client)
     with engine.connect() as connection:
@@ -473,9 +476,10 @@ def _statuses(engine: Engine, store: CursorStore, consumer: str | None) -> list[
 @consumer_options
 @answering
 def lag(engine: Engine, store: CursorStore, *, client: Client, consumer: str) -> Answer:
-    """Show how many events of the feed at URL a consumer has not read, and the age of the first.
+    """Show how many events of a feed a consumer has not read yet.
 
-    If the feed does not count events, the command reads up to 10,000 of each partition.
+    The column `behind` is the age of the first of them. If the feed at URL does not count events,
+    the command reads up to 10,000 events of each partition.
     """
     with engine.connect() as connection:
         expect_consumer(connection, store, consumer)

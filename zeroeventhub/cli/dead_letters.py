@@ -21,7 +21,7 @@ letters_options = option_group(
 
 @click.group("dead-letters")
 def dead_letters() -> None:
-    """Show the events that a consumer set aside, retry them or discard them."""
+    """Show, retry or discard events that a consumer set aside."""
 
 
 @dead_letters.command("list")
@@ -44,7 +44,7 @@ def list_(
 @click.argument("id", type=_ID)
 @answering
 def show(engine: Engine, store: CursorStore, *, consumer: str, id: int) -> Answer:  # noqa: A002 - its name
-    """Show a dead letter: the event, and the error that was raised for it."""
+    """Show a dead letter: its event, and the error of its handler."""
     with engine.connect() as connection:
         letter = store.dead_letters.get(connection, consumer, id)
     return _described(letter), _lines(letter)
@@ -54,9 +54,10 @@ def show(engine: Engine, store: CursorStore, *, consumer: str, id: int) -> Answe
 @letters_options
 @answering
 def retry(engine: Engine, store: CursorStore, *, consumer: str, ids: tuple[int, ...]) -> Answer:
-    """Let the consumer apply these dead letters again, or all without an ID.
+    """Let the consumer apply dead letters again.
 
-    A letter that is held back after an earlier one of its key is applied once that one has been.
+    Without an ID the command marks all dead letters of the consumer. A letter may be held back
+    because an earlier one of its key failed: the consumer applies it after the earlier one.
     """
     with engine.begin() as connection:
         for letter in _chosen(store, connection, consumer, ids):
@@ -80,9 +81,10 @@ def retry(engine: Engine, store: CursorStore, *, consumer: str, ids: tuple[int, 
 def discard(
     engine: Engine, store: CursorStore, *, consumer: str, ids: tuple[int, ...], yes: bool
 ) -> Answer:
-    """Delete these dead letters, or all without an ID.
+    """Delete dead letters, so that they are never applied.
 
-    The consumer then applies the letters that were held back after a deleted one.
+    Without an ID the command deletes all dead letters of the consumer. If it deletes a letter, and
+    later letters of its key were held back, the consumer applies these.
     """
     with engine.connect() as connection:
         _chosen(store, connection, consumer, ids)

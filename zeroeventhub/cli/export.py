@@ -55,10 +55,10 @@ if TYPE_CHECKING:
     "origins",
     multiple=True,
     metavar="ORIGIN",
-    help="Where files of old events may be, besides the feed's own origin and signed URLs, such as "
-    "https://cdn.example or file://; repeatable.",
+    help="Also read files of old events at this origin, such as https://cdn.example or file://; "
+    "without it, only at the feed's own origin and at signed URLs; repeatable.",
 )
-@click.option("--no-segments", is_flag=True, help="Read pages only, also of old events.")
+@click.option("--no-segments", is_flag=True, help="Read no files: read old events as pages too.")
 @type_options
 @as_json
 def export(
@@ -75,11 +75,11 @@ def export(
     types: TypeFilter | None,
     as_json: bool,
 ) -> None:
-    """Export the events of the feed at URL up to its head, each exactly once.
+    """Export the events of the feed at URL to Parquet or DuckDB.
 
-    Run again, the same command adds what is new. A killed one leaves whole files of Parquet or a
-    consistent database, with the cursors in them; run again, it goes on from there, and no event
-    is missing or there twice. Run one at a time.
+    Run the same command again to add the events that are new. A killed command leaves whole files
+    of Parquet, or a consistent database, which also hold the cursors: the next run continues there,
+    so that each event is exported exactly once. Run one command at a time.
     """
     from zeroeventhub import export as exporting  # noqa: PLC0415 - it needs pyarrow
 

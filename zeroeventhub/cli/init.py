@@ -49,10 +49,11 @@ _USUAL: dict[str, tuple[Any, str]] = {
     help="The file to write, or to append to.",
 )
 def init(*, database: str, table: str | None, file: Path, **options: Any) -> None:
-    """Describe a table in the file of feeds, and print the SQL and the index that it lacks.
+    """Describe a table in zeroeventhub.toml.
 
-    Columns that no option names are chosen by their usual names and types; a terminal is asked. The
-    name - stands for no column.
+    The command also prints the SQL and the index that the table lacks. It chooses the columns that
+    no option names by their usual names and types; in a terminal it asks you. The name - stands for
+    no column.
     """
     engine = open_database(database, must_exist=True)
     table = table or _table(engine)

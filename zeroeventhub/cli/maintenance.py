@@ -76,10 +76,11 @@ def _retry_until_ready(ask: Callable[[], _Answer]) -> _Answer:
 @click.option("--strict", is_flag=True, help="Fail on warnings too.")
 @as_json
 def check(*, capture: tuple[str, ...], strict: bool, as_json: bool, **table: Any) -> None:
-    """Check whether a table can be published, without changing anything.
+    """Check whether a table can be published; change nothing.
 
-    Takes the options of `zeroeventhub serve`. Exit codes: 0 the table can be published, 1 it
-    cannot, or there are warnings and --strict, 2 there was nothing to check.
+    Give the options that you give to `zeroeventhub serve`. Exit codes: 0 the table can be
+    published; 1 it cannot, or --strict is given and there are warnings; 2 there was nothing to
+    check.
     """
     findings = open_feed(**table).check()
     if capture:
@@ -101,10 +102,10 @@ def _described(finding: Finding) -> str:
 @table_options
 @answering
 def horizon(**table: Any) -> Answer:
-    """Show the horizon of a feed over a table, and the open writers, the oldest first.
+    """Show a feed's horizon, and the writers who hold it back.
 
-    The command looks once, so it shows the age of the oldest writer as the longest time for which
-    the horizon may have been held back.
+    The horizon is the position up to which a feed may be read. The command lists the open writers,
+    the oldest first; the horizon has been held back for at most the age of the oldest.
     """
     engine, feed = open_table(**table)
     found = feed.bind(engine).horizon()
@@ -141,7 +142,7 @@ def horizon(**table: Any) -> Answer:
     "--into",
     metavar="NAME",
     default="changes",
-    help="The log of --capture, which the SQL creates unless it exists; by default changes.",
+    help="The log of --capture; the SQL creates it unless it exists.",
 )
 def ddl(
     *,
@@ -154,10 +155,10 @@ def ddl(
     partitions: int | None,
     **options: Any,
 ) -> None:
-    """Print the SQL that an ordering needs, without changing anything.
+    """Print the SQL that an ordering needs; change nothing.
 
-    With --partitions the SQL adds a constraint that refuses events of other partitions. --uninstall
-    keeps the tables that --retention and --progress print, and the log of --capture.
+    With --partitions the SQL adds a constraint that refuses events of other partitions. The SQL of
+    --uninstall keeps the tables of --retention and --progress, and the log of --capture.
     """
     if capture:
         click.echo(_capture_script(options["database"], capture, into, uninstall=uninstall))
@@ -236,11 +237,11 @@ def trim(
     as_json: bool,
     **table: Any,
 ) -> None:
-    """Delete the oldest events of a table, in small transactions, and record it for the feed.
+    """Delete the oldest events of a table, in small transactions.
 
-    Takes the options of `zeroeventhub serve`: give those of the feed. The table needs the
-    low-water mark that `zeroeventhub ddl --retention` prints. If the command is stopped, run it
-    again.
+    Give the options that you give to `zeroeventhub serve`. The command records for the feed what it
+    deleted, in the table that `zeroeventhub ddl --retention` prints. If the command is stopped, run
+    it again.
     """
     feed = open_feed(**table, must_have_mark=True)
     plan = _retry_until_ready(
@@ -265,12 +266,12 @@ def trim(
 @yes_option
 @answering
 def compact(*, older_than: timedelta | None, yes: bool, **table: Any) -> Answer:
-    """Delete the events of a table that have a later event of the same key.
+    """Delete events that have a later event of the same key.
 
-    Takes the options of `zeroeventhub serve`: give those of the feed, and --key. The table needs
-    the low-water mark that `zeroeventhub ddl --retention` prints. Before you compact it for the
-    first time, serve the table with --compacted; otherwise caches keep pages for ever that this
-    command changes. If the command is stopped, run it again.
+    Give the options that you give to `zeroeventhub serve`, with --key. The command needs the table
+    that `zeroeventhub ddl --retention` prints. Before the first run, serve the feed with
+    --compacted; otherwise caches keep pages that this command changes. If the command is stopped,
+    run it again.
     """
     feed = open_feed(**{**table, "compacted": True})
     _retry_until_ready(feed.head)
@@ -312,8 +313,8 @@ def seal(
 ) -> Answer:
     """Copy settled events of a table into its archive.
 
-    Takes the options of `zeroeventhub serve`: give those of the feed, and --archive. The table does
-    not change; `zeroeventhub trim --archive …` deletes from it what the archive has. If the command
+    Give the options that you give to `zeroeventhub serve`, with --archive. The table does not
+    change; `zeroeventhub trim --archive …` deletes the events that the archive has. If the command
     is stopped, run it again.
     """
     _expect_archive(table, "seal into")
@@ -345,10 +346,10 @@ def seal(
 @publish_options
 @answering
 def tidy(**table: Any) -> Answer:
-    """Delete the files of an archive that were replaced, or never became a part of it.
+    """Delete the files that are no longer a part of an archive.
 
-    Takes the options of `zeroeventhub serve`, of which it uses --archive. Files stay for a day, for
-    those who still read or write them.
+    Give --archive, or FEED. The archive has replaced these files, or a killed command left them.
+    They stay for a day, for processes that still read or write them.
     """
     _expect_archive(table, "tidy")
     files = archive_of(table).tidy()
@@ -360,11 +361,11 @@ def tidy(**table: Any) -> Answer:
 @restore_options
 @answering
 def restore(*, newer_than: timedelta | None, skipped: int, workers: int, **table: Any) -> Answer:
-    """Write the events of an archive back into the empty table that they came from.
+    """Write the events of an archive back into its empty table.
 
-    Takes the options of `zeroeventhub serve`: give those of the feed, and --archive. The feed can
-    be served, and the table written to, as soon as this has begun. If the command is stopped, run
-    it again.
+    Give the options that you give to `zeroeventhub serve`, with --archive. As soon as the command
+    has begun, you can serve the feed and write to the table. If the command is stopped, run it
+    again.
     """
     _expect_archive(table, "restore")
     feed = open_feed(**table)
@@ -398,10 +399,10 @@ def restore(*, newer_than: timedelta | None, skipped: int, workers: int, **table
 @yes_option
 @answering
 def erase(*, ids: tuple[str, ...], keys: tuple[str, ...], yes: bool, **table: Any) -> Answer:
-    """Erase events from the archive of a table's feed for good, by their ids or keys.
+    """Erase events from an archive for good, by their ids or keys.
 
-    Takes the options of `zeroeventhub serve`: give those of the feed, --archive and --erasable.
-    Events that are still in the table stay there. If the command is stopped, run it again.
+    Give the options that you give to `zeroeventhub serve`, with --archive and --erasable. Events
+    that are still in the table stay there. If the command is stopped, run it again.
     """
     archive = _expect_archive(table, "erase from")
     if not ids and not keys:
@@ -416,9 +417,10 @@ def erase(*, ids: tuple[str, ...], keys: tuple[str, ...], yes: bool, **table: An
 
 @click.group()
 def progress() -> None:
-    """List the consumers that register their progress, and forget them.
+    """List or forget the consumers that register progress.
 
-    Trimming waits for them. The table needs what `zeroeventhub ddl --progress` prints.
+    `zeroeventhub trim` keeps the events that these consumers have not read. They register in the
+    table that `zeroeventhub ddl --progress` prints.
     """
 
 
@@ -426,9 +428,9 @@ def progress() -> None:
 @publish_options
 @answering
 def list_(**table: Any) -> Answer:
-    """List each consumer's position, its lag, and when it last registered.
+    """List each consumer's lag, and when it last registered.
 
-    Takes the options of `zeroeventhub serve`.
+    Give the options that you give to `zeroeventhub serve`.
     """
     feed = open_feed(**table)
     found = [(one, _lag(feed, one)) for one in feed.registered()]
@@ -456,7 +458,7 @@ def list_(**table: Any) -> Answer:
 @yes_option
 @answering
 def forget(*, consumer: str, principal: str | None, yes: bool, **table: Any) -> Answer:
-    """Forget a consumer that no longer runs, so that trimming does not wait for it."""
+    """Forget a consumer, so that `trim` does not wait for it."""
     feed = open_feed(**table)
     confirm(f"Trimming will no longer wait for consumer {printable(consumer)}.", yes=yes)
     places = feed.forget_progress(consumer, principal=principal)

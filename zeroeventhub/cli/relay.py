@@ -55,10 +55,15 @@ SECRET = "ZEROEVENTHUB_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
 @click.option(
     "--hold-back",
     is_flag=True,
-    help="With --set-aside: store later events of a dead letter's key as well, in their order.",
+    help="With --set-aside: also set aside the later events of a dead letter's key.",
 )
 @click.option("--key", metavar="NAME", help="The member of the events' data that is their key.")
-@click.option("--id", "identity", metavar="NAME", help="The member that is their unique id.")
+@click.option(
+    "--id",
+    "identity",
+    metavar="NAME",
+    help="The member of the events' data that is their unique id.",
+)
 @click.option(
     "--keep-partitions",
     is_flag=True,
@@ -104,11 +109,12 @@ def relay(
     types: TypeFilter | None,
     as_json: bool,
 ) -> None:
-    """Deliver the events of the feed at URL to Kafka or to a webhook, each at least once.
+    """Deliver events to Kafka or a webhook, each at least once.
 
-    Run again after a stop or a kill, the same command continues where it was; what was delivered
-    and not yet committed comes again, with the same id. Several processes with one consumer name
-    share the partitions. Without --follow the command ends at the head.
+    The command ends when it has read all events of the feed at URL, unless --follow is given. After
+    a stop or a kill, run the same command again: it continues where it was, and delivers again
+    the events that it had not committed, with the same ids. Several processes with the same
+    consumer name share the partitions.
     """
     if hold_back:
         if running["failures"].then != "set-aside":

@@ -35,7 +35,10 @@ _AS_NAMED = {"dataclass", "typeddict"}
 
 @click.group()
 def schema() -> None:
-    """Show or compare the schemas of a feed's events; print that of the file of feeds."""
+    """Show or compare the schemas of a feed's events.
+
+    `configuration` prints the schema of zeroeventhub.toml instead.
+    """
 
 
 schema.add_command(configuration)
@@ -44,7 +47,7 @@ schema.add_command(configuration)
 @schema.command()
 @feed_options
 def show(*, client: Client) -> None:
-    """Print the schemas that the feed at URL publishes, as JSON to keep in a file."""
+    """Print the schemas that the feed at URL publishes, as JSON."""
     click.echo(encode_answer(EXTENSIONS[SCHEMAS], client.schemas()), nl=False)
 
 
@@ -56,10 +59,10 @@ def show(*, client: Client) -> None:
 def diff(
     *, old: str, new: str, headers: list[tuple[str, str]], partitions: int | None, as_json: bool
 ) -> None:
-    """Say what changes for readers from the schemas of OLD to those of NEW.
+    """Show which changes from OLD to NEW break readers.
 
-    Each is a feed's URL, or a file that `schema show` has written; headers are sent to both.
-    Exit codes: 0 no change breaks a reader, 1 a change does.
+    OLD and NEW are each the URL of a feed, or a file that `schema show` wrote. The command sends
+    the headers to both feeds. Exit codes: 0 no change breaks a reader, 1 a change does.
     """
     before, after = (_schemas(place, headers, partitions) for place in (old, new))
     found = changes(before, after)
@@ -87,17 +90,22 @@ def _line(change: Change) -> str:
 
 @click.command()
 @feed_options
-@click.option("--style", type=click.Choice([*_STYLES]), default="dataclass", help="What to write.")
+@click.option(
+    "--style",
+    type=click.Choice([*_STYLES]),
+    default="dataclass",
+    help="The kind of classes to write.",
+)
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write to this file; by default to standard output.",
+    help="The file to write; by default standard output.",
 )
 def codegen(*, client: Client, style: str, output: Path | None) -> None:
-    """Write the models of the events of the feed at URL, in Python, for a consumer.
+    """Write Python classes for the events of the feed at URL.
 
-    The module ends with MODELS, the models by the type of events: for `Consumer(models=MODELS)` if
-    the events are CloudEvents.
+    The written module ends with MODELS, which maps each type of events to its class. If the events
+    are CloudEvents, give it to the consumer: `Consumer(models=MODELS)`.
     """
     code = _code(client.schemas(), style)
     if output is None:

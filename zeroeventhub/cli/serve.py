@@ -136,11 +136,15 @@ def serve(
     workers: int,
     **_: Any,
 ) -> None:
-    """Publish tables as feeds: those of the file, or the one that FEED or the options describe.
+    """Publish tables as feeds over HTTP.
+
+    Without FEED and options, the command publishes all feeds of zeroeventhub.toml; with FEED, the
+    feed of this name; with --database and --table, the feed that the options describe. FEED may
+    also be MODULE:NAME: an object in a Python module, either a mapping of feeds by name or an ASGI
+    application.
 
     Without --data and --columns, all columns of a row are the data of its event. With --archive
-    alone, the feed is what was sealed into it, and needs no database. FEED may also be MODULE:NAME,
-    where NAME is a mapping of feeds by name, or an application, that Python makes.
+    and no table, the command publishes the archive, and needs no database.
     """
     if not (token_file or public or is_loopback(host)):
         raise ConfigurationError(
@@ -194,7 +198,7 @@ def listen(host: str, port: int) -> socket.socket:
         listening = socket.create_server((host, port), family=family)
     except OSError as error:
         raise ConfigurationError(
-            f"Cannot listen on {host} port {port}: {error.strerror}. "
+            f"Cannot listen on {host} port {port}: {os.strerror(error.errno or 0)}. "
             "Choose another --host or --port."
         ) from None
     # Connections inherit it. Without it the end of every page waits 40 ms for an ACK:

@@ -117,7 +117,11 @@ row_options = option_group(
     click.option(
         "--ordering", type=click.Choice(ORDERINGS), help="The strategy that orders the events."
     ),
-    click.option("--append-only", is_flag=True, help="Rows are never deleted (SQLite)."),
+    click.option(
+        "--append-only",
+        is_flag=True,
+        help="Promise that no row is ever deleted: for SQLite without AUTOINCREMENT.",
+    ),
     click.option(
         "--partitions",
         type=click.IntRange(1),
@@ -177,7 +181,7 @@ event_options = option_group(
     click.option(
         "--shared",
         metavar="HOW",
-        help='How readers reach files of the archive: "signed", or a prefix of their URLs.',
+        help='How readers reach files of the archive: "signed" URLs, or the prefix of public URLs.',
     ),
     click.option("--cache", metavar="FOLDER", help="The folder that caches parts of the archive."),
     click.option(
@@ -188,14 +192,17 @@ event_options = option_group(
     click.option(
         "--tombstone",
         metavar="SQL",
-        help="The SQL condition of events that delete their key; the database runs it unchanged, "
-        "so only give one that you trust.",
+        help="The SQL condition that is true for events that delete their key (tombstones); the "
+        "database runs it unchanged, so give only a condition that you trust.",
     ),
-    age_option("--keep-tombstones", help="The age at which these are deleted; by default 7d."),
+    age_option(
+        "--keep-tombstones", help="The age at which `compact` deletes tombstones; by default 7d."
+    ),
     click.option(
         "--cursor-secret",
         metavar="TEXT",
-        help="The secret of cursors, for feeds that some may read in part; or env:NAME.",
+        help="The secret for the digests in cursors, needed if some readers may see only a part of "
+        "the feed; env:NAME takes it from an environment variable.",
     ),
 )
 """The options of what makes an event of a row, and where old events are."""

@@ -22,16 +22,18 @@ _Hash = Annotated[str, msgspec.Meta(pattern="^sha256:[0-9a-f]{64}$")]
 
 @click.group()
 def token() -> None:
-    """Make tokens for the readers of a feed that `zeroeventhub serve --token-file` guards."""
+    """Make tokens for `zeroeventhub serve --token-file`."""
 
 
 @token.command()
 @click.argument("name")
 @answering
 def new(name: str) -> Answer:
-    """Print a new token for the reader NAME, once, and the line of its hash for the token file.
+    """Print a new token for the reader NAME.
 
-    To replace a token, add the hash of the new one to the list, and later delete that of the old.
+    Give the token to the reader, and add the printed line, which holds its hash, to the token file.
+    The token is stored nowhere. To replace a token, add the hash of the new one to the reader's
+    list, and later delete the hash of the old one.
     """
     Principal(name=name)  # refuses a name that is none
     made = token_urlsafe()

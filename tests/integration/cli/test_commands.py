@@ -1,6 +1,10 @@
 """A command that fails prints one sentence and has an exit code."""
 
+import click
 import pytest
+from click.testing import CliRunner
+
+from zeroeventhub.cli.commands import commands
 
 NOWHERE = "http://127.0.0.1:1/"
 TAIL = ["tail", NOWHERE]
@@ -44,3 +48,15 @@ LAG = ["lag", NOWHERE, "--store", "{shop}"]
 def test_mistake_is_one_sentence_and_a_code(expect_refusal, arguments, code, words):
     """A mistake is answered with a sentence, without a traceback or a stray file."""
     expect_refusal(arguments, code, words)
+
+
+GROUPS = [[], *([name] for name, one in commands.commands.items() if isinstance(one, click.Group))]
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=" ".join)
+def test_list_of_commands_shows_whole_sentences(group):
+    """In a terminal of 80 columns, the help of a group cuts off no sentence about a command."""
+    listed = CliRunner().invoke(commands, [*group, "--help"]).output.partition("Commands:")[2]
+    lines = listed.strip().splitlines()
+    assert lines
+    assert all(line.endswith(".") and not line.endswith("...") for line in lines)
