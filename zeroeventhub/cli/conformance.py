@@ -8,7 +8,7 @@ from threading import Event
 import click
 import httpx
 
-from zeroeventhub.cli.options import TIMEOUT, as_json, http_options, port_option
+from zeroeventhub.cli.options import FILE, TIMEOUT, as_json, http_options, port_option
 from zeroeventhub.cli.output import report, write_file
 from zeroeventhub.conformance import Outcome, all_checks, check_feed
 from zeroeventhub.conformance.misbehaving import misbehaving
@@ -25,7 +25,7 @@ _COLOURS = {"pass": "green", "note": "yellow", "fail": "red", "skip": "cyan"}
 @as_json
 @click.option(
     "--junit",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="Write the results to this file as JUnit XML, for continuous integration.",
 )
 @click.option("--only", multiple=True, metavar="NAME", help="Run only this check; repeatable.")

@@ -11,8 +11,8 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from zeroeventhub.cli.options import TIMEOUT, http_options, port_option
-from zeroeventhub.cli.serve import UVICORN, is_loopback, listen
+from zeroeventhub.cli.options import TIMEOUT, host_option, http_options, port_option
+from zeroeventhub.cli.serve import UVICORN, is_loopback, listen, origin
 from zeroeventhub.cli.table_options import open_database
 from zeroeventhub.client import AsyncClient
 from zeroeventhub.consumer.store.cursor_store import CursorStore
@@ -30,7 +30,7 @@ from zeroeventhub.server import everybody
     metavar="DATABASE_URL",
     help="Show the consumers of this database; repeatable.",
 )
-@click.option("--host", default="127.0.0.1", help="The address to listen on.")
+@host_option
 @click.option(
     "--reached-as",
     "names",
@@ -97,8 +97,7 @@ def console(
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=known)
     application = Starlette(routes=routes, middleware=[hosts], lifespan=lifespan)
     with listen(host, port) as listening:
-        shown = f"[{host}]" if ":" in host else host
-        click.echo(f"Open: http://{shown}:{listening.getsockname()[1]}/")
+        click.echo(f"Open: {origin(host, listening)}/")
         uvicorn.Server(uvicorn.Config(application, **UVICORN)).run(sockets=[listening])
 
 

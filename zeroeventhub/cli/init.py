@@ -12,7 +12,7 @@ from sqlalchemy import JSON, DateTime, Engine, Integer, String, Table, Uuid, ins
 
 from zeroeventhub.cli.configuration import described, values
 from zeroeventhub.cli.maintenance import check, ddl
-from zeroeventhub.cli.options import CONFIG
+from zeroeventhub.cli.options import CONFIG, FILE
 from zeroeventhub.cli.table_options import (
     event_options,
     open_database,
@@ -42,11 +42,7 @@ _USUAL: dict[str, tuple[Any, str]] = {
 @row_options
 @event_options
 @click.option(
-    "--config",
-    "file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=CONFIG,
-    help="The file to write, or to append to.",
+    "--config", "file", type=FILE, default=CONFIG, help="The file to write, or to append to."
 )
 def init(*, database: str, table: str | None, file: Path, **options: Any) -> None:
     """Describe a table in zeroeventhub.toml.

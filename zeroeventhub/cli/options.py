@@ -66,6 +66,9 @@ def option_group(*options: Callable[[_Command], _Command]) -> Callable[[_Command
     return add
 
 
+FILE = click.Path(dir_okay=False, path_type=Path)
+EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 yes_option = click.option("--yes", is_flag=True, help="Change things without asking first.")
 consumer_option = click.option("--consumer", required=True, help="The consumer's name.")
@@ -79,7 +82,7 @@ CONFIG = "zeroeventhub.toml"
 
 config_option = click.option(
     "--config",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     expose_value=False,
     help=f"The file that describes feeds; by default {CONFIG} in the working directory.",
@@ -91,13 +94,14 @@ port_option = click.option(
     type=click.IntRange(0, 65535),
     help="The port to listen on; 0 takes a free one.",
 )
+host_option = click.option("--host", default="127.0.0.1", help="The address to listen on.")
 server_options = option_group(
     click.option("--metrics", metavar="PATH", help="Serve metrics for Prometheus at this path."),
-    click.option("--host", default="127.0.0.1", help="The address to listen on."),
+    host_option,
     port_option,
     click.option(
         "--token-file",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        type=EXISTING_FILE,
         help="Let in only readers with a token of this file, which has lines of `token new`.",
     ),
     click.option(
@@ -230,7 +234,7 @@ def http_options(command: _Command) -> _Command:
     )
     @click.option(
         "--token-file",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        type=EXISTING_FILE,
         envvar="ZEROEVENTHUB_TOKEN_FILE",
         show_envvar=True,
         help="Send the token in this file as Authorization: Bearer.",

@@ -11,6 +11,7 @@ import click
 
 from zeroeventhub.cli.consume import RunProgress, expect_filter
 from zeroeventhub.cli.options import (
+    EXISTING_FILE,
     as_json,
     consumer_option,
     feed_options,
@@ -72,14 +73,14 @@ SECRET = "ZEROEVENTHUB_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
 @click.option(
     "--kafka-settings",
     "settings",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=EXISTING_FILE,
     envvar="ZEROEVENTHUB_KAFKA_SETTINGS",
     show_envvar=True,
     help="Kafka: a file of librdkafka's settings, as name=value lines, such as those of SASL.",
 )
 @click.option(
     "--secret-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=EXISTING_FILE,
     envvar=f"{SECRET}_FILE",
     show_envvar=True,
     help=f"Webhook: a file of secrets to sign with, one a line; or the variable {SECRET} has them.",

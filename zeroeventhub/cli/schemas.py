@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from zeroeventhub.cli.configuration import configuration
-from zeroeventhub.cli.options import TIMEOUT, as_json, feed_options, http_options
+from zeroeventhub.cli.options import FILE, TIMEOUT, as_json, feed_options, http_options
 from zeroeventhub.cli.output import report, write_file
 from zeroeventhub.client import Client
 from zeroeventhub.client.connection_pool import open_http
@@ -96,11 +96,7 @@ def _line(change: Change) -> str:
     default="dataclass",
     help="The kind of classes to write.",
 )
-@click.option(
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="The file to write; by default standard output.",
-)
+@click.option("--output", type=FILE, help="The file to write; by default standard output.")
 def codegen(*, client: Client, style: str, output: Path | None) -> None:
     """Write Python classes for the events of the feed at URL.
 

@@ -153,8 +153,7 @@ def serve(
         )
     application, feeds, console = _site(context)
     with listen(host, port) as listening, upkeep(context.obj.upkeep):
-        shown = f"[{host}]" if ":" in host else host
-        address = f"http://{shown}:{listening.getsockname()[1]}"
+        address = origin(host, listening)
         for path, feed in feeds.items() or [("", None)]:
             _announce(f"{address}{path}".rstrip("/"), feed, has_tokens=token_file is not None)
         if console:
@@ -207,6 +206,12 @@ def listen(host: str, port: int) -> socket.socket:
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED * 1000)
     return listening
+
+
+def origin(host: str, listening: socket.socket) -> str:
+    """Return where a server is reached, as the start of a URL."""
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{listening.getsockname()[1]}"
 
 
 def _announce(url: str, feed: Any, *, has_tokens: bool) -> None:
