@@ -134,8 +134,6 @@ def is_tested(file):
         room, name = room.parent, room.name
     elif room == Path("publisher/ordering") and database in {"mysql", "postgresql", "sqlite"}:
         name = strategy
-    elif room == Path("databases") and name.startswith("capture"):
-        room, name = Path("event_log"), "capture"
     test = f"test_{name}.py"
     places = [TESTS / "unit" / room, TESTS / "integration" / room, TESTS / "acceptance"]
     return any((place / test).is_file() for place in places)

@@ -20,7 +20,7 @@ from zeroeventhub.consumer.store.cursor_store import CursorStatus, CursorStore
 from zeroeventhub.consumer.store.dead_letters import DeadLetter
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.error_codes import reaching_store
-from zeroeventhub.databases.read_only import read_only
+from zeroeventhub.databases.port import read_only
 from zeroeventhub.errors import BadCursor, ConfigurationError, FeedError, NotFound
 from zeroeventhub.protocol import CURSOR_OF_COUNT, FIRST, LAST, MOST_COUNTED, FeedInfo, Lag
 from zeroeventhub.publisher.cursor import Place

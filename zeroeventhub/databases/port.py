@@ -1,18 +1,17 @@
 """The interface of the databases: everything that differs between them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from sqlalchemy import Column, ColumnElement, Connection, Dialect, Engine, Insert, Select, Table
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.types import TypeEngine
 
-from zeroeventhub.databases.capture import Captured, CaptureDdl
 from zeroeventhub.databases.index_hint import IndexHint, Keyset
-from zeroeventhub.databases.read_only import ReadOnlySession
 
 SEPARATOR = b"\x1e"
 """The record separator, which is never in JSON."""
@@ -35,6 +34,108 @@ class ErrorCodes:
     denied: frozenset[Hashable] = frozenset()
     duplicate: frozenset[Hashable] = frozenset()
     full: frozenset[Hashable] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Captured:
+    """A table whose changes triggers write to a log.
+
+    Attributes:
+        label: its name.
+        schema: its schema, in which the triggers are as well; None for the connection's default.
+        log: the name of the log's table.
+        log_schema: the schema of the log's table.
+        name: how the names of the triggers begin.
+        types: the types of its columns, by name.
+        key: the columns of its primary key.
+        longest_key: the most characters of an event's key; a digest stands for a longer one.
+        quote: quotes a name.
+    """
+
+    label: str
+    schema: str | None
+    log: str
+    log_schema: str | None
+    name: str
+    types: Mapping[str, TypeEngine[Any]]
+    key: Sequence[str]
+    longest_key: int
+    quote: Callable[[str], str]
+
+    @property
+    def table(self) -> str:
+        """The table's name as SQL has it."""
+        return self.own(self.label)
+
+    @property
+    def log_table(self) -> str:
+        """The name of the log's table as SQL has it."""
+        return self._qualified(self.log_schema, self.log)
+
+    def own(self, name: str) -> str:
+        """Return a name in the schema of the table as SQL has it."""
+        return self._qualified(self.schema, name)
+
+    def _qualified(self, schema: str | None, name: str) -> str:
+        return ".".join(self.quote(part) for part in (schema, name) if part)
+
+    def same_key(self, one: str, other: str) -> str:
+        """Return the condition that two rows have equal keys, by the index of the table."""
+        keys = map(self.quote, self.key)
+        return " AND ".join(f"{one}.{name} = {other}.{name}" for name in keys)
+
+    @property
+    def insert(self) -> str:
+        """The beginning of the statement that inserts partition, id, key, type and data."""
+        columns = ", ".join(map(self.quote, ("partition", "id", "key", "type", "data")))
+        return f"INSERT INTO {self.log_table} ({columns})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptureDdl:
+    """The statements that let triggers write the changes of a table to a log.
+
+    Attributes:
+        install: lock writers out, write the rows that are there to the log, and create or replace
+            the triggers.
+        release: what is to be run after `install`, also after an error.
+        uninstall: remove the triggers.
+        code: those statements of `install` whose code has to be in the database.
+        installed: the query for the code that is there.
+        listed: the columns that the code names.
+    """
+
+    install: tuple[str, ...]
+    release: tuple[str, ...] = ()
+    uninstall: tuple[str, ...]
+    code: tuple[str, ...]
+    installed: str
+    listed: Sequence[str]
+
+
+def literal(text: str) -> str:
+    """Return a text as SQL has it."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+class ReadOnlySession(Protocol):
+    """Makes a connection of the host's read-only with deadlines, and restores it."""
+
+    def begin(self, connection: Connection, step: str | None) -> Any:
+        """Make a connection read-only, with a time limit for each statement.
+
+        Each statement sees what was committed before it.
+
+        Args:
+            connection: no transaction is open on it.
+            step: a statement that writes, to be committed before anything is read; None for none.
+
+        Returns:
+            What `end` needs to know.
+        """
+
+    def end(self, connection: Connection, kept: Any) -> None:
+        """Restore a connection."""
 
 
 class Database(ABC):
@@ -309,3 +410,60 @@ class Database(ABC):
     def missing_file(self, engine: Engine) -> str | None:
         """Return the path of the database's file if it does not exist; else None."""
         return None
+
+
+class Autocommit:
+    """A session in which each statement is a transaction, and that sets nothing else."""
+
+    def begin(self, connection: Connection, step: str | None) -> bool:
+        """Keep the driver from beginning transactions."""
+        return set_autocommit(connection, to=True)
+
+    def end(self, connection: Connection, kept: bool) -> None:
+        """Restore the connection."""
+        set_autocommit(connection, to=kept)
+
+
+@contextmanager
+def read_only(
+    connection: Connection, session: ReadOnlySession, step: str | None = None
+) -> Iterator[None]:
+    """Use a connection of the host's read-only; close it if it cannot be restored.
+
+    Args:
+        connection: each of its statements sees what was committed before it.
+        session: that of its database.
+        step: as in `ReadOnlySession.begin`.
+    """
+    is_restored = False
+    try:
+        kept = session.begin(connection, step)
+        try:
+            yield
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                connection.invalidate()  # a query was cut short: its result is still to come
+            raise
+        finally:
+            if not connection.invalidated:  # the pool discards a connection that broke
+                session.end(connection, kept)
+            is_restored = True
+    finally:
+        if not is_restored:
+            connection.invalidate()
+
+
+def set_autocommit(connection: Connection, *, to: bool) -> bool:
+    """Set the driver's autocommit mode, and return the one before."""
+    driver: Any = connection.connection.dbapi_connection
+    try:
+        kept = bool(driver.autocommit)
+        driver.autocommit = to
+    except connection.dialect.loaded_dbapi.Error as error:
+        raise state_error(error) from error
+    return kept
+
+
+def state_error(error: Exception) -> OperationalError:
+    """Return SQLAlchemy's error for one of the driver's that concerns a connection's state."""
+    return OperationalError("the state of the connection", None, error)

@@ -6,7 +6,7 @@ from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import NoSuchTableError
 
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.capture import Captured, CaptureDdl
+from zeroeventhub.databases.port import Captured, CaptureDdl
 from zeroeventhub.databases.statements import run
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.event_log.log import EventLog

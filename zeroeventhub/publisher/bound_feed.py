@@ -28,7 +28,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from zeroeventhub.coroutines import blocking, drive
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.error_codes import feed_error
-from zeroeventhub.databases.read_only import Autocommit, read_only
+from zeroeventhub.databases.port import Autocommit, read_only
 from zeroeventhub.errors import (
     ConfigurationError,
     FeedFailure,
