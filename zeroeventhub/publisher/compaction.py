@@ -11,7 +11,6 @@ from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.deletion import Batch, Deleted, delete_events
 from zeroeventhub.publisher.keyset import LIMIT, ONE, NearRows, given
 from zeroeventhub.publisher.mapping import Expression
-from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.retention import MarkTable
 
@@ -55,7 +54,6 @@ class Compactor:
     """Compact a feed by the column of its keys; what is `needed` to restore a key stays."""
 
     reader: Reader
-    source: Source
     near: NearRows  # of all partitions
     marks: MarkTable
     key: ColumnElement[Any]
@@ -84,7 +82,9 @@ class Compactor:
             events, found = 0, [row for row in seen if row.is_gone]
             if found:
                 self.marks.thin(connection, int(found[-1].position))
-                events = delete_events(connection, self.source, found, is_range=False)
+                events = delete_events(
+                    connection, self.reader.ordering.source, found, is_range=False
+                )
             reached = int(seen[-1].position) if len(seen) == rows else until
             return Deleted(events, reached, is_last=reached >= until)
 
@@ -92,7 +92,7 @@ class Compactor:
 
     def _next(self, connection: Connection) -> Select[Any]:
         """Select the next events, each with whether it is superseded or an old tombstone."""
-        source = self.source
+        source = self.reader.ordering.source
         gone = or_(self._is_superseded(), self._is_old_tombstone())
         if self.needed is not None:
             gone = and_(gone, ~self.needed)
@@ -104,7 +104,7 @@ class Compactor:
 
     def _is_superseded(self) -> ColumnElement[bool]:
         """Return the condition that a later event has the same key; false if the key is NULL."""
-        source = self.source
+        source = self.reader.ordering.source
         positions: Any = source.table
         later: Any = positions.alias("later")
         position = later.c[str(source.position.key)]
@@ -126,5 +126,5 @@ class Compactor:
     def _is_old_tombstone(self) -> ColumnElement[bool]:
         if self.tombstone is None:
             return false()
-        is_old = self.source.position <= given("tombstones")
+        is_old = self.reader.ordering.source.position <= given("tombstones")
         return and_(self.tombstone, self.key.is_not(None), is_old)

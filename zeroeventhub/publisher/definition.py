@@ -419,11 +419,8 @@ def build(
     if marks is not None:
         trimmer = Trimmer(
             reader=reader,
-            ordering=ordering,
             near=all_near,
-            history=history,
             marks=marks,
-            lookups=lookups,
             # Consumers that come late read on from the archive.
             registry=registry if archive is None else None,
             key=defined.attributes.get("key"),
@@ -433,7 +430,6 @@ def build(
             tombstone = compaction.tombstone
             compactor = Compactor(
                 reader=reader,
-                source=source,
                 near=all_near,
                 marks=marks,
                 key=defined.attributes["key"],
@@ -458,7 +454,6 @@ def build(
             feed=archive.feed,
             rows=rows,
             reader=reader,
-            history=history,
             description=Description(
                 defined.info,
                 tuple(sorted(defined.ids)),
@@ -475,8 +470,7 @@ def build(
                 attributes=defined.attributes,
                 rows=segment_rows(near),
                 near=all_near,
-                ordering=ordering,
-                history=history,
+                reader=reader,
                 marks=marks,
                 compacted=defined.compaction is not None,
             )

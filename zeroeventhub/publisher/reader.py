@@ -46,6 +46,11 @@ class Reader:
     """Read a table's feed through connections on which each statement sees the last commits.
 
     `keys` is None for a feed without versions, and `registry` for one without `progress`.
+
+    Attributes:
+        ordering: finds the horizon.
+        history: checks cursors, and knows what was trimmed.
+        lookups: finds events by their time.
     """
 
     def __init__(
@@ -62,12 +67,12 @@ class Reader:
         registry: Registry | None = None,
     ) -> None:
         self.info = info
-        self._ordering = ordering
+        self.ordering = ordering
         self._watch = HorizonMonitor(ordering)
         self._unsealed = HorizonAge()
-        self._history = history
+        self.history = history
         self._pages = pages
-        self._lookups = lookups
+        self.lookups = lookups
         self._splits = splits
         self._keys = keys
         self.checks = checkup
@@ -82,7 +87,7 @@ class Reader:
     @property
     def shared_archive(self) -> ArchiveReader:
         """Return the feed's archive, if its files are shared."""
-        archive = self._history.archive
+        archive = self.history.archive
         if archive is None or not archive.archive.is_shared:
             raise NotFound("This feed does not share files of its events.")
         return archive
@@ -119,14 +124,14 @@ class Reader:
         """Read pages, each from where the one before ends; see `ExtendedFeed.read_pages`."""
         if cursor == FIRST:
             more: dict[str, Any] = {"types": types, "stop": stop, "each": each}
-            return self._history.from_first(
+            return self.history.from_first(
                 connection,
                 lambda start: self.read_pages(connection, partition, start, limit, count, **more),
             )
         if cursor == LAST:
             end = None if stop is None else Place.of(stop)
             horizon = self._horizon(connection, end)
-            here = self._history.cursor_below(connection, horizon.settled)
+            here = self.history.cursor_below(connection, horizon.settled)
             return [Page([], here, caught_up=True)]
         place, end, horizon, until = self._range(connection, cursor, stop)
         has_check = bool(place.check)
@@ -144,7 +149,7 @@ class Reader:
         # go unnoticed. The row that came with the pages is good unless a checkpoint was read later.
         is_alone = stretches[-1].full or not self._pages.shares_positions
         known = stretches[0].start if is_alone else None
-        mark = self._history.verify(connection, place, end, partition=partition, known=known)
+        mark = self.history.verify(connection, place, end, partition=partition, known=known)
         if place.position <= (gone := max(mark.trimmed, mark.moved)):
             self._refuse_new_numbers(connection, gone, until)
         if pages[0].cursor == cursor and place.position < mark.trimmed <= until:
@@ -167,7 +172,7 @@ class Reader:
         stop: Place | None,
     ) -> Page:
         """Make a page of rows; `here` and `after` are the cursor and the position before them."""
-        pages, history, until = self._pages, self._history, stretch.until
+        pages, history, until = self._pages, self.history, stretch.until
         reached = False
         at = after if stretch.last is None else stretch.last[0]
         if stretch.last is not None:
@@ -201,12 +206,12 @@ class Reader:
         self._horizon(connection, places[-1])
         # If the last one is valid, so are all before it, unless those were trimmed.
         last = next((one for one in reversed(places) if one.check), None)
-        self._history.verify(connection, Place(places[0].position), last)
+        self.history.verify(connection, Place(places[0].position), last)
 
     def vouch_in_table(self, connection: Connection, cursor: str) -> None:
         """Refuse a cursor that is not of the table's history, without regard to the archive."""
         self._horizon(connection, Place.of(cursor))
-        self._history.vouch_in_table(connection, cursor)
+        self.history.vouch_in_table(connection, cursor)
 
     def head(self, connection: Connection) -> int:
         """Return the horizon; see `ExtendedFeed.head`."""
@@ -215,7 +220,7 @@ class Reader:
     @property
     def has_fast_head(self) -> bool:
         """Return whether `fast_head` may be used."""
-        return self._ordering.fast_horizon is not None and self._ends_settled
+        return self.ordering.fast_horizon is not None and self._ends_settled
 
     def fast_head(self, connection: Connection, seconds: float) -> int:
         """Return the horizon without a transaction; see `Ordering.fast_horizon`."""
@@ -232,12 +237,12 @@ class Reader:
         """
         report = self._watch.report(connection, elsewhere)
         registered = 0 if self._registry is None else self._registry.count(connection)
-        archive, archive_lag = self._history.archive, None
+        archive, archive_lag = self.history.archive, None
         if archive is not None and report.settled is not None:
             for one in elsewhere:
                 if one.unsealed is not None:
                     self._unsealed.learn(*one.unsealed)
-            last = self._lookups.last(connection, report.settled)
+            last = self.lookups.last(connection, report.settled)
             archive_lag = self._unsealed.read(archive.sealed(), last, monotonic())
         return replace(
             report,
@@ -274,7 +279,7 @@ class Reader:
 
     def older(self, connection: Connection, age: timedelta, settled: int) -> int:
         """Return the position at and below which the events of all partitions are older."""
-        moment, lookups = datetime.now(UTC) - age, self._lookups
+        moment, lookups = datetime.now(UTC) - age, self.lookups
         return min(
             lookups.of_time(connection, partition, moment, settled=settled)
             for partition in self._pages.ids
@@ -296,7 +301,7 @@ class Reader:
                 f"Position {position} is not one that the feed may be read up to now: those are 0 "
                 f"to {settled}."
             )
-        return self._history.cursor_below(connection, position)
+        return self.history.cursor_below(connection, position)
 
     def cursor_at(self, connection: Connection, moment: datetime, partition: int = 0) -> str:
         """Return the cursor before all events of a moment or later.
@@ -315,8 +320,8 @@ class Reader:
             ConfigurationError: the moment has no zone, or the feed does not know times.
         """
         settled = self._horizon(connection).settled
-        position = self._lookups.of_time(connection, partition, moment, settled=settled)
-        return self._history.cursor_below(connection, position)
+        position = self.lookups.of_time(connection, partition, moment, settled=settled)
+        return self.history.cursor_below(connection, position)
 
     def cursor_of(
         self,
@@ -328,15 +333,15 @@ class Reader:
     ) -> str:
         """Return the cursor after the event of an id; see `ExtendedFeed.cursor_of`."""
         settled = self._horizon(connection).settled
-        lookups = self._lookups
+        lookups = self.lookups
         try:
             position = lookups.of_id(connection, event_id, partition, until=settled, types=types)
         except BadCursor:
             if lookups.ids is not None:
-                self._history.refuse_forgotten(connection)
+                self.history.refuse_forgotten(connection)
             raise
-        self._history.refuse_trimmed(connection, position)
-        return self._history.cursor_below(connection, position)
+        self.history.refuse_trimmed(connection, position)
+        return self.history.cursor_below(connection, position)
 
     def splits(
         self,
@@ -353,7 +358,7 @@ class Reader:
         as long as pieces have a thousand events or more.
         """
         if start == FIRST:
-            return self._history.from_first(
+            return self.history.from_first(
                 connection,
                 lambda start: self.splits(connection, partition, count, start=start, stop=stop),
             )
@@ -362,14 +367,14 @@ class Reader:
         positions = self._splits.positions(
             connection, partition, count=count, after=first.position, until=until
         )
-        inner = [self._history.cursor_below(connection, at) for at in positions[1:-1]]
+        inner = [self.history.cursor_below(connection, at) for at in positions[1:-1]]
         last = stop if end and end.position > first.position else None
         if last is None:
-            last = self._history.cursor_below(connection, positions[-1])
+            last = self.history.cursor_below(connection, positions[-1])
             if Place.of(last).position <= first.position:
                 last = start
         # After the query, as with a page.
-        self._history.verify(connection, first, end, partition=partition)
+        self.history.verify(connection, first, end, partition=partition)
         return [*dict.fromkeys([start, *inner]), last]
 
     def lag(self, connection: Connection, partition: int, cursor: str) -> Lag:
@@ -384,13 +389,13 @@ class Reader:
             return Lag(0, 0.0)
 
         if cursor == FIRST:
-            return self._history.from_first(
+            return self.history.from_first(
                 connection, lambda start: self.lag(connection, partition, start)
             )
         place, _, _, until = self._range(connection, cursor, None)
-        lag = self._lookups.lag(connection, partition, after=place.position, until=until)
+        lag = self.lookups.lag(connection, partition, after=place.position, until=until)
         # After the query, as with a page.
-        self._history.verify(connection, place, partition=partition)
+        self.history.verify(connection, place, partition=partition)
         return lag
 
     def cursor_of_count(
@@ -404,12 +409,12 @@ class Reader:
     ) -> CountedCursor:
         """Return the cursor after a number of events; see `ExtendedFeed.cursor_of_count`."""
         if cursor == FIRST:
-            return self._history.from_first(
+            return self.history.from_first(
                 connection,
                 lambda start: self.cursor_of_count(connection, partition, start, events, stop=stop),
             )
         place, end, _, until = self._range(connection, cursor, stop)
-        position, found = self._lookups.of_count(
+        position, found = self.lookups.of_count(
             connection, partition, events, after=place.position, until=until
         )
         ends = found < events or position == until
@@ -418,9 +423,9 @@ class Reader:
         elif end is not None and ends and until == end.position:
             last = str(end)
         else:
-            last = self._history.cursor_below(connection, position)
+            last = self.history.cursor_below(connection, position)
         # After the query, as with a page.
-        mark = self._history.verify(connection, place, end, partition=partition)
+        mark = self.history.verify(connection, place, end, partition=partition)
         if place.position <= (gone := max(mark.trimmed, mark.moved)):
             self._refuse_new_numbers(connection, gone, until)
         return CountedCursor(last, found)
@@ -431,14 +436,14 @@ class Reader:
         """Return the cursor at the start of a range, and the archive's files that cover it."""
         archive = self.shared_archive
         if cursor == FIRST:
-            return self._history.from_first(
+            return self.history.from_first(
                 connection, lambda start: self.segments(connection, partition, start, stop)
             )
         place, end, _, until = self._range(connection, cursor, stop)
         files = archive.files(place.position, until, end)
         # If the end of the last segment is in the table's history, so is all before it.
         last = Place.of(files[-1].segment.last) if files else None
-        self._history.verify(connection, place, end, last, partition=partition)
+        self.history.verify(connection, place, end, last, partition=partition)
         return cursor, files
 
     def read_key(
@@ -469,7 +474,7 @@ class Reader:
             self._ends_settled = True
         for place in places:
             if place is not None and place.position > horizon.highest:
-                raise self._ordering.beyond()
+                raise self.ordering.beyond()
         return horizon
 
     def _range(
@@ -487,7 +492,7 @@ class Reader:
         The table has no row at a place up to `gone` to compare: other events may have the numbers
         that were read.
         """
-        highest = self._ordering.horizon(connection).highest
+        highest = self.ordering.horizon(connection).highest
         if highest < gone:
             raise begun_again(gone)
         if highest < until:

@@ -20,10 +20,10 @@ from zeroeventhub.databases import database_of
 from zeroeventhub.databases.bulk_insert import ColumnForm, insert_columns, table_form
 from zeroeventhub.errors import ConfigurationError, FeedFailure, Unavailable
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION, START
-from zeroeventhub.publisher.history import History
 from zeroeventhub.publisher.keyset import NearRows
 from zeroeventhub.publisher.mapping import Mapper
-from zeroeventhub.publisher.ordering import Events, Ordering
+from zeroeventhub.publisher.ordering import Events
+from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.retention import MarkTable
 from zeroeventhub.publisher.sealing import SegmentRows
 
@@ -77,8 +77,7 @@ class Restorer:
     attributes: Mapping[str, ColumnElement[Any]]
     rows: SegmentRows  # of one partition
     near: NearRows  # of all partitions
-    ordering: Ordering
-    history: History
+    reader: Reader
     marks: MarkTable
     compacted: bool
 
@@ -98,7 +97,7 @@ class Restorer:
         # after them might fit both.
         position = self.archive.continue_after(skipped)
         with engine.begin() as connection:
-            self.ordering.continue_after(connection, position)
+            self.reader.ordering.continue_after(connection, position)
         with engine.begin() as connection:
             self.marks.locked(connection)
             if not self._is_begun(connection, manifest):
@@ -153,7 +152,7 @@ class Restorer:
         with engine.begin() as connection:
             self._finish(connection, done, earliest, until if self.compacted else count.erased)
             for cursor in ends:
-                self.history.vouch_in_table(connection, cursor)
+                self.reader.history.vouch_in_table(connection, cursor)
         return done
 
     def _group(

@@ -17,7 +17,6 @@ from zeroeventhub.errors import ConfigurationError, FeedFailure
 from zeroeventhub.protocol import Event
 from zeroeventhub.publisher.bound_feed_steps import Steps, Work
 from zeroeventhub.publisher.cursor import Place
-from zeroeventhub.publisher.history import History
 from zeroeventhub.publisher.keyset import LIMIT, NearRows
 from zeroeventhub.publisher.mapping import Mapper, attribute_text, moment
 from zeroeventhub.publisher.reader import Reader
@@ -190,7 +189,6 @@ class Sealer:
     feed: str  # the digest by which the archive identifies the feed
     rows: SegmentRows  # of all partitions
     reader: Reader
-    history: History
     description: "Description"
 
     def seal(self, options: SealOptions, ask: Ask) -> Steps[Sealed]:
@@ -294,7 +292,7 @@ class Sealer:
     ) -> int:
         """Return the position up to which the table can be sealed."""
         _, until = self.reader.removable(connection, older_than)
-        trimmed = self.history.mark(connection).trimmed
+        trimmed = self.reader.history.mark(connection).trimmed
         if self.rows.read(connection, 0, trimmed, 1)[1] is not None:
             raise begun_again(trimmed)
         self._refuse_gap(connection, kept.sealed)
@@ -309,10 +307,10 @@ class Sealer:
         columns, last = self.rows.read(connection, after, until, limit)
         # After the rows: a trim that deleted some of them has moved the mark by now.
         self._refuse_gap(connection, after)
-        return columns, None if last is None else (last[0], self.history.cursor(*last))
+        return columns, None if last is None else (last[0], self.reader.history.cursor(*last))
 
     def _refuse_gap(self, connection: Connection, sealed: int) -> None:
-        trimmed = self.history.mark(connection).trimmed
+        trimmed = self.reader.history.mark(connection).trimmed
         if trimmed > sealed:
             raise ConfigurationError(
                 f"The table was trimmed up to {trimmed}, and the archive ends at {sealed}: what "

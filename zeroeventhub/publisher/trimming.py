@@ -11,10 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Integer, Row, Select, func, li
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION, Place
 from zeroeventhub.publisher.deletion import Batch, Deleted, delete_events
-from zeroeventhub.publisher.history import History
 from zeroeventhub.publisher.keyset import LIMIT, ONE, NearRows
-from zeroeventhub.publisher.lookups import Lookups
-from zeroeventhub.publisher.ordering import Ordering
 from zeroeventhub.publisher.progress import CLOCKS, Registry
 from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.retention import LowWaterMark, MarkTable
@@ -122,11 +119,8 @@ class Trimmer:
     """Trim a feed: plan it, and delete the events in batches."""
 
     reader: Reader
-    ordering: Ordering
     near: NearRows  # of all partitions
-    history: History
     marks: MarkTable
-    lookups: Lookups
     registry: Registry | None  # None as well where an archive keeps what is trimmed
     key: ColumnElement[Any] | None
     needed: ColumnElement[bool] | None  # whether a key is restored from an event
@@ -141,7 +135,7 @@ class Trimmer:
             self.reader.vouch_in_table(connection, bound.kept.last)
         wanted = min(wanted, bound.until)
         until, held_back = self._held_back(connection, bound, mark, wanted)
-        if self.ordering.needs_last_row:
+        if self.reader.ordering.needs_last_row:
             last = self.near.last(connection, 0, settled)
             if last is not None and last <= until:
                 until = last - 1
@@ -157,7 +151,7 @@ class Trimmer:
         last = None if first is None else self.near.last(connection, 0, until)
         if first is None or last is None:
             return TrimPlan(until=mark.trimmed, wanted=wanted, held_back=tuple(held_back))
-        newest = self.lookups.happened(connection, last)
+        newest = self.reader.lookups.happened(connection, last)
         if bound.older_than is not None and newest is None:
             raise ConfigurationError(
                 f"The event at position {last} has no time, so its age is not known: "
@@ -169,7 +163,7 @@ class Trimmer:
             exact=events <= MOST,
             first=first,
             until=last,
-            oldest=self.lookups.happened(connection, first),
+            oldest=self.reader.lookups.happened(connection, first),
             newest=newest,
             wanted=wanted,
             held_back=tuple(held_back),
@@ -205,14 +199,14 @@ class Trimmer:
         """Return position and key of the first event from which a key is restored."""
         if self.key is None or self.needed is None:
             return None
-        source = self.ordering.source
+        source = self.reader.ordering.source
         columns = source.position.label("position"), self.key.label("key")
         query: Select[Any] = select(*columns).select_from(source.join(source.table))
         query = self.near.above(query.where(self.needed), self.near.hint(connection))
         return connection.execute(query.limit(ONE), {"after": after, "until": until}).first()
 
     def _count(self, connection: Connection, after: int, until: int) -> int:
-        query = self.near.rows(self.near.hint(connection), self.ordering.source.position)
+        query = self.near.rows(self.near.hint(connection), self.reader.ordering.source.position)
         some = query.limit(literal_column(str(MOST + 1))).subquery()
         counted = select(func.count()).select_from(some)
         return connection.scalar(counted, {"after": after, "until": until}) or 0
@@ -226,7 +220,7 @@ class Trimmer:
                 # Consumers that have registered since the plan was made limit the trim as well.
                 until = self.registry.allowed_since(connection, plan.made_at, mark, until)
             values = {"after": mark.trimmed, "until": until, "limit": rows}
-            source = self.ordering.source
+            source = self.reader.ordering.source
             partition = _ONLY if source.partition is None else source.partition
             columns = [source.position.label("position"), partition.label("partition")]
             columns += [source.table.c[name].label(name) for name in source.key]
@@ -236,10 +230,10 @@ class Trimmer:
                 return Deleted(0, mark.trimmed, is_last=True)
             last = {row.partition: int(row.position) for row in found}
             trimmed = int(found[-1].position)
-            cursors = self.history.cursors_at(connection, {*last.values(), trimmed})
+            cursors = self.reader.history.cursors_at(connection, {*last.values(), trimmed})
             ends = {partition: cursors[position] for partition, position in last.items()}
             self.marks.trim(connection, mark, trimmed, cursors[trimmed], ends)
-            events = delete_events(connection, self.ordering.source, found, is_range=True)
+            events = delete_events(connection, source, found, is_range=True)
             return Deleted(events, trimmed, is_last=trimmed >= plan.until)
 
         return deleted
