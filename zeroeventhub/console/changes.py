@@ -17,8 +17,7 @@ from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.consumer.store.dead_letters import FAILED, HELD, DeadLetter
 from zeroeventhub.consumer.store.tables import NAME_LENGTH
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.clock import Moment, as_utc
-from zeroeventhub.databases.statements import long_text, row_number
+from zeroeventhub.databases.statements import Moment, as_utc, long_text, row_number
 from zeroeventhub.errors import BadRequest, FeedError
 from zeroeventhub.protocol import FIRST
 

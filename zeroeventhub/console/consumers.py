@@ -19,7 +19,7 @@ from zeroeventhub.consumer.lag import lag_at
 from zeroeventhub.consumer.store.cursor_store import CursorStatus, CursorStore
 from zeroeventhub.consumer.store.dead_letters import DeadLetter
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.error_codes import reaching_store
+from zeroeventhub.databases.error_codes import translate_store_errors
 from zeroeventhub.databases.port import read_only
 from zeroeventhub.errors import BadCursor, ConfigurationError, FeedError, NotFound
 from zeroeventhub.protocol import CURSOR_OF_COUNT, FIRST, LAST, MOST_COUNTED, FeedInfo, Lag
@@ -99,7 +99,7 @@ class ConsoleStore:
 
     async def _with_connection(self, call: Callable[[Connection], _Found]) -> _Found:
         engine = self.store.engine
-        with reaching_store():
+        with translate_store_errors():
             if isinstance(engine, Engine):
 
                 def connected() -> _Found:

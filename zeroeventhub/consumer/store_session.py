@@ -9,7 +9,7 @@ from sqlalchemy.exc import DatabaseError
 from zeroeventhub.consumer.config import Config
 from zeroeventhub.consumer.steps import Advance, Claim, End, Halt, Inherit, Load, Release, Step
 from zeroeventhub.consumer.store.cursor_store import CursorStore
-from zeroeventhub.databases.error_codes import reaching_store
+from zeroeventhub.databases.error_codes import translate_store_errors
 from zeroeventhub.protocol import FIRST
 
 _Result = TypeVar("_Result")
@@ -31,7 +31,7 @@ async def in_store(store: CursorStore, write: Callable[..., _Result], *arguments
 
 async def _transact(store: CursorStore, write: Callable[..., _Result], *arguments: Any) -> _Result:
     engine = store.engine
-    with reaching_store():
+    with translate_store_errors():
         if isinstance(engine, Engine):
             with engine.begin() as connection:
                 return write(connection, *arguments)

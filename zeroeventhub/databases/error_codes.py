@@ -41,7 +41,7 @@ def has_rolled_back(error: Exception) -> bool:
 
 
 @contextmanager
-def reaching_store(store: str = "The consumer's database") -> Iterator[None]:
+def translate_store_errors(store: str = "The consumer's database") -> Iterator[None]:
     """Turn transient errors into StoreUnavailable, and pass on all other errors.
 
     Args:

@@ -1,11 +1,26 @@
-"""The library's own tables in a host's database: their types, and statements that write them."""
+"""The library's own tables in a host's database: their types, their clock, their statements."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import JSON, BigInteger, Connection, DateTime, Dialect, String, Table, Text, text
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Connection,
+    DateTime,
+    Dialect,
+    Double,
+    String,
+    Table,
+    Text,
+    select,
+    text,
+)
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import CreateTable
 from sqlalchemy.sql.elements import ClauseElement
+from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeEngine
 
 from zeroeventhub.databases import DATABASES, database_of
@@ -61,6 +76,51 @@ def document() -> TypeEngine[Any]:
 def row_number() -> TypeEngine[int]:
     """Return the type of a key that the database numbers."""
     return _of_each(BigInteger(), lambda database: database.row_number)
+
+
+class _Clock(FunctionElement[_T]):
+    """SQL of a time by the database's clock, which all processes share: its attribute `name`."""
+
+
+class UnixTime(_Clock[float]):
+    """The seconds since 1970 at which the statement runs."""
+
+    inherit_cache = True
+    type = Double()
+    name = "unix_time"
+
+
+class Moment(_Clock[datetime]):
+    """The time of the transaction or statement, in UTC if the type has no zone."""
+
+    inherit_cache = True
+    type = DateTime(timezone=True)
+    name = "moment"
+
+
+class StatementMoment(_Clock[datetime]):
+    """The time of the statement as a column's default, to microseconds if the database has them."""
+
+    inherit_cache = True
+    type = DateTime(timezone=True)
+    name = "statement_moment"
+
+
+def unix_time(connection: Connection) -> float:
+    """Return the seconds since 1970, by the database's clock."""
+    return float(connection.execute(select(UnixTime())).scalar_one())
+
+
+def as_utc(moment: datetime) -> datetime:
+    """Return a time that was written by `Moment` with its zone."""
+    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+@compiles(_Clock)
+def _compile(element: Any, compiler: Any, **_: Any) -> str:
+    # A statement is also shown without a database, in SQLAlchemy's own dialect.
+    sql: str = getattr(DATABASES.get(compiler.dialect.name, Database), element.name)
+    return sql
 
 
 def creation(dialect: Dialect, table: Table) -> str:

@@ -7,7 +7,7 @@ from sqlalchemy import BigInteger, Column, Connection, MetaData, String, Table, 
 from sqlalchemy.exc import SQLAlchemyError
 
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.error_codes import feed_error, reaching_store
+from zeroeventhub.databases.error_codes import feed_error, translate_store_errors
 from zeroeventhub.databases.statements import exact
 from zeroeventhub.errors import (
     BadRequest,
@@ -104,7 +104,7 @@ class BatchAppender:
         """Append batches in one transaction, and commit it."""
         connection.rollback()  # what reset the last timeout has begun a transaction
         timeout = database_of(connection).lock_timeout(connection, seconds)
-        with reaching_store("The database of the log"), timeout:
+        with translate_store_errors("The database of the log"), timeout:
             try:
                 # The events of batches that need no decision come in one statement.
                 joined = [one for batch in batches if batch.is_plain for one in batch.events]

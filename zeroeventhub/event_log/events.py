@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import JSON, Column, Connection, RowMapping, Select, Table, null, select
 
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.clock import as_utc
 from zeroeventhub.databases.json_form import json_form
+from zeroeventhub.databases.statements import as_utc
 from zeroeventhub.errors import IdReused, StoreUnavailable
 from zeroeventhub.protocol import Event
 from zeroeventhub.wire.models import Read, reader_by_type

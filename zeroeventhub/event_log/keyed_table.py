@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.bulk_insert import table_form
-from zeroeventhub.databases.error_codes import is_duplicate, reaching_store
+from zeroeventhub.databases.error_codes import is_duplicate, translate_store_errors
 from zeroeventhub.errors import ConfigurationError, Conflict, IdReused, StoreUnavailable
 from zeroeventhub.event_log.events import Stored, unseen
 from zeroeventhub.event_log.log_table import (
@@ -121,7 +121,7 @@ class KeyedTable:
 
     def version(self, handle: Connection | Session, key: str | int) -> int:
         """Return the version of a key's last event; 0 for a key that never had one."""
-        with reaching_store(_STORE):
+        with translate_store_errors(_STORE):
             return self._version_of(connected(handle, self._table), self._last, key)
 
     def read(
@@ -140,7 +140,7 @@ class KeyedTable:
             after_version: the version after which to begin.
             limit: how many to read at most; None for all.
         """
-        with reaching_store(_STORE):
+        with translate_store_errors(_STORE):
             values = {"of": key, "after": after_version}
             found = connected(handle, self._table).execute(self._rows.limit(limit), values)
             return found.mappings().all()
@@ -187,7 +187,7 @@ class KeyedTable:
             raise ConfigurationError(
                 f"A row has no {min(missing)!r}, which is needed to recognize a repeated append."
             )
-        with reaching_store(_STORE):
+        with translate_store_errors(_STORE):
             return self._append(connection, key, ready, expected_version)
 
     def _append(

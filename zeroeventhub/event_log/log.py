@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.error_codes import is_duplicate, reaching_store
+from zeroeventhub.databases.error_codes import is_duplicate, translate_store_errors
 from zeroeventhub.errors import ConfigurationError, Conflict, IdReused, Trimmed
 from zeroeventhub.event_log.batches import BatchAppender
 from zeroeventhub.event_log.events import KeptEvent, Stored, kept_events, unseen
@@ -140,7 +140,7 @@ class EventLog:
                 for version, row in enumerate(rows, last - len(rows) + 1)
             ]
         rows = [self._row(one, one.key) | {"key": one.key} for one in run.events]
-        with reaching_store(_STORE):
+        with translate_store_errors(_STORE):
             connection, missing = writing(handle, self.table), self._stored.distinct(rows)
             while missing:
                 try:
@@ -164,7 +164,7 @@ class EventLog:
             IdReused: the log lacks one of the events, or has another one with its id.
         """
         rows = [self._row(one, one.key) | {"key": one.key} for one in _checked(events)]
-        with reaching_store(_STORE):
+        with translate_store_errors(_STORE):
             found = self._stored.find(connected(handle, self.table), rows)
         if any(row["id"] not in found for row in rows):
             raise IdReused("The log does not have all of these events.")
@@ -283,7 +283,7 @@ class EventLog:
         if version < 1:
             raise ConfigurationError(f"A snapshot is of a version from 1 on, not {version!r}.")
         connection = writing(handle, self.table)
-        with reaching_store(_STORE):
+        with translate_store_errors(_STORE):
             if (known := self._keyed.version(connection, key)) < version:
                 raise Conflict(
                     f"Key {key!r} has version {known}, so that version {version} has no state yet: "
@@ -310,7 +310,7 @@ class EventLog:
         self, handle: Connection | Session, query: Executable, values: Mapping[str, Any]
     ) -> tuple[list[KeptEvent], RowMapping | None]:
         """Return the events of a key, and the row of its snapshot if the query has found it."""
-        with reaching_store(_STORE):
+        with translate_store_errors(_STORE):
             rows = connected(handle, self.table).execute(query, values).mappings().all()
         snapshot = next((row for row in rows if row["id"] is None), None)
         events = [KeptEvent.of(row, self._readers) for row in rows if row is not snapshot]

@@ -25,10 +25,15 @@ from sqlalchemy.orm import Session, scoped_session
 
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.bulk_insert import insert_columns
-from zeroeventhub.databases.clock import StatementMoment
 from zeroeventhub.databases.error_codes import is_duplicate
 from zeroeventhub.databases.port import Database
-from zeroeventhub.databases.statements import document, exact, fine_moment, row_number
+from zeroeventhub.databases.statements import (
+    StatementMoment,
+    document,
+    exact,
+    fine_moment,
+    row_number,
+)
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.new_events import LONGEST_NAME
 

@@ -24,10 +24,10 @@ from sqlalchemy import (
 from sqlalchemy import types as sql
 
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.clock import as_utc
 from zeroeventhub.databases.index_hint import IndexHint
 from zeroeventhub.databases.json_form import json_form
 from zeroeventhub.databases.port import Database
+from zeroeventhub.databases.statements import as_utc
 from zeroeventhub.errors import BadCursor, ConfigurationError, FeedFailure
 from zeroeventhub.protocol import Lag, TypeFilter
 from zeroeventhub.publisher.archive_reader import ArchiveReader

@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError, PendingRollbackError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from zeroeventhub.databases.error_codes import is_transient, reaching_store
+from zeroeventhub.databases.error_codes import is_transient, translate_store_errors
 from zeroeventhub.errors import StoreUnavailable
 
 SECRET = "canary-5f2a"
@@ -54,7 +54,7 @@ def test_lost_connection_stays_transient_within_its_transaction(engine):
 def test_server_that_is_not_there_is_transient(driver):
     """A server that does not listen may do so again, and the error names no secret."""
     url = make_url(f"{driver}://u:{SECRET}@127.0.0.1:1/d")
-    with pytest.raises(StoreUnavailable) as raised, reaching_store():
+    with pytest.raises(StoreUnavailable) as raised, translate_store_errors():
         create_engine(url).connect()
     assert SECRET not in str(raised.value)
     assert "127.0.0.1" not in str(raised.value)
@@ -66,7 +66,7 @@ def test_client_that_may_not_connect_hears_so(database_url):
     url = make_url(database_url)
     for wrong in (url.set(database="nothing_here"), url.set(username="nobody_here", password="x")):
         engine = create_engine(wrong)
-        with pytest.raises(DBAPIError) as raised, reaching_store(), engine.connect():
+        with pytest.raises(DBAPIError) as raised, translate_store_errors(), engine.connect():
             pass
         assert not is_transient(raised.value)
 
@@ -85,7 +85,7 @@ def test_error_of_a_statement_stays(engine):
     execute(engine, "INSERT INTO t VALUES (1, 0)")
     refused = ["INSERT INTO t VALUES (1, 1)", "INSERT INTO t VALUES (9, NULL)"]
     for statement in (*refused, "SELECT * FROM nothing_here", "SELEC 1"):
-        with pytest.raises(DBAPIError) as raised, reaching_store():
+        with pytest.raises(DBAPIError) as raised, translate_store_errors():
             execute(engine, statement)
         assert not is_transient(raised.value)
 
@@ -94,5 +94,5 @@ def test_error_of_a_statement_stays(engine):
 def test_errors_of_anything_else_pass_as_they_are(error):
     """What is not the database's is not taken for it."""
     assert not is_transient(error)
-    with pytest.raises(type(error)), reaching_store():
+    with pytest.raises(type(error)), translate_store_errors():
         raise error

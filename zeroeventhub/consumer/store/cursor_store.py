@@ -32,8 +32,7 @@ from zeroeventhub.consumer.store.lane_progress import Lanes
 from zeroeventhub.consumer.store.leases import Leases
 from zeroeventhub.consumer.store.tables import HANDED_OVER, NAME_LENGTH, Tables, default, is_at
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.clock import Moment, as_utc, unix_time
-from zeroeventhub.databases.statements import insert_ignore, upsert
+from zeroeventhub.databases.statements import Moment, as_utc, insert_ignore, unix_time, upsert
 from zeroeventhub.databases.transactions import SyncTransaction, connection_of
 from zeroeventhub.errors import (
     ConfigurationError,

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Row, Select, Update, and_, func, select
 from zeroeventhub.consumer.event_place import note_place, place_in
 from zeroeventhub.consumer.store.tables import Tables
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.clock import as_utc
+from zeroeventhub.databases.statements import as_utc
 from zeroeventhub.errors import ConfigurationError, Fenced
 from zeroeventhub.protocol import Event
 

@@ -6,8 +6,7 @@ from sqlalchemy import Connection, select
 
 from zeroeventhub.consumer.store.dead_letters import digest
 from zeroeventhub.consumer.store.tables import Tables
-from zeroeventhub.databases.clock import unix_time
-from zeroeventhub.databases.statements import insert_ignore
+from zeroeventhub.databases.statements import insert_ignore, unix_time
 from zeroeventhub.errors import StoreUnavailable
 
 _DAY = 86400.0

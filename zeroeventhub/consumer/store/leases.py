@@ -9,8 +9,7 @@ from zeroeventhub.consumer.steps import Claimed
 from zeroeventhub.consumer.store.dead_letters import DeadLetters
 from zeroeventhub.consumer.store.tables import NAME_LENGTH, Tables
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.clock import UnixTime, unix_time
-from zeroeventhub.databases.statements import insert_ignore, upsert
+from zeroeventhub.databases.statements import UnixTime, insert_ignore, unix_time, upsert
 from zeroeventhub.errors import ConfigurationError, StoreUnavailable
 
 

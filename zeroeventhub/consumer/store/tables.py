@@ -21,8 +21,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.schema import SchemaItem
 
-from zeroeventhub.databases.clock import Moment
-from zeroeventhub.databases.statements import exact, long_text, row_number
+from zeroeventhub.databases.statements import Moment, exact, long_text, row_number
 
 NAME_LENGTH = 200
 """The most characters that the name of a consumer, or of one of its processes, has."""
