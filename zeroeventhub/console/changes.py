@@ -238,7 +238,7 @@ def _write(connection: Connection, store: CursorStore, change: Change) -> None:
             store.set(connection, name, move.partition, move.cursor)
 
 
-async def audited(store: ConsoleStore) -> list[dict[str, Any]]:
+async def audit_entries(store: ConsoleStore) -> list[dict[str, Any]]:
     """Return the last entries of a store's audit log, the newest first."""
     audit = _audit_table(store.store)
 

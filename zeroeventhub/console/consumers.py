@@ -72,12 +72,12 @@ class ConsoleStore:
         engine = self.store.engine
         session = database_of(engine).read_only(engine.dialect, STATEMENT_SECONDS)
 
-        def asked(connection: Connection) -> _Found:
+        def ask_read_only(connection: Connection) -> _Found:
             with read_only(connection, session):
                 return ask(connection, *arguments)
 
         try:
-            return await self._with_connection(asked)
+            return await self._with_connection(ask_read_only)
         except DatabaseError:
             await self._with_connection(self.store.check_tables)
             raise
@@ -89,29 +89,29 @@ class ConsoleStore:
             StoreUnavailable: the store did not answer, or a lock was held.
         """
 
-        def written(connection: Connection) -> _Found:
+        def write_and_commit(connection: Connection) -> _Found:
             with database_of(connection).lock_timeout(connection, STATEMENT_SECONDS):
                 found = write(connection)
                 connection.commit()
             return found
 
-        return await self._with_connection(written)
+        return await self._with_connection(write_and_commit)
 
     async def _with_connection(self, call: Callable[[Connection], _Found]) -> _Found:
         engine = self.store.engine
         with translate_store_errors():
             if isinstance(engine, Engine):
 
-                def connected() -> _Found:
+                def connect_and_call() -> _Found:
                     with engine.connect() as connection:
                         return call(connection)
 
-                return await anyio.to_thread.run_sync(connected, limiter=self._free)
+                return await anyio.to_thread.run_sync(connect_and_call, limiter=self._free)
             async with self._free, engine.connect() as connection:
                 return await connection.run_sync(call)
 
 
-async def listed(store: ConsoleStore, principal: Principal) -> list[dict[str, Any]]:
+async def list_consumers(store: ConsoleStore, principal: Principal) -> list[dict[str, Any]]:
     """Return the consumers of a store, as far as a principal may see them."""
 
     def ask(connection: Connection) -> tuple[list[CursorStatus], dict[str, dict[int, int]]]:

@@ -132,7 +132,7 @@ async def _overview(console: Console, request: Request, principal: Principal) ->
         "consumers": [
             line
             for store in console.stores.values()
-            for line in await of_consumers.listed(store, principal)
+            for line in await of_consumers.list_consumers(store, principal)
         ],
         "stores": [*console.stores],
     }
@@ -228,7 +228,7 @@ async def _dead_letter(console: Console, request: Request, principal: Principal)
 async def _audit(console: Console, request: Request, principal: Principal) -> dict[str, Any]:
     _expect_whole(principal)
     store = console.store(request)
-    return {"store": store.name, "entries": await of_changes.audited(store)}
+    return {"store": store.name, "entries": await of_changes.audit_entries(store)}
 
 
 async def _confirm(console: Console, request: Request, principal: Principal) -> dict[str, Any]:

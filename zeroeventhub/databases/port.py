@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, Protocol
 
-from sqlalchemy import Column, ColumnElement, Connection, Dialect, Engine, Insert, Select, Table
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Dialect,
+    Engine,
+    Insert,
+    Select,
+    Table,
+    func,
+)
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.types import TypeEngine
 
@@ -307,9 +317,9 @@ class Database(ABC):
     def exact(self, text: ColumnElement[Any]) -> ColumnElement[Any]:
         """Return an expression that is equal only for the same characters."""
 
-    @abstractmethod
     def lower(self, text: ColumnElement[Any]) -> ColumnElement[Any]:
         """Return a result of `exact` with its ASCII letters in lower case, and only these."""
+        return func.lower(text)
 
     @abstractmethod
     def text_hash(self, text: str) -> str:

@@ -185,9 +185,6 @@ class PostgreSQL(Database):
     def exact(self, text: ColumnElement[Any]) -> ColumnElement[Any]:
         return text.collate("C")
 
-    def lower(self, text: ColumnElement[Any]) -> ColumnElement[Any]:
-        return func.lower(text)
-
     def text_hash(self, text: str) -> str:
         # In a database of another encoding than UTF8 it is the hash of other bytes.
         return f"CAST(CAST('x' || substr(md5(CAST({text} AS text)), 1, 8) AS bit(32)) AS bigint)"

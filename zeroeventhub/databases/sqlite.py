@@ -147,9 +147,6 @@ class SQLite(Database):
     def exact(self, text: ColumnElement[Any]) -> ColumnElement[Any]:
         return text.collate("BINARY")
 
-    def lower(self, text: ColumnElement[Any]) -> ColumnElement[Any]:
-        return func.lower(text)
-
     def text_hash(self, text: str) -> str:
         return f"{_HASH}(CAST({text} AS TEXT))"
 

@@ -9,7 +9,7 @@ from sqlalchemy.sql.util import ClauseAdapter
 
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.deletion import Batch, Deleted, delete_events
-from zeroeventhub.publisher.keyset import LIMIT, ONE, NearRows, given
+from zeroeventhub.publisher.keyset import LIMIT, ONE, NearRows, parameter
 from zeroeventhub.publisher.mapping import Expression
 from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.retention import MarkTable
@@ -72,11 +72,11 @@ class Compactor:
         tombstones = 0
         if self.tombstone is not None:
             # The last event of all stays: some databases would give its number again.
-            before = self.reader.older(connection, self.keep_tombstones, settled)
+            before = self.reader.last_older_than(connection, self.keep_tombstones, settled)
             tombstones = min(before, until, settled - 1)
         bounds = {"until": until, "settled": settled, "tombstones": tombstones, "limit": rows}
 
-        def deleted(connection: Connection, after: int) -> Deleted:
+        def delete_batch(connection: Connection, after: int) -> Deleted:
             self.marks.locked(connection)
             seen = connection.execute(self._next(connection), {**bounds, "after": after}).all()
             events, found = 0, [row for row in seen if row.is_gone]
@@ -88,7 +88,7 @@ class Compactor:
             reached = int(seen[-1].position) if len(seen) == rows else until
             return Deleted(events, reached, is_last=reached >= until)
 
-        return deleted, self.marks.read(connection).trimmed
+        return delete_batch, self.marks.read(connection).trimmed
 
     def _next(self, connection: Connection) -> Select[Any]:
         """Select the next events, each with whether it is superseded or an old tombstone."""
@@ -115,7 +115,7 @@ class Compactor:
             key = events.c[str(self.key.key)]
             pairs = [(later.c[name], str(one.key)) for name, one in source.key.items()]
             rows = later.join(events, and_(*(one == events.c[name] for one, name in pairs)))
-        is_later = and_(position > source.position, position <= given("settled"))
+        is_later = and_(position > source.position, position <= parameter("settled"))
         query = select(ONE).select_from(rows).where(key == self.key, is_later)
         if source.partition is not None:
             partition = ClauseAdapter(later).traverse(source.partition)
@@ -126,5 +126,5 @@ class Compactor:
     def _is_old_tombstone(self) -> ColumnElement[bool]:
         if self.tombstone is None:
             return false()
-        is_old = self.reader.ordering.source.position <= given("tombstones")
+        is_old = self.reader.ordering.source.position <= parameter("tombstones")
         return and_(self.tombstone, self.key.is_not(None), is_old)

@@ -133,7 +133,7 @@ def schemas_of(
     return Schemas(types, CLOUDEVENTS if envelope else None), checks
 
 
-def key_of(
+def key_columns(
     table: Table, position: Expression | None, ordering: str | None
 ) -> tuple[ColumnElement[Any], ...]:
     """Return the column of positions, or the key of rows if the ordering gives positions."""
@@ -163,7 +163,7 @@ def key_of(
     return key
 
 
-def partition_of(
+def partition_column(
     table: Table, partition: Expression | None, partitions: int | Layout | None
 ) -> ColumnElement[Any] | None:
     """Return the column or expression of partitions."""

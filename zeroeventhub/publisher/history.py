@@ -12,7 +12,7 @@ from zeroeventhub.errors import Diverged, Trimmed, Unavailable
 from zeroeventhub.protocol import Event
 from zeroeventhub.publisher.archive_reader import ArchiveReader
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION, START, Place, Signer
-from zeroeventhub.publisher.keyset import LIMIT, ONE, given
+from zeroeventhub.publisher.keyset import LIMIT, ONE, parameter
 from zeroeventhub.publisher.retention import NOTHING_TRIMMED, LowWaterMark, MarkTable
 from zeroeventhub.publisher.rows import Row, RowQuery
 
@@ -53,7 +53,7 @@ class History:
         # A position in a side table remains when its event is deleted, until a writer inserts the
         # event's key again. On a standby it may not have arrived yet.
         self._outlives = rows.source.events is not None
-        here = given("position")
+        here = parameter("position")
         self._at = rows.select(lambda query: query.where(rows.source.position == here), ONE)
         several = rows.source.position.in_(bindparam("positions", expanding=True))
         self._several = rows.select(
@@ -232,7 +232,7 @@ class History:
     def _build_below(self, hint: IndexHint) -> Select[Any]:
         near = self._rows.near
         return self._rows.select(
-            lambda query: near.below(query, hint, given("position")), ONE, backwards=True
+            lambda query: near.below(query, hint, parameter("position")), ONE, backwards=True
         )
 
     def _row_below(self, connection: Connection, position: int) -> Row | None:

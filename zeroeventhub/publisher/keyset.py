@@ -54,12 +54,12 @@ class Part(NamedTuple):
     rows: float
 
 
-def given(name: str) -> ColumnElement[int]:
+def parameter(name: str) -> ColumnElement[int]:
     """Return a parameter that is a position."""
     return bindparam(name, type_=BigInteger)
 
 
-_AFTER, _UNTIL = given("after"), given("until")
+_AFTER, _UNTIL = parameter("after"), parameter("until")
 
 
 class NearRows:

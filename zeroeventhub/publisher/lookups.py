@@ -32,7 +32,7 @@ from zeroeventhub.errors import BadCursor, ConfigurationError, FeedFailure
 from zeroeventhub.protocol import Lag, TypeFilter
 from zeroeventhub.publisher.archive_reader import ArchiveReader
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
-from zeroeventhub.publisher.keyset import BEFORE, LIMIT, ONE, NearRows, given, join_events
+from zeroeventhub.publisher.keyset import BEFORE, LIMIT, ONE, NearRows, join_events, parameter
 from zeroeventhub.publisher.mapping import moment
 from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.page_query import TypeCondition
@@ -249,7 +249,7 @@ class Lookups:
                 query = select(*place).select_from(events.join(source.table, same))
             query = query.offset(_NONE)
         found = query.subquery("found")
-        query = select(extreme(found.c.position)).where(found.c.position <= given("until"))
+        query = select(extreme(found.c.position)).where(found.c.position <= parameter("until"))
         if source.partition is not None:
             query = query.where(found.c.partition == partition)
         result = connection.scalar(query, {"until": until})
@@ -307,7 +307,7 @@ class Lookups:
         query = (
             select(self._time.select)
             .select_from(self._source.join(self._source.table))
-            .where(self._source.position == given("position"))
+            .where(self._source.position == parameter("position"))
         )
         try:
             found = connection.scalar(query, {"position": position})

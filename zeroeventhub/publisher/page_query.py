@@ -25,7 +25,7 @@ from zeroeventhub.databases.port import Database
 from zeroeventhub.errors import ConfigurationError, Unavailable
 from zeroeventhub.protocol import Partition, TypeFilter
 from zeroeventhub.publisher.archive_reader import ArchiveReader
-from zeroeventhub.publisher.keyset import BEFORE, HIGHEST, LIMIT, ONE, given
+from zeroeventhub.publisher.keyset import BEFORE, HIGHEST, LIMIT, ONE, parameter
 from zeroeventhub.publisher.partition_hash import outside
 from zeroeventhub.publisher.rows import BatchSize, ReadRequest, RowQuery, Rows, Stretch
 
@@ -260,7 +260,7 @@ class PageQuery:
                 select(column).where(column.in_(self._closed)).limit(ONE)
             ).first()
         query = select(ONE).select_from(source.table)
-        query = near.above(query, near.hint(connection), given("after"), HIGHEST).limit(ONE)
+        query = near.above(query, near.hint(connection), parameter("after"), HIGHEST).limit(ONE)
         for number in self._closed:
             values = {"partition": number, "after": settled}
             found = found or connection.execute(query, values).first()

@@ -26,7 +26,7 @@ from zeroeventhub.protocol import FIRST, LAST
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.keyset import NearRows
 from zeroeventhub.publisher.ordering import Source
-from zeroeventhub.publisher.retention import FeedTable, LowWaterMark, MarkTable, key_of
+from zeroeventhub.publisher.retention import FeedTable, LowWaterMark, MarkTable, feed_key
 
 NAME_LENGTH = 200
 """Characters that the name of a consumer has at most."""
@@ -110,7 +110,7 @@ class Registry:
 
     def __init__(self, progress: Progress, source: Source, marks: MarkTable | None = None) -> None:
         self._table = progress.table
-        self._feed = key_of(source)
+        self._feed = feed_key(source)
         self._near = NearRows(source)
         self._marks = marks
 

@@ -32,7 +32,7 @@ from zeroeventhub.publisher.lookups import Lookups
 from zeroeventhub.publisher.ordering import Horizon, Ordering
 from zeroeventhub.publisher.page_query import PageQuery
 from zeroeventhub.publisher.progress import Registry
-from zeroeventhub.publisher.retention import begun_again
+from zeroeventhub.publisher.retention import numbers_begin_again
 from zeroeventhub.publisher.rows import ReadRequest, Stretch
 from zeroeventhub.publisher.splits import SplitQuery
 from zeroeventhub.wire.ndjson import joined
@@ -267,7 +267,7 @@ class Reader:
         settled = self._horizon(connection).settled
         if older_than is None:
             return settled, settled
-        return settled, min(settled, self.older(connection, older_than, settled))
+        return settled, min(settled, self.last_older_than(connection, older_than, settled))
 
     def has_ends(self, connection: Connection, until: int) -> bool:
         """Return whether the last events of closed partitions are at or below a position."""
@@ -277,7 +277,7 @@ class Reader:
             return False
         return True
 
-    def older(self, connection: Connection, age: timedelta, settled: int) -> int:
+    def last_older_than(self, connection: Connection, age: timedelta, settled: int) -> int:
         """Return the position at and below which the events of all partitions are older."""
         moment, lookups = datetime.now(UTC) - age, self.lookups
         return min(
@@ -494,6 +494,6 @@ class Reader:
         """
         highest = self.ordering.horizon(connection).highest
         if highest < gone:
-            raise begun_again(gone)
+            raise numbers_begin_again(gone)
         if highest < until:
             raise Unavailable("The table was emptied while it was read.", retry_after=1)

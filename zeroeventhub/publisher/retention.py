@@ -153,7 +153,7 @@ class LowWaterMark:
 NOTHING_TRIMMED = LowWaterMark()
 
 
-def begun_again(mark: int) -> FeedFailure:
+def numbers_begin_again(mark: int) -> FeedFailure:
     """Return the error for a table that has events below its mark."""
     return FeedFailure(f"The table's numbers start again below {mark}, up to which it was trimmed.")
 
@@ -183,7 +183,7 @@ class MarkTable:
         self._retention = retention
         self.partitions = partitions
         self._scheme = _scheme(source)
-        self.feed = key_of(source)
+        self.feed = feed_key(source)
         self.table = retention.table
         columns = retention.table.c
         self._own = columns.feed == self.feed
@@ -281,7 +281,7 @@ class MarkTable:
         )
 
 
-def key_of(source: Source) -> str:
+def feed_key(source: Source) -> str:
     """Return the key of a feed among those over tables of the same schema."""
     positions: Any = source.table
     # Without the schema: the mark's table is in it, and it may be given by name or by search path.

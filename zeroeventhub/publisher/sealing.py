@@ -20,7 +20,7 @@ from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.keyset import LIMIT, NearRows
 from zeroeventhub.publisher.mapping import Mapper, attribute_text, moment
 from zeroeventhub.publisher.reader import Reader
-from zeroeventhub.publisher.retention import begun_again
+from zeroeventhub.publisher.retention import numbers_begin_again
 from zeroeventhub.publisher.rows import Row, RowQuery, check_json
 from zeroeventhub.wire.ndjson import one_line
 
@@ -294,7 +294,7 @@ class Sealer:
         _, until = self.reader.removable(connection, older_than)
         trimmed = self.reader.history.mark(connection).trimmed
         if self.rows.read(connection, 0, trimmed, 1)[1] is not None:
-            raise begun_again(trimmed)
+            raise numbers_begin_again(trimmed)
         self._refuse_gap(connection, kept.sealed)
         if kept.last is not None:
             self.reader.vouch_in_table(connection, kept.last)

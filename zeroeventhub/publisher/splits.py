@@ -20,7 +20,7 @@ from sqlalchemy import (
 
 from zeroeventhub.databases.index_hint import IndexHint
 from zeroeventhub.publisher.archive_reader import ArchiveReader
-from zeroeventhub.publisher.keyset import HIGHEST, NearRows, Part, given
+from zeroeventhub.publisher.keyset import HIGHEST, NearRows, Part, parameter
 
 ROWS = 100
 """Rows that a look reads on each side: about as many as a leaf of an index holds."""
@@ -318,7 +318,7 @@ class SplitQuery:
         lookups = []
         for number, above in enumerate(sides):
             near = self._near(number, rows, hint, above=above)
-            position, end = near.c.position, given(f"end_{number}")
+            position, end = near.c.position, parameter(f"end_{number}")
             columns: tuple[ColumnElement[Any], ...] = (
                 literal_column(str(number)),
                 func.count(),
@@ -332,7 +332,7 @@ class SplitQuery:
 
     def _near(self, number: int, rows: int, hint: IndexHint, *, above: bool) -> Subquery:
         """Select the positions next to the parameter `place_<number>`, on one side of it."""
-        source, here = self._rows.source, given(f"place_{number}")
+        source, here = self._rows.source, parameter(f"place_{number}")
         query = select(source.position.label("position")).select_from(source.table)
         if above:
             query = self._rows.above(query, hint, here, HIGHEST)

@@ -17,8 +17,8 @@ from zeroeventhub.publisher.definition import (
     Definition,
     build,
     envelope_of,
-    key_of,
-    partition_of,
+    key_columns,
+    partition_column,
     schemas_of,
     table_of,
 )
@@ -146,8 +146,8 @@ class TableFeed:
         described, checks = (
             (None, {}) if schemas is None else schemas_of(schemas, envelope, typed=type is not None)
         )
-        position_key = key_of(found, position, ordering)
-        column = partition_of(found, partition, partitions)
+        position_key = key_columns(found, position, ordering)
+        column = partition_column(found, partition, partitions)
         self._defined = Definition(
             events=Events(found, position_key, column, given.get("time"), append_only),
             ordering_name=ordering,

@@ -214,7 +214,7 @@ class Trimmer:
     def batch(self, plan: TrimPlan, rows: int) -> Batch:
         """Return the function that deletes the next `rows` events of a plan and moves the mark."""
 
-        def deleted(connection: Connection, _: int) -> Deleted:
+        def delete_batch(connection: Connection, _: int) -> Deleted:
             mark, until = self.marks.locked(connection), plan.until
             if self.registry is not None:
                 # Consumers that have registered since the plan was made limit the trim as well.
@@ -236,4 +236,4 @@ class Trimmer:
             events = delete_events(connection, source, found, is_range=True)
             return Deleted(events, trimmed, is_last=trimmed >= plan.until)
 
-        return deleted
+        return delete_batch

@@ -6,7 +6,7 @@ import pytest
 from harness.shop import metadata, orders, write
 from sqlalchemy import inspect, select
 
-from zeroeventhub.publisher.keyset import HIGHEST, LIMIT, NearRows, NeededIndex, given
+from zeroeventhub.publisher.keyset import HIGHEST, LIMIT, NearRows, NeededIndex, parameter
 from zeroeventhub.publisher.ordering import Source
 
 SOURCE = Source(orders, orders.c.id, orders.c.part)
@@ -36,9 +36,9 @@ def test_rows_come_in_order(connection, partition, above):
     near = NearRows(SOURCE) if partition is not None else NearRows.of_all(SOURCE)
     query, hint = select(orders.c.id), near.hint(connection)
     values = {"partition": partition, "low": 3, "limit": 2}
-    upwards = near.above(query, hint, given("low"), HIGHEST).limit(LIMIT)
+    upwards = near.above(query, hint, parameter("low"), HIGHEST).limit(LIMIT)
     assert connection.scalars(upwards, values).all() == above
-    downwards = near.below(query, hint, given("low")).limit(LIMIT)
+    downwards = near.below(query, hint, parameter("low")).limit(LIMIT)
     assert connection.scalars(downwards, values).all() == ([3, 1] if partition == 0 else [3, 2])
 
 
