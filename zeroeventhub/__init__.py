@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from zeroeventhub.feed import AsyncExtendedFeed, AsyncFeed, ExtendedFeed, Feed
     from zeroeventhub.publisher import TableFeed
     from zeroeventhub.publisher.archive_feed import ArchiveFeed
-    from zeroeventhub.publisher.compaction import Compaction
+    from zeroeventhub.publisher.deletion import Compaction
     from zeroeventhub.publisher.partition_hash import (
         hash_on_connect,
         layout_expression,
@@ -135,7 +135,7 @@ _LAZY = {
     "AsyncFeed": "feed",
     "AsyncPendingPage": "consumer.page",
     "Capture": "event_log",
-    "Compaction": "publisher.compaction",
+    "Compaction": "publisher.deletion",
     "Consumer": "consumer.consumer",
     "CursorStatus": "consumer.store.cursor_store",
     "CursorStore": "consumer.store.cursor_store",

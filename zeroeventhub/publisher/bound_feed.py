@@ -39,11 +39,17 @@ from zeroeventhub.errors import (
 from zeroeventhub.feed import ArchiveMiss, hold_part
 from zeroeventhub.new_events import Batch
 from zeroeventhub.protocol import EVERY_TYPE, EXTENSIONS, Appended, FeedInfo, Schemas, Segments
-from zeroeventhub.publisher import compaction, trimming
 from zeroeventhub.publisher.bound_feed_steps import Query, Step, Steps, Work
 from zeroeventhub.publisher.checks import Finding
-from zeroeventhub.publisher.compaction import Compactor
-from zeroeventhub.publisher.deletion import delete_in_batches
+from zeroeventhub.publisher.deletion import (
+    ROWS,
+    SILENCE,
+    Compactor,
+    TrimBound,
+    Trimmer,
+    TrimPlan,
+    delete_in_batches,
+)
 from zeroeventhub.publisher.progress import Registered, Registry
 from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.restoring import SKIPPED, WORKERS, Restored, Restorer
@@ -54,7 +60,6 @@ from zeroeventhub.publisher.sealing import (
     Sealer,
     SealOptions,
 )
-from zeroeventhub.publisher.trimming import SILENCE, TrimBound, Trimmer, TrimPlan
 
 _Given = ParamSpec("_Given")
 _Answer = TypeVar("_Answer")
@@ -288,7 +293,7 @@ class _Feed:
         self,
         plan: TrimPlan,
         *,
-        rows: int = trimming.ROWS,
+        rows: int = ROWS,
         on_progress: Callable[[int, int], None] = lambda _events, _position: None,
     ) -> Steps[int]:
         """Delete the events of a plan from the table, in batches; return how many were deleted.
@@ -313,7 +318,7 @@ class _Feed:
         self,
         *,
         older_than: timedelta | None = None,
-        rows: int = compaction.ROWS,
+        rows: int = ROWS,
         on_progress: Callable[[int, int], None] = lambda _events, _position: None,
     ) -> Steps[int]:
         """Delete events that have a later event of the same key; return how many.

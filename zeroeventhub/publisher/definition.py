@@ -50,8 +50,8 @@ from zeroeventhub.protocol import (
 from zeroeventhub.publisher.archive_reader import ArchiveReader
 from zeroeventhub.publisher.bound_feed import Appender, AsyncBoundFeed, BoundFeed, Check
 from zeroeventhub.publisher.checks import Checkup
-from zeroeventhub.publisher.compaction import Compaction, Compactor
 from zeroeventhub.publisher.cursor import Signer, digest
+from zeroeventhub.publisher.deletion import Compaction, Compactor, Trimmer
 from zeroeventhub.publisher.history import History
 from zeroeventhub.publisher.key_query import KeyQuery, expect_unique
 from zeroeventhub.publisher.keyset import NearRows, NeededIndex
@@ -66,7 +66,6 @@ from zeroeventhub.publisher.retention import MarkTable, Retention
 from zeroeventhub.publisher.rows import RowQuery
 from zeroeventhub.publisher.sealing import Sealer, SegmentRows
 from zeroeventhub.publisher.splits import SplitQuery
-from zeroeventhub.publisher.trimming import Trimmer
 from zeroeventhub.settings import Capacity
 from zeroeventhub.wire.json_schema import check_of, schema_of
 

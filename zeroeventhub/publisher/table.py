@@ -11,7 +11,6 @@ from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.partitions import Layout
 from zeroeventhub.protocol import FeedInfo
 from zeroeventhub.publisher.bound_feed import Appender, AsyncBoundFeed, BoundFeed
-from zeroeventhub.publisher.compaction import Compaction
 from zeroeventhub.publisher.cursor import Signer
 from zeroeventhub.publisher.definition import (
     Definition,
@@ -22,6 +21,7 @@ from zeroeventhub.publisher.definition import (
     schemas_of,
     table_of,
 )
+from zeroeventhub.publisher.deletion import Compaction
 from zeroeventhub.publisher.mapping import Data, Expression, Mapper, resolve
 from zeroeventhub.publisher.ordering import Events, Ordering
 from zeroeventhub.publisher.partition_hash import hash_on_connect

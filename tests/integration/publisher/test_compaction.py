@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from sqlalchemy import create_engine, func, insert, select
 
 from zeroeventhub import FIRST, TableFeed
-from zeroeventhub.publisher.compaction import Compaction
+from zeroeventhub.publisher.deletion import Compaction
 from zeroeventhub.publisher.retention import Retention
 
 HOUR = timedelta(hours=1)

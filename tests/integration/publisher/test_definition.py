@@ -18,7 +18,7 @@ from zeroeventhub.protocol import (
     STOP,
     WAIT,
 )
-from zeroeventhub.publisher.compaction import Compaction
+from zeroeventhub.publisher.deletion import Compaction
 from zeroeventhub.publisher.progress import Progress
 from zeroeventhub.publisher.retention import Retention
 

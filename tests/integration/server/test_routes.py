@@ -31,7 +31,7 @@ from zeroeventhub import (
 from zeroeventhub.coroutines import blocking
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import EXTENSIONS, PARTITION, Extension, Parameter
-from zeroeventhub.publisher.compaction import Compaction
+from zeroeventhub.publisher.deletion import Compaction
 from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.retention import Retention
 

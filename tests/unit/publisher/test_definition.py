@@ -9,7 +9,7 @@ from sqlalchemy import Column, Integer, LargeBinary, MetaData, String, Table, Un
 from zeroeventhub import TableFeed
 from zeroeventhub.archive import Archive
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.compaction import Compaction
+from zeroeventhub.publisher.deletion import Compaction
 from zeroeventhub.publisher.progress import Progress
 from zeroeventhub.publisher.retention import Retention
 
