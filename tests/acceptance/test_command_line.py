@@ -62,7 +62,7 @@ def test_syncs_that_are_killed_and_share_the_work_land_every_event_once(
     feed, any_engine, any_database_url
 ):
     """Killed between its pages and started again, twice at once, sync lands every event once."""
-    into = ("--into", any_database_url, "--table", "landed", "--consumer", "copy", "--lease", 3.0)
+    into = ("--into", any_database_url, "--table", "landed", "--consumer", "copy", "--lease", 1.0)
     for count in (1, 30):
         with started("sync", feed, *into, "--page", 1) as process:
             until(

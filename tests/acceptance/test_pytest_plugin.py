@@ -1,6 +1,7 @@
 """The fixtures for pytest, the examples that use them, and the guide that shows them."""
 
 import asyncio
+import os
 import re
 import runpy
 import shutil
@@ -56,7 +57,14 @@ def test_nothing_is_left(event_feed, feed_faults, consumer_pauses):
 def run(folder):
     """Run the tests of a folder in a pytest of its own; return what it prints."""
     command = [sys.executable, "-m", "pytest", "-p", PLUGIN, "-q", "-W", "error", folder]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+    )
     return done.stdout + done.stderr
 
 

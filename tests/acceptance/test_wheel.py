@@ -1,8 +1,10 @@
 """The wheel works where there is no checkout, with what a package registry has."""
 
+import os
 import subprocess
 import sys
 import sysconfig
+import venv
 from pathlib import Path
 
 import pytest
@@ -49,31 +51,45 @@ print(FeedSource.name(), DefaultSource is FeedSource)
 def run(python, *arguments):
     """Run Python outside of the checkout, and return what it prints."""
     command, folder = [python, *arguments], python.parent
-    printed = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    environment = {**os.environ, "PYTHONPATH": ""}
+    printed = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=folder, env=environment
+    )
     assert printed.stderr == ""
     return printed.stdout
 
 
 @pytest.mark.slow
-def test_wheel_opens_every_door(tmp_path):
-    """In an empty environment, the wheel publishes, consumes, and is a source of Spark."""
-    pip = ["-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-    build = [sys.executable, "-m", "build", "--outdir", tmp_path, ROOT]
+@pytest.mark.parametrize(
+    "packages", ["of the tests", pytest.param("of the registry", marks=pytest.mark.test_all)]
+)
+def test_wheel_opens_every_door(tmp_path, packages):
+    """Beside its dependencies, the wheel publishes, consumes, and is a source of Spark."""
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path, ROOT]
     subprocess.run(build, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     assert len(list(tmp_path.glob("*.tar.gz"))) == 1
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
-    python = tmp_path / "venv" / "bin" / "python"
-    subprocess.run([python, *pip, f"{wheel}[cli]"], check=True, capture_output=True)
+    python, own = tmp_path / "venv" / "bin" / "python", sysconfig.get_path("purelib")
+    venv.create(tmp_path / "venv")
+    options = ["--disable-pip-version-check", "--python", python, "install", "--quiet"]
+    requested = [f"{wheel}[cli]"] if packages == "of the registry" else ["--no-deps", wheel]
+    subprocess.run(
+        [sys.executable, "-m", "pip", *options, *requested],
+        check=True,
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": ""},
+    )
+    (site,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
+    if packages == "of the tests":
+        (site / "tests.pth").write_text(own)
     assert run(python, "-c", PUBLISHED_AND_CONSUMED) == "19.5\n"
     assert run(python, "-m", "zeroeventhub", "--version").startswith("zeroeventhub")
-    (packages,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
-    assert (packages / "zeroeventhub" / "py.typed").exists()
+    assert (site / "zeroeventhub" / "py.typed").exists()
     for folder in ("assets", "templates"):
         files = (ROOT / "zeroeventhub" / "console" / folder).iterdir()
-        packed = (packages / "zeroeventhub" / "console" / folder).iterdir()
+        packed = (site / "zeroeventhub" / "console" / folder).iterdir()
         assert {file.name for file in packed} == {file.name for file in files}
     # PySpark is the one of the tests' environment: it is large.
     pytest.importorskip("pyspark", reason="PySpark is not installed: pip install --group spark")
-    (packages / "spark.pth").write_text(sysconfig.get_path("purelib"))
+    (site / "tests.pth").write_text(own)
     assert run(python, "-c", IN_SPARK) == "zeroeventhub True\n"

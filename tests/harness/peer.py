@@ -30,9 +30,11 @@ def environment_with(requirements, folder):
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not complete.exists():
-            venv.create(folder, with_pip=True, clear=True)
+            venv.create(folder, clear=True)
+            # The pip of this environment: to install another takes longer than the rest.
+            options = ["--disable-pip-version-check", "--python", python, "install", "--quiet"]
             subprocess.run(
-                [python, "-m", "pip", "install", "--quiet", *requirements],
+                [sys.executable, "-m", "pip", *options, *requirements],
                 check=True,
                 timeout=600,
                 stdout=sys.stderr,

@@ -278,10 +278,8 @@ def test_batch_that_is_run_again(stream, tmp_path, extensions):
         assert source["endOffset"] == source["latestOffset"]
 
 
-@pytest.mark.parametrize(
-    ("database", "kills"),
-    [("sqlite", 1), pytest.param("postgresql", 4, marks=pytest.mark.test_all)],
-)
+@pytest.mark.test_all
+@pytest.mark.parametrize(("database", "kills"), [("sqlite", 1), ("postgresql", 4)])
 def test_driver_that_is_killed(request, spark, tmp_path, database, kills):
     """A killed driver neither loses nor repeats an event."""
     # Of this seed the first moment is that between the rows of the first batch and its commit.
