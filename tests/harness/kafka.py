@@ -31,7 +31,9 @@ class Broker:
     def read(self, topic: str) -> list[Message]:
         """Read all messages of a topic, partition by partition."""
         settings = {"bootstrap.servers": self.address, "group.id": "tests"}
-        consumer = Consumer({**settings, "enable.partition.eof": True})
+        # A request at the end of a partition would wait for half a second.
+        settings |= {"enable.partition.eof": True, "fetch.wait.max.ms": 10}
+        consumer = Consumer({**settings, "enable.auto.commit": False})
         try:
             found = []
             for number in sorted(consumer.list_topics(topic, timeout=20).topics[topic].partitions):
