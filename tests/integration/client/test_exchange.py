@@ -156,7 +156,7 @@ def test_whole_answer_has_a_deadline(call, script, error):
 def test_slow_page_counts_up_to_its_checkpoint(any_call):
     """What stands before a checkpoint counts when the deadline is over."""
     # Enough for a busy machine to receive what was sent at once.
-    feed = {"limits": Limits(seconds=3, bytes_per_second=0)}
+    feed = {"limits": Limits(seconds=1.5, bytes_per_second=0)}
     silent = [(CHUNKED + b"20\r\n" + SETTLED + b"\r\n", 20.0)]
     with dripping(pages(lambda: silent)) as url:
         page = any_call(url, session=PATIENT, feed=feed)
@@ -179,7 +179,7 @@ def test_body_has_a_least_rate(any_call, script):
         with pytest.raises(CutPage, match="fewer than 10000 bytes a second"):
             any_call(url, session=PATIENT, feed=feed)
         assert 0.75 < time.monotonic() - start < SOON
-    steady = [(answer(), 0.0), *drip(b" " * 50_000, 0.03, step=1_000), (PAGE, 0.0)]
+    steady = [(answer(), 0.0), *drip(b" " * 30_000, 0.03, step=1_000), (PAGE, 0.0)]
     with dripping(pages(lambda: steady)) as url:
         assert any_call(url, session=PATIENT, feed=feed).cursor == "b"
 

@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 
 from zeroeventhub import AsyncClient, AsyncConsumer, CursorStore
 from zeroeventhub.errors import Fenced, StoreUnavailable
+from zeroeventhub.testing import no_pauses
 
 
 def conninfo(url):
@@ -206,7 +207,7 @@ def test_strict_isolation_is_enough(request, database, level):
 
 def test_lost_connection_is_waited_out(postgresql_url, caplog):
     """Loops and runs go on after a database has cut their connections, up to a number of times."""
-    with opened(postgresql_url) as shop:
+    with opened(postgresql_url) as shop, no_pauses():
         shop.feed.publish(*map(event, range(6)))
         cuts = [1, 2]
 

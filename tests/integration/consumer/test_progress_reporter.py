@@ -10,7 +10,7 @@ from harness.statements import add
 from harness.stores import call
 from harness.waiting import until
 
-from zeroeventhub import Client
+from zeroeventhub import Capacity, Client
 from zeroeventhub.consumer import progress_reporter as progress
 from zeroeventhub.errors import Forbidden
 
@@ -33,7 +33,8 @@ def any_feed(any_shop):
 def consuming(engine, folder, *, is_async=False):
     """Serve the feed; yield the shop of a consumer of it."""
     url = f"sqlite:///{folder}/consumer.db"
-    with opened(url, is_async=is_async) as shop, served(engine) as shop.url:
+    capacity = Capacity(wait_seconds=0.2)  # a consumer that is told to stop waits so long
+    with opened(url, is_async=is_async) as shop, served(engine, capacity=capacity) as shop.url:
         yield shop
 
 

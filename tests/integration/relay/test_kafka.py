@@ -95,7 +95,7 @@ def test_frozen_broker_is_waited_for(relay, target, broker, topic, monkeypatch):
     monkeypatch.setattr(kafka, "PATIENCE", 0.5)
     one = target(keep_partitions=True)
     broker.process.send_signal(signal.SIGSTOP)
-    thaw = threading.Timer(2, broker.process.send_signal, [signal.SIGCONT])
+    thaw = threading.Timer(1, broker.process.send_signal, [signal.SIGCONT])
     thaw.start()
     try:
         relay(one, attempts=None)
