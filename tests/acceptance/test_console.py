@@ -12,7 +12,7 @@ import httpx
 import pytest
 from harness.browser import launched, violations
 from harness.command_line import started
-from harness.console import OWASP, append, console, shop_routes
+from harness.console import OWASP, append, console, lagging, shop_routes
 from harness.engines import connected
 from harness.guides import guide
 from harness.nginx_paths import reserved_port
@@ -30,12 +30,9 @@ from zeroeventhub import (
     Event,
     Failures,
     Principal,
-    Progress,
-    Retention,
     TableFeed,
     bearer_tokens,
     everybody,
-    feed_routes,
 )
 from zeroeventhub.console import console_routes, feeds
 from zeroeventhub.console.routes import VIEWS
@@ -339,19 +336,7 @@ def test_last_hours_are_plotted(browser, sqlite):
 def test_past_of_a_lag_is_plotted(browser, sqlite, monkeypatch):
     """The plot of a registered consumer's lag has its past as soon as the page is opened."""
     monkeypatch.setattr(feeds, "SLOT", 0.5)
-    append(sqlite, *({} for _ in range(5)))
-    feed = TableFeed(orders, data="data", time="placed", retention=Retention(), progress=Progress())
-    with sqlite.begin() as connection:
-        feed.install(connection)
-    routes = feed_routes("/orders", feed, sqlite)
-    shown = console_routes("/", feeds={"orders": routes}, authorize=everybody)
-    with (
-        serving(Starlette(routes=[*routes, *shown])) as url,
-        httpx.Client(base_url=f"{url}/") as http,
-        browser.at(http) as page,
-    ):
-        client = Client(f"{url}/orders")
-        client.register_progress("billing", 0, client.fetch(0, "_first", limit=2).cursor)
+    with lagging(sqlite) as (_, http), browser.at(http) as page:
         until(
             lambda: http.get("api/feeds/orders/lags.json").json()["times"][2:], "slots have ended"
         )

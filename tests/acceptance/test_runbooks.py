@@ -114,7 +114,7 @@ def test_publisher_is_restored(shop, way):
 
 
 def test_publisher_is_restored_from_its_archive(shop, tmp_path):
-    """From an archive, consumers of sealed orders go on, and those of lost ones are told."""
+    """A table is restored from its archive; a consumer that has read a lost order gets an error."""
     places = {"/var/history/orders": str(tmp_path / "archive")}
     feed = ["--database", "sqlite:///shop.db", "--table", "orders", "--data", "data"]
     operated.carry_out(

@@ -75,7 +75,7 @@ def test_upkeep_is_done_at_once_and_what_fails_is_logged(shop, tmp_path, caplog)
 
 
 def test_sealing_ends_with_a_server_that_is_killed(shop, tmp_path):
-    """No process is left that nobody stops."""
+    """The process that seals ends when the server that started it is killed."""
     with started("serve") as process:
         archive = Archive(tmp_path / "archive")
         until(lambda: archive.look().sealed == 10, "all events are sealed", PATIENCE)

@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 
 from harness.shop import metadata, orders
 from harness.web import serving
-from zeroeventhub import TableFeed, feed_routes
+from zeroeventhub import FIRST, Client, Progress, Retention, TableFeed, everybody, feed_routes
 from zeroeventhub.console import console_routes
 
 OWASP = (
@@ -61,6 +61,26 @@ def console(engine, path="/console", *, feed=None, **options):
     host = Starlette(routes=[*routes, *console_routes(path, feeds={"orders": routes}, **options)])
     with serving(host) as url, httpx.Client(base_url=f"{url}{path.rstrip('/')}/") as http:
         yield http
+
+
+@contextmanager
+def lagging(engine):
+    """Serve a feed of five orders and its console, where billing has registered the first two.
+
+    Yields a client of the feed and an httpx client whose base is the console.
+    """
+    append(engine, *({} for _ in range(5)))
+    feed = TableFeed(orders, data="data", time="placed", retention=Retention(), progress=Progress())
+    with engine.begin() as connection:
+        feed.install(connection)
+    routes = feed_routes("/orders", feed, engine)
+    shown = console_routes("/", feeds={"orders": routes}, authorize=everybody)
+    host = Starlette(routes=[*routes, *shown])
+    with serving(host) as url, httpx.Client(base_url=f"{url}/") as http:
+        assert http.get("api/feeds/orders/lags.json").json()["times"] == []
+        client = Client(f"{url}/orders")
+        client.register_progress("billing", 0, client.fetch(0, FIRST, limit=2).cursor)
+        yield client, http
 
 
 class Structure(HTMLParser):

@@ -28,7 +28,10 @@ _USUAL: dict[str, tuple[Any, str]] = {
     "partition": (Integer, r"part|partition|shard|(part|partition|shard)_(id|no|number)"),
     "time": (
         DateTime,
-        r"time|timestamp|(occurred|created|inserted|placed|published|recorded)(_at)?",
+        (
+            r"time|timestamp|(changed|created|happened|inserted|logged|modified|occurred|placed"
+            r"|published|recorded|updated)(_at)?"
+        ),
     ),
     "type": (String, r"type|kind|event_?type"),
     "key": ((String, Integer, Uuid), r"key|(aggregate|entity|stream)_?id"),

@@ -378,8 +378,8 @@ class Appender(_Appending):
         """Wait until the log has answered to all events so far.
 
         Raises:
-            NotAppended: the log has refused events, at whose futures nobody has looked. Each is
-                named once, however often this is called.
+            NotAppended: the log has refused events whose futures the caller has not awaited. Each
+                event is named once, however often this is called.
         """
         blocking(self._flush())
 

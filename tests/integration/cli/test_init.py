@@ -38,6 +38,14 @@ def test_table_is_described_by_usual_names(sqlite, sqlite_url):
     assert "CREATE INDEX" in done.stdout
 
 
+@pytest.mark.parametrize("name", ["changed_at", "updated_at", "Occurred"])
+def test_time_is_a_column_of_a_usual_name(sqlite, sqlite_url, name):
+    """The time of an event is the column that says when its row was written or changed."""
+    execute(sqlite, f"CREATE TABLE stock (id INTEGER PRIMARY KEY, body TEXT, {name} DATETIME)")
+    invoke("init", sqlite_url)
+    assert described("stock")["time"] == name
+
+
 def test_password_is_not_written(postgresql, postgresql_url):
     """A file of the source code has no password in it, but the name of a variable."""
     fill(postgresql, 0)

@@ -357,7 +357,7 @@ def test_killed_appender_that_starts_again_appends_each_event_once(written, sqli
 @pytest.mark.test_all
 @pytest.mark.parametrize("database", ["sqlite", "postgresql", "mariadb"])
 def test_killed_appenders_and_publishers_lose_and_repeat_nothing(request, database):
-    """Whoever is killed, at whichever byte or moment, each event is in the log once, in order."""
+    """Appenders and publishers are killed; the log has each event once, in order."""
     url = request.getfixturevalue(f"{database}_url")
     findings = killed_while_appending(lambda: nullcontext(url), [1])
     assert findings.complaints == []

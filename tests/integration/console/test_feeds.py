@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
-from harness.console import append, console, shop_routes
+from harness.console import append, console, lagging, shop_routes
 from harness.readers import Numbers, cursor_of, get, head_of
 from harness.shop import orders, place
 from harness.waiting import meanwhile, until
@@ -178,16 +178,7 @@ def test_consumers_that_register_are_named(sqlite):
 def test_lag_has_a_past(sqlite, monkeypatch):
     """A registered consumer's lag at the ends of past slots counts the events of before."""
     monkeypatch.setattr(feeds, "SLOT", 0.5)
-    append(sqlite, *({} for _ in range(5)))
-    feed = TableFeed(orders, data="data", time="placed", retention=Retention(), progress=Progress())
-    with sqlite.begin() as connection:
-        feed.install(connection)
-    routes = feed_routes("/orders", feed, sqlite)
-    shown = console_routes("/", feeds={"orders": routes}, authorize=everybody)
-    with serving(Starlette(routes=[*routes, *shown])) as url, httpx.Client(base_url=url) as http:
-        assert told(http, "feeds/orders/lags")["times"] == []
-        client = Client(f"{url}/orders")
-        client.register_progress("billing", 0, client.fetch(0, "_first", limit=2).cursor)
+    with lagging(sqlite) as (client, http):
         until(lambda: told(http, "feeds/orders/lags")["times"], "a slot has ended")
         append(sqlite, {}, ago=0)
         until(lambda: told(http, "feeds/orders/lags")["lags"]["billing"][-1] == 4, "it is counted")
