@@ -138,7 +138,7 @@ def test_readers_with_a_jwt(example, monkeypatch, key, issuer):
 
 
 def test_readers_with_a_certificate(example):
-    """Whose certificate the proxy has verified is let in; what is said in another way is not."""
+    """A reader may read only if the proxy has verified a certificate of a known name."""
     with serving(example("mtls_publisher")["app"]) as url:
         verified = ("X-Client-Verify", "SUCCESS")
         billing = ("X-Client-Subject", "CN=billing,O=Shop")

@@ -76,7 +76,7 @@ def test_limits_let_large_events_in(sqlite, piece):
 
 
 def test_next_read_consumer_and_spark_go_on(sqlite, url, piece):
-    """What comes later is read once, by whoever goes on from the cursors."""
+    """Later events are read once: by the next read, a consumer or Spark, each from the cursors."""
     names = piece("goes_on")
     piece("consumer")
     assert (len(names["table"]), len(names["later"].reader.read_all())) == (2, 0)

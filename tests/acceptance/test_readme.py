@@ -175,7 +175,7 @@ def test_spark_of_the_readme_reads_every_order_once(follow, tmp_path, monkeypatc
 
 @pytest.mark.test_all
 def test_tutorial_ends_with_the_truth(tmp_path):
-    """With fewer orders it tells the story of its README, and fails nowhere on the way."""
+    """With fewer orders the tutorial prints what its README shows, and no step fails."""
     run = subprocess.run(
         [sys.executable, TUTORIAL / "run.py", "40"],
         cwd=tmp_path,

@@ -46,7 +46,7 @@ def shop(tmp_path, monkeypatch):
 
 
 def test_lag_is_shown(shop):
-    """Lag says how many orders wait, and the cursors that nobody holds the partition."""
+    """`lag` prints how many orders are to be read, and `cursors` that no consumer has the lease."""
     shop.place(3, 4)
     lag, held = carry_out("lag", shop.url)
     assert lag.splitlines()[1].split()[:2] == ["0", "2"]
@@ -96,7 +96,7 @@ def test_trimmed_consumer_goes_on(shop):
 
 @pytest.mark.parametrize("way", ["diverged", "rebuild"])
 def test_publisher_is_restored(shop, way):
-    """After a backup was restored, a consumer of lost orders refuses to go on, and is mended."""
+    """After a restore, a consumer that has read lost orders halts until its cursor is moved."""
     copy("shop.db", "backup.db")
     shop.place(3, 4)
     shop.bill()

@@ -131,7 +131,7 @@ def test_telemetry_is_wired_as_the_guide_says(sqlite, tmp_path, mark, around, sh
 
 
 def test_log_names_consumer_and_partition(capsys):
-    """Lines in the guide's format name both, and stand where a record has neither."""
+    """A line in the guide's format names both, or has a dash where a record names neither."""
     with guide("telemetry.md") as piece:
         handler = piece("logs")["handler"]
     try:

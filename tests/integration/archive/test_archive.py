@@ -63,7 +63,7 @@ def test_segments_follow_each_other(store):
 
 
 def test_death_at_any_step_of_adding_leaves_a_whole_archive(tmp_path):
-    """Wherever a sealer dies, the archive is complete, and the next one continues."""
+    """After any step of sealing at which a process dies, the next one completes the archive."""
     for step in range(6):
         store = tmp_path / str(step)
         Archive(store).add(made(0, 10), "feed")
@@ -93,7 +93,7 @@ def test_lost_answer_is_no_reason_to_seal_twice(tmp_path):
 
 
 def test_what_dead_sealers_left_is_tidied_away(tmp_path):
-    """`tidy` deletes the files of dead sealers, also after it died itself."""
+    """`tidy` deletes the files that killed processes have left, also those of a killed `tidy`."""
     for step in range(0, 12, 2):
         store = tmp_path / str(step)
         for dead in (dying(store, 3).add, Archive(store).add):

@@ -124,7 +124,7 @@ def test_killed_at_points_of_creating_a_file(tmp_path, stride):
 
 
 def test_readers_get_no_word_of_the_store(sqlite, caplog):
-    """A reader's 503 has no word of the store's; the log has them without credentials."""
+    """A 503 repeats nothing that the object store says; the log does, without credentials."""
     store = silent_store("kanarek", "http://kanarek:kanarek@127.0.0.1:9")
     feed = TableFeed(orders, data="data", retention=Retention(), archive=Archive(store))
     metadata.create_all(sqlite)

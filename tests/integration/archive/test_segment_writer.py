@@ -106,7 +106,7 @@ def test_erased_events_are_gone_and_their_cursors_stay(sqlite, tmp_path):
 
 @pytest.mark.slow
 def test_death_at_any_step_of_erasing_loses_nothing_else(sqlite, tmp_path):
-    """Wherever an eraser dies, other events stay, and the next one finishes."""
+    """If a process dies at any step of erasing, other events stay, and the next one finishes."""
     feed = erasable(sqlite, Archive(tmp_path, erasable=True))
     there, step, died = set(range(36)), 0, True
 

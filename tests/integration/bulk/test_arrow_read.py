@@ -414,7 +414,7 @@ def test_error_of_one_partition_ends_the_read():
 
 
 def test_progress_is_told_and_drawn(shop, publish, capsys):
-    """A function hears how many rows there are and will be; a bar shows the same."""
+    """A function gets how many rows are read and how many there will be; a bar shows the same."""
     told = []
     with publish(shop) as url:
         pa.table(read_arrow(url, **SMALL, progress=lambda rows, total: told.append((rows, total))))
@@ -430,7 +430,7 @@ def test_progress_is_told_and_drawn(shop, publish, capsys):
 
 
 def test_batch_whose_progress_fails_is_not_handed_over(shop, publish):
-    """If telling the progress raises, the cursors stay before the rows that nobody got."""
+    """If the function for progress raises, the cursors stay before the rows not yet returned."""
     with publish(shop) as url:
         read = read_arrow(url, **SMALL, progress=lambda *_: 1 // 0)
         with pytest.raises(ZeroDivisionError):

@@ -73,7 +73,7 @@ def test_producer_skips_what_the_log_has(written, sqlite, file):
     "content", [lines(2_100, first=5_000), lines(999)], ids=["other", "shorter"]
 )
 def test_other_file_of_a_producer_is_refused(written, file, content):
-    """A producer whose file is not the one that it has appended is told so."""
+    """A producer whose file has changed since it was appended is refused."""
     _, url, _ = written
     command = ("append", url, file, "--producer", "import")
     assert invoke(*command).exit_code == 0

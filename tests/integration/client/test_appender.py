@@ -174,7 +174,7 @@ def test_refused_event_fails_alone(append, written, sqlite):
 
 
 def test_each_refusal_is_raised_once_unless_somebody_has_asked(written):
-    """A flush raises the refusals since the one before it, but not those that a future has told."""
+    """A flush raises the refusals since the last flush, but not those of awaited futures."""
     _, url, _ = written
     with client_of(url) as client:
         client.append([NewEvent("other", {}, id=f"e{number}") for number in range(3)])

@@ -55,7 +55,7 @@ def numbers(page):
 
 
 def test_feed_over_a_table_does_all_that_it_announces(call, url):
-    """Either client and a feed over a table understand each other in every extension."""
+    """Both clients can use every extension of a feed over a table."""
     assert call(url, "discover").extensions == EVERYTHING
     assert call(url, "fetch", 0, LAST, wait=0.01).caught_up
     paid = call(url, "fetch", 0, FIRST, types=TypeFilter({"PAID"}))
@@ -139,7 +139,7 @@ def test_batch_that_cannot_be_appended_is_refused(sqlite, events, error):
 
 
 def test_feed_without_a_log_takes_no_events(sqlite):
-    """Who appends to a feed that only publishes a table is told what it lacks."""
+    """Appending to a feed that only publishes a table fails, and the error says what it lacks."""
     with (
         mounted(TableFeed(orders, data="data"), fill(sqlite, 0)) as url,
         pytest.raises(ConfigurationError, match="does not have the extension append"),

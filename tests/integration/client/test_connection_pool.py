@@ -58,7 +58,7 @@ def test_threads_that_share_a_pool_have_connections_of_their_own(keeping):
 
 
 def test_headers_that_break_off_are_no_answer():
-    """Where the server dies between two headers, the length of the body is not known either."""
+    """An answer that ends within its headers is no answer: the feed counts as unreachable."""
     head = b"HTTP/1.1 200 OK\r\nServer: feed\r\nContent-Length: 2\r\n\r\n"
     cuts = iter(range(1, len(head)))
 

@@ -154,7 +154,7 @@ def test_whole_answer_has_a_deadline(call, script, error):
 
 @pytest.mark.slow
 def test_slow_page_counts_up_to_its_checkpoint(any_call):
-    """What stands before a checkpoint counts when the deadline is over."""
+    """When the deadline is over, the client keeps the events before the last checkpoint."""
     # Enough for a busy machine to receive what was sent at once.
     feed = {"limits": Limits(seconds=1.5, bytes_per_second=0)}
     silent = [(CHUNKED + b"20\r\n" + SETTLED + b"\r\n", 20.0)]

@@ -284,7 +284,7 @@ def test_help_that_is_no_address_is_not_repeated(any_call, address):
 
 
 def test_address_of_pages_is_not_that_of_a_feed(any_call):
-    """A client that was given the address of a feed's pages is told which one it needs."""
+    """A client with the address of a feed's pages gets an error that names the feed's address."""
     refused = problem("bad-request", status="400 No", detail="The parameter token is missing.")
     with (
         answering(lambda _: refused) as url,

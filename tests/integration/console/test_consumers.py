@@ -214,7 +214,7 @@ def test_texts_of_consumers_stay_texts(sqlite, store):
 
 
 def test_stores_need_a_hook(store):
-    """Whoever shows a store says to whom."""
+    """A console with stores and without `authorize` is refused."""
     with pytest.raises(ConfigurationError, match="who may see them by authorize"):
         console_routes("/", feeds={}, stores={"billing": store})
 

@@ -368,7 +368,7 @@ def test_inbox_is_kept_for_feeds_that_do_not_promise(shop, exactly_once, options
 
 @pytest.mark.parametrize("poison", [(1,), (2, 3)])
 def test_what_fails_is_set_aside_and_the_rest_is_applied(either_shop, poison):
-    """A poison event leaves nothing but its letter, wherever in the page it stands."""
+    """A poison event at any place of a page leaves its dead letter and no effect."""
     shop, seen = either_shop, []
     shop.feed.publish(event(1), event(2), event(3))
     shop.run(failing(*poison, seen=seen), failures=ASIDE)
@@ -546,7 +546,7 @@ def test_letters_of_a_partition_that_has_ended_are_applied(lettered):
 
 
 def test_process_that_has_lost_its_right_applies_no_letter(lettered):
-    """Dead letters are fenced like pages."""
+    """If an operator moves the cursor, a retry of dead letters that has begun is rolled back."""
     shop = lettered
     shop.retry()
     operator = Rival(lambda: shop.put("5"))

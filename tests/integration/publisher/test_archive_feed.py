@@ -104,7 +104,7 @@ def test_end_of_the_archive_is_the_head(sqlite, tmp_path):
 
 
 def test_nothing_can_be_changed(sqlite, tmp_path):
-    """Whoever has only the archive neither seals nor trims, erases nor restores."""
+    """A feed of an archive alone cannot seal, trim, erase or restore."""
     opened(sqlite, Archive(tmp_path)).seal()
     alone = ArchiveFeed(Archive(tmp_path))
     for use in (

@@ -82,7 +82,7 @@ def test_open_writer_ages_the_horizon(log, records):
 
 @for_each(*WATCHING, later=(GATED, OBSERVED_MARIADB))
 def test_readers_find_out_by_themselves(log, records):
-    """The log hears of a late horizon once, however often the feed is read."""
+    """A late horizon is logged once, however often the feed is read."""
     with log.engine.connect() as slow:
         append(slow, 2)
         assert log.news() == []
@@ -115,7 +115,7 @@ def test_process_that_knows_nothing_yet_tells_what_it_waits_for(log, records):
 
 @for_each(OBSERVED, GATED)
 def test_prepared_transaction_is_told_by_its_name(log, records):
-    """A transaction without a process is told by its identifier."""
+    """A prepared transaction, which has no process, is named by its identifier."""
     with prepared(log, "INSERT INTO log (n) VALUES (2)") as decide:
         (blocker,) = held_back(log.feed).blockers
         assert (blocker.pid, blocker.query_age) == (None, None)

@@ -274,7 +274,7 @@ def test_killed_at_points_of_restoring(request, tmp_path, case):
     ("first", "drills"), [(1, 2), pytest.param(100, 100, marks=pytest.mark.test_all)]
 )
 def test_drill_loses_and_repeats_nothing(tmp_path, first, drills):
-    """Whenever the database is destroyed, also while it is sealed, readers go on or are told."""
+    """After a database was destroyed and restored, readers go on or get an error."""
     paths = map(tmp_path.joinpath, map(str, count()))
     counts = drilled(
         lambda: nullcontext(f"sqlite:///{next(paths)}.db"), range(first, first + drills)

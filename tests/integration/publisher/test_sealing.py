@@ -230,7 +230,7 @@ def jumping(engine, folder, clock, dice):
     ("first", "rounds"), [(0, 1), pytest.param(100, 100, marks=pytest.mark.test_all)]
 )
 def test_clocks_that_jump_lose_and_repeat_nothing(monkeypatch, tmp_path, first, rounds):
-    """Readers have each event once and in order, and at worst are told to come back."""
+    """Readers get each event once and in order; at worst an error says to try again."""
     for seed in range(first, first + rounds):
         folder = tmp_path / str(seed)
         with monkeypatch.context() as patch, connected(f"sqlite:///{folder}.db") as engine:

@@ -197,7 +197,7 @@ def test_producers_count_their_batches(engine, log):
 
 
 def test_one_producer_of_two_processes(engine, log, pool):
-    """Of two processes with a producer's name, one is told that the other has gone before."""
+    """Of two processes that append the same batch number of one producer, one is refused."""
     with taking(engine, log) as one, taking(engine, log) as other:
         for sequence in range(1, 9):
             asked = [

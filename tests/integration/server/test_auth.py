@@ -346,7 +346,7 @@ def test_every_token_stands_for_its_reader_and_is_compared_in_constant_time(shop
 
 
 def test_token_may_be_given_as_its_hash(shop):
-    """A hash lets in the token that it is of, and is no token itself."""
+    """The token of a hash is accepted, and the hash itself is not."""
     hashed = f"sha256:{hashlib.sha256(TOKEN.encode()).hexdigest()}"
     with served(shop, bearer_tokens({hashed: "reader"})) as url:
         for shown, status in ((TOKEN, 200), (hashed, 401), (hashed[7:], 401)):
@@ -397,7 +397,7 @@ def test_reader_that_asks_too_often_learns_when_to_retry(shop):
 
 @pytest.mark.parametrize("bound", ["in_flight", "waiters"])
 def test_place_is_given_back(bound, watcher):
-    """So many at once and no more, round after round, whether they are answered, fail or leave."""
+    """Never more requests than allowed run, also after others have been answered, failed or left."""
     feed = Numbers()
     quota = Quota(**{bound: 2})
     with mounted(feed, authorize=of_name, quota=quota, observer=watcher) as url:

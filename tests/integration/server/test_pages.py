@@ -139,7 +139,7 @@ def test_page_that_may_be_another_is_read_each_time(book):
 
 
 def test_pages_are_kept_within_their_bytes(book):
-    """What there is no room for goes, and first what was not asked for the longest."""
+    """A full cache drops the pages that were not requested for the longest time."""
     with mounted(book, capacity=Capacity(kept_bytes=2 * BOOK_PAGE)) as url:
         read(url, 1, 3, 1, 5, 1, 3)
     assert book.asked == [1, 3, 5, 3]

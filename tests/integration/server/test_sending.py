@@ -172,7 +172,7 @@ def test_slow_reader_that_takes_something_is_served():
 
 
 def test_page_is_whole_however_large_it_is():
-    """A page is sent in pieces that make it whole, also if it is larger than all the room."""
+    """A page is sent in pieces, all of it, also if it is larger than the room for answers."""
     piece = 64 * 1024
     small = Capacity(sending_bytes=MEBIBYTE, page_bytes=MEBIBYTE, patience=PATIENCE)
     for size in (1, piece - 100, 5 * piece, 3 * MEBIBYTE):

@@ -123,7 +123,7 @@ def test_stream_of_certain_types(empty_shop, watcher, pool):
 
 
 def test_silence_is_broken_by_comments(empty_shop, monkeypatch):
-    """While there is nothing to send, comments show that the stream is alive."""
+    """While there is no event, the stream sends comments."""
     monkeypatch.setattr(server_sent_events, "HEARTBEAT", 0.1)
     write(empty_shop, 1)
     began = time.monotonic()

@@ -224,7 +224,7 @@ async def commit_async(connection: AsyncConnection, event: Event) -> None:
 
 
 def test_commit_is_found():
-    """A handler that commits is told so, however it does it."""
+    """A handler that commits fails the check, whether by SQLAlchemy or by the driver."""
     with broken("apply must not commit"):
         check(commit)
     with broken("has ended before apply did"):
@@ -346,7 +346,7 @@ def test_good_event_that_is_refused_beside_poison_is_found():
 
 
 def test_error_without_a_kill_is_reported():
-    """A handler that raises at a good event is told the error."""
+    """The check fails with the error that a handler raises at a good event."""
 
     def apply(connection: sa.Connection, event: Event) -> None:
         raise KeyError("amount")

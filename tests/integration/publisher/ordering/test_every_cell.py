@@ -7,7 +7,7 @@ from harness.ordering_table import LACKING, SEQUENCING, SHOWN, documented
 
 
 def test_every_cell_is_shown():
-    """No cell of the document is without its test, on any database that it speaks of."""
+    """Every cell of the document's table has a test on each database that it names."""
     for file in Path(__file__).parent.glob("test_*.py"):
         spec = spec_from_file_location(f"cells_{file.stem}", file)
         spec.loader.exec_module(module_from_spec(spec))

@@ -159,7 +159,7 @@ def test_new_process_knows_at_once(log, case):
 
 @shows("a savepoint rolled back", *ALL)
 def test_events_of_a_savepoint_rolled_back_are_not_seen(log):
-    """What a savepoint took back is no event; what stands around it is."""
+    """Rows that a savepoint rolled back are no events; the transaction's other rows are."""
     with log.engine.connect() as connection:
         append(connection, 0)
         savepoint = connection.begin_nested()
