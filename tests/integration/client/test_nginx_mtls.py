@@ -79,7 +79,7 @@ def test_reader_with_a_certificate_reads(feed, authority):
 
 @pytest.mark.test_all
 def test_reader_that_the_authority_does_not_know_is_refused_by_nginx(feed, authority):
-    """nginx refuses a reader without a certificate, or with its own, and asks no publisher."""
+    """Nginx refuses a reader without a certificate, or with its own, and asks no publisher."""
     for certificate in (None, trustme.CA().issue_cert(common_name="billing")):
         with reader(feed, authority, certificate) as client, pytest.raises(Forbidden):
             client.fetch(0, FIRST)

@@ -397,7 +397,7 @@ def test_reader_that_asks_too_often_learns_when_to_retry(shop):
 
 @pytest.mark.parametrize("bound", ["in_flight", "waiters"])
 def test_place_is_given_back(bound, watcher):
-    """Never more requests than allowed run, also after others have been answered, failed or left."""
+    """Never more requests than allowed run, also after others were answered, failed or left."""
     feed = Numbers()
     quota = Quota(**{bound: 2})
     with mounted(feed, authorize=of_name, quota=quota, observer=watcher) as url:
