@@ -352,15 +352,8 @@ class EventLog:
     def _row(self, new: NewEvent, key: str | None) -> dict[str, Any]:
         """Return the row of an event, without its key."""
         # Keys come again, ids do not.
-        partition = (
-            self.layout.partition_of(new.id) if key is None else self._partition_of_key(key)
-        )
-        return {
-            "partition": partition,
-            "id": new.id,
-            "type": new.type,
-            "data": new.text,
-        }
+        partition = self.layout.partition_of(new.id) if key is None else self._partition_of_key(key)
+        return {"partition": partition, "id": new.id, "type": new.type, "data": new.text}
 
     def _install(self, _: Table, connection: Connection, **__: Any) -> None:
         self.feed().install(connection)
