@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from zeroeventhub.cli.options import TIMEOUT, host_option, http_options, port_option
+from zeroeventhub.cli.options import TIMEOUT, help_option, host_option, http_options, port_option
 from zeroeventhub.cli.serve import UVICORN, is_loopback, listen, origin
 from zeroeventhub.cli.table_options import open_database
 from zeroeventhub.client import AsyncClient
@@ -44,6 +44,7 @@ from zeroeventhub.server import everybody
     help="Let people retry and discard dead letters, and move cursors.",
 )
 @port_option
+@help_option
 def console(
     *,
     urls: tuple[str, ...],
@@ -54,6 +55,7 @@ def console(
     names: tuple[str, ...],
     allow_changes: bool,
     port: int,
+    help_url: str,
 ) -> None:
     """Show feeds and consumers in the browser.
 
@@ -83,6 +85,7 @@ def console(
         stores=dict(zip(names_of(str(one.url.database) for one in engines), stores, strict=True)),
         authorize=everybody,
         allow_changes=allow_changes,
+        help_url=help_url,
     )
 
     @asynccontextmanager

@@ -95,7 +95,14 @@ port_option = click.option(
     help="The port to listen on; 0 takes a free one.",
 )
 host_option = click.option("--host", default="127.0.0.1", help="The address to listen on.")
+help_option = click.option(
+    "--help-url",
+    metavar="URL",
+    default="",
+    help="The address of a page of errors, which problem documents name.",
+)
 server_options = option_group(
+    help_option,
     click.option("--metrics", metavar="PATH", help="Serve metrics for Prometheus at this path."),
     host_option,
     port_option,

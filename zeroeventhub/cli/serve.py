@@ -227,10 +227,11 @@ def _site(context: click.Context) -> tuple[ASGIApp, dict[str, Any], str]:
     """Return the application, its feeds by their paths, and the path of its console, if any."""
     asked: _Asked = context.obj
     metrics, token_file = context.params["metrics"], context.params["token_file"]
+    help_url = context.params["help_url"]
     tokens = None if token_file is None else read_tokens(token_file)
     made = None if asked.place is None else _imported(asked.place)
     if made is not None and not isinstance(made, Mapping):
-        if metrics or any(_choices(context.params).values()):
+        if metrics or help_url or any(_choices(context.params).values()):
             raise ConfigurationError(
                 f"{asked.place} is an application, which chooses itself how it serves feeds."
             )
@@ -255,6 +256,7 @@ def _site(context: click.Context) -> tuple[ASGIApp, dict[str, Any], str]:
                 observer=observer,
                 # Without tokens a feed needs no credentials, so shared caches may store its pages.
                 shared_cache=tokens is None,
+                help_url=help_url,
                 **_choices(options),
             )
             if observe_horizon is not None and isinstance(feed, BoundFeed):
@@ -264,12 +266,12 @@ def _site(context: click.Context) -> tuple[ASGIApp, dict[str, Any], str]:
     if hook is None and is_loopback(context.params["host"]):
         hook = everybody  # who is on this machine also sees the names of writers
     place = "/console" if any(route.path == "/" for route in routes) else "/"
-    console = _console(place, shown, hook)
+    console = _console(place, shown, hook, help_url)
     return Starlette(routes=[*routes, *console]), feeds, place if console else ""
 
 
 def _console(
-    place: str, feeds: Mapping[str, list[Route]], hook: Authorize | None
+    place: str, feeds: Mapping[str, list[Route]], hook: Authorize | None, help_url: str
 ) -> list[BaseRoute]:
     """Return the routes of a console of the feeds; none if Jinja is missing."""
     if find_spec("jinja2") is None:
@@ -277,7 +279,7 @@ def _console(
     from zeroeventhub.console import console_routes  # noqa: PLC0415 - of another extra
 
     names = {re.sub(r"[^A-Za-z0-9._-]", "-", name): routes for name, routes in feeds.items()}
-    return console_routes(place, feeds=names, authorize=hook)
+    return console_routes(place, feeds=names, authorize=hook, help_url=help_url)
 
 
 def _described(context: click.Context, made: Collection[str] | None) -> dict[str, dict[str, Any]]:

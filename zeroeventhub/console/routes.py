@@ -37,7 +37,7 @@ from zeroeventhub.errors import (
     ZeroEventHubError,
 )
 from zeroeventhub.server.auth import SCOPE_KEY, Access, Authorize, Principal, everybody
-from zeroeventhub.server.problems import describe, problem
+from zeroeventhub.server.problems import check_help, describe, problem
 from zeroeventhub.server.request import number_in
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
@@ -60,6 +60,7 @@ class Console:
         stores: the stores of consumers by name.
         access: identifies who looks.
         allows_changes: whether consumers may be changed.
+        help_url: the page of errors that problem documents name; empty for none.
     """
 
     path: str
@@ -67,6 +68,7 @@ class Console:
     stores: Mapping[str, ConsoleStore]
     access: Access
     allows_changes: bool
+    help_url: str = ""
 
     async def identify(self, request: Request) -> Principal:
         """Return the principal of a request, by the console's hook or the application's."""
@@ -329,6 +331,7 @@ def console_routes(
     stores: Mapping[str, CursorStore] | None = None,
     authorize: Authorize | None = None,
     allow_changes: bool = False,
+    help_url: str = "",
 ) -> list[BaseRoute]:
     """Return the routes of a console, for an application of Starlette or FastAPI.
 
@@ -347,10 +350,13 @@ def console_routes(
             names of writers that hold the horizon back and of consumers that register.
         allow_changes: let those who may see everything retry and discard dead letters, and move
             cursors. The hook is asked at each change, which is a POST.
+        help_url: the page of errors that problem documents name, as for `feed_routes`.
 
     Raises:
-        ConfigurationError: a name or a feed is not allowed, or stores have no `authorize`.
+        ConfigurationError: a name or a feed is not allowed, `help_url` is not a URL, or stores have
+            no `authorize`.
     """
+    check_help(help_url)
     mounted, stores = path.strip("/"), stores or {}
     if stores and authorize is None:
         raise ConfigurationError(
@@ -372,6 +378,7 @@ def console_routes(
         {name: ConsoleStore(name, store) for name, store in stores.items()},
         Access(authorize, patience=_PATIENCE),
         allow_changes,
+        help_url,
     )
     routes = [Route("/assets/{name}", _asset), *_sign_in_routes(console)]
     for view in VIEWS:
@@ -433,7 +440,7 @@ async def _tell(console: Console, view: View, request: Request) -> Response:
         raise
     except Exception as error:  # noqa: BLE001 - its text is for the log alone
         known = _known(error)
-        answer = problem(known, _logged(error))
+        answer = problem(known, _logged(error), console.help_url)
         answer.headers.update(HEADERS)
         return answer
 

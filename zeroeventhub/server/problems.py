@@ -14,7 +14,14 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from zeroeventhub.errors import Conflict, InvalidEvent, OutOfSequence, Trimmed, ZeroEventHubError
+from zeroeventhub.errors import (
+    ConfigurationError,
+    Conflict,
+    InvalidEvent,
+    OutOfSequence,
+    Trimmed,
+    ZeroEventHubError,
+)
 from zeroeventhub.protocol import FIRST
 from zeroeventhub.server.request import FeedRequest
 
@@ -36,6 +43,19 @@ _TITLES = {
     503: "The feed cannot answer just now.",
     507: "The feed has no room for more events.",
 }
+
+
+_is_page = re.compile(r'https?://[!-"$-~]{1,500}').fullmatch
+"""Match an address without an anchor; with that of a kind it fits what clients show."""
+
+
+def check_help(help_url: str) -> None:
+    """Refuse a page of errors that people could not open."""
+    if help_url and not _is_page(help_url):
+        raise ConfigurationError(
+            "help_url is the address of a page: it starts with http:// or https://, and has up to "
+            "500 characters of ASCII without spaces and #."
+        )
 
 
 def problem(error: ZeroEventHubError, request_id: str, help_url: str = "") -> Response:

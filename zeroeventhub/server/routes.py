@@ -1,6 +1,5 @@
 """The routes of a feed: what each of them answers, and all of them for an application to mount."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -21,7 +20,7 @@ from zeroeventhub.server.auth import Access, Authorize, Quota, Quotas, everybody
 from zeroeventhub.server.authorized_feed import expect_extension, only_partition
 from zeroeventhub.server.feed_runner import FeedRunner
 from zeroeventhub.server.pages import PageCache
-from zeroeventhub.server.problems import Log
+from zeroeventhub.server.problems import Log, check_help
 from zeroeventhub.server.request import (
     FeedRequest,
     PageRequest,
@@ -42,9 +41,6 @@ from zeroeventhub.wire.documents import encode_answer, encode_info
 from zeroeventhub.wire.ndjson import encode_page_v1, one_line
 
 JSON_TYPE = "application/json"
-
-_is_page = re.compile(r'https?://[!-"$-~]{1,500}').fullmatch
-"""Match an address without an anchor; with that of a kind it fits what clients show."""
 
 
 async def discover(app: FeedApp, request: FeedRequest) -> Response:
@@ -240,11 +236,7 @@ def feed_routes(
             "A shared cache sends what it stores to every client: leave shared_cache out of a feed "
             "with an authorize hook."
         )
-    if help_url and not _is_page(help_url):
-        raise ConfigurationError(
-            "help_url is the address of a page: it starts with http:// or https://, and has up to "
-            "500 characters of ASCII without spaces and #."
-        )
+    check_help(help_url)
     access, sender = Access(authorize, patience=capacity.patience), Sender(capacity)
     quotas, on_waiting = Quotas(quota), partial((observer or Observer()).waiting, name)
     runner = FeedRunner(feed, engine, capacity, sender, quotas, on_waiting)

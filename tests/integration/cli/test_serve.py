@@ -94,6 +94,8 @@ def served(here, monkeypatch):
         ("", ["--log", "x", "--table", "y"], "Give --log or --table, not both."),
         ("", ["--log", "x", "--data", "y"], "A log has columns of its own"),
         ("", ["numbers_of_mine:app", "--arrow"], "chooses itself"),
+        ("", ["numbers_of_mine:app", "--help-url", "https://x"], "chooses itself"),
+        ("", ["numbers_of_mine:feeds", "--help-url", "errors.html"], "help_url is the address"),
         ("", ["numbers_of_mine:feeds", "--server-sent-events"], "needs a feed that has head()"),
     ],
 )
@@ -103,6 +105,17 @@ def test_server_that_cannot_serve_is_refused(here, text, arguments, words):
     result = invoke("serve", *arguments, "--public", "--host", "192.0.2.1")  # not this machine
     assert (result.exit_code, result.stdout) == (2, "")
     assert words in result.stderr
+
+
+def test_problems_name_the_page_of_errors(here, served):
+    """The file of feeds says where the page of errors is, for its feeds and their console."""
+    page = "https://docs.example/errors.html"
+    (here / "zeroeventhub.toml").write_text(f"[serve]\nhelp_url = '{page}'\n[feeds.a]\n{FEED}")
+    with served() as url:
+        for path in ("/a/events?partition=9", "/api/feeds/none.json"):
+            problem = httpx.get(f"{url}{path}").json()
+            kind = problem["type"].rpartition("/")[2]
+            assert problem["help"] == f"{page}#{kind}"
 
 
 def test_readers_see_what_the_file_lets_them_see(here, sqlite, served):
