@@ -101,7 +101,7 @@ class RequestBuilder(Generic[_Http]):
             raise ConfigurationError("This is not a URL.") from None
         if given.scheme not in {"http", "https"} or not given.host:
             # The error does not repeat the URL: without a scheme, any part may be a password.
-            raise ConfigurationError("This is no feed's URL: it starts with http:// or https://.")
+            raise ConfigurationError("A feed's URL starts with http:// or https://.")
         self._redaction = Redaction(given, http)
         # Separate from the address, because httpx logs the URLs of its requests.
         # As in httpx, the caller's own authentication takes precedence over that of the URL.
