@@ -14,13 +14,11 @@ from sqlalchemy import (
     String,
     delete,
     func,
-    insert,
     select,
     update,
 )
-from sqlalchemy.exc import IntegrityError
 
-from zeroeventhub.databases.statements import exact
+from zeroeventhub.databases.statements import exact, upsert
 from zeroeventhub.errors import BadCursor, BadRequest, Forbidden, Gone, Trimmed
 from zeroeventhub.protocol import FIRST, LAST
 from zeroeventhub.publisher.cursor import Place
@@ -127,44 +125,31 @@ class Registry:
     def note(
         self, connection: Connection, consumer: str, partition: int, cursor: str, principal: str
     ) -> None:
-        """Write a consumer's cursor; retry if another process inserted its row meanwhile.
+        """Write a consumer's cursor.
 
         Raises:
             Trimmed: events after the cursor have been trimmed meanwhile.
             Forbidden: the principal may register no more names.
         """
-        try:
-            self._write(connection, consumer, partition, cursor, principal)
-        except IntegrityError:
-            connection.rollback()
-            self._write(connection, consumer, partition, cursor, principal)
-        connection.commit()
-
-    def _write(
-        self, connection: Connection, consumer: str, partition: int, cursor: str, principal: str
-    ) -> None:
-        """Write a cursor in a transaction that locks the mark, so that no trim runs meanwhile."""
         at = Place.of(cursor)
         if self._marks is not None:
+            # With the mark locked, no trim runs meanwhile.
             mark = self._marks.locked(connection)
             if at.position <= mark.trimmed and not mark.still_covers(at, partition):
                 raise Trimmed("The place has just been trimmed.", earliest=mark.earliest)
-        columns = self._table.c
         key = {
-            columns.feed: self._feed,
-            columns.principal: principal,
-            columns.consumer: consumer,
-            columns.partition: partition,
+            "feed": self._feed,
+            "principal": principal,
+            "consumer": consumer,
+            "partition": partition,
         }
-        place = {
-            columns.cursor: cursor,
-            columns.position: at.position,
-            columns.heard_at: time.time(),
-        }
-        same = [column == value for column, value in key.items()]
+        place = {"cursor": cursor, "position": at.position, "heard_at": time.time()}
+        same = [self._table.c[name] == value for name, value in key.items()]
         if connection.execute(update(self._table).where(*same).values(place)).rowcount == 0:
             self._make_room(connection, consumer, principal)
-            connection.execute(insert(self._table).values({**key, **place}))
+            # Another process may insert the row meanwhile.
+            upsert(connection, self._table, key | place, place)
+        connection.commit()
 
     def _make_room(self, connection: Connection, consumer: str, principal: str) -> None:
         """Limit the names of a principal: forget silent ones, raise Forbidden for one too many."""
