@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import Any, ClassVar
 
 from sqlalchemy import (
@@ -183,10 +182,11 @@ class _Session:
     """
 
     def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+        # A connection knows which of the two it has reached.
+        self._statements = {each: _session_statements(seconds, each) for each in (False, True)}
 
     def begin(self, connection: Connection, step: str | None) -> None:
-        begin, begin_writing, read_only, _ = self._statements(connection)
+        begin, begin_writing, read_only, _ = self._statements[is_mariadb(connection)]
         if step is None:
             connection.exec_driver_sql(begin)
             return
@@ -194,14 +194,10 @@ class _Session:
             connection.exec_driver_sql(statement)
 
     def end(self, connection: Connection, kept: None) -> None:
-        *_, end = self._statements(connection)
+        *_, end = self._statements[is_mariadb(connection)]
         connection.exec_driver_sql(end)
 
-    def _statements(self, connection: Connection) -> tuple[str, str, str, str]:
-        return _session_statements(self._seconds, is_mariadb(connection))
 
-
-@lru_cache(maxsize=64)
 def _session_statements(seconds: float, of_mariadb: bool) -> tuple[str, str, str, str]:
     """Return what sets a session, what sets all but read-only, what sets that, and the reverse."""
     kind = "tx" if of_mariadb else "transaction"
