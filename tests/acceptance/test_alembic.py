@@ -9,7 +9,7 @@ from alembic import config
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
-from harness.guides import DOCUMENTS, guide
+from harness.guides import block, guide
 from harness.shop import metadata, orders, place
 from sqlalchemy import Column, Integer, MetaData, String, Table
 
@@ -132,9 +132,7 @@ def project(tmp_path, monkeypatch):
             flags=re.MULTILINE,
         )
         settings.write_text(lines)
-        guide = (DOCUMENTS / "frameworks.md").read_text()
-        shown = re.search(r"<!-- alembic -->\n```python\n(.*?)```", guide, re.DOTALL)[1]
-        start, configure = shown.split("\n\n")
+        start, configure = block("frameworks.md", "alembic").split("\n\n")
         own = re.compile(
             r"^        context\.configure\(\n +connection=.*?^        \)\n",
             re.DOTALL | re.MULTILINE,

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from harness.appended import ids
 from harness.command_line import PATIENCE, invoke
-from harness.guides import DOCUMENTS, guide
+from harness.guides import DOCUMENTS, block, guide
 from harness.readers import client_of
 from harness.stores import new_store
 from harness.written import writable
@@ -52,9 +52,7 @@ def test_client_and_command_append(written, sqlite, capsys):
     partition, appended = capsys.readouterr().out.split()
     assert (int(partition) in range(8), appended) == (True, ids(sqlite, log)[0])
     text = (DOCUMENTS / "append.md").read_text()
-    Path("events.ndjson").write_text(
-        re.search(r"<!-- events -->\n```json\n(.*?)```", text, re.DOTALL)[1]
-    )
+    Path("events.ndjson").write_text(block("append.md", "events"))
     command, said = re.search(
         r"<!-- command -->\n```console\n\$ zeroeventhub (.*)\n(.*\n)```", text
     ).groups()

@@ -1,13 +1,14 @@
 """The guide to rows that change: each way to make events of changes works as it stands."""
 
-import re
 import runpy
 import shlex
 import sqlite3
 from contextlib import closing
+from functools import partial
 
 import httpx
 import pytest
+from harness import guides
 from harness.command_line import invoke, started
 from harness.guides import DOCUMENTS, guide
 from harness.readers import client_of
@@ -15,8 +16,6 @@ from harness.statements import execute
 from harness.web import serving
 
 from zeroeventhub import FIRST
-
-TEXT = (DOCUMENTS / "changes.md").read_text()
 
 
 def data(feed):
@@ -38,9 +37,7 @@ def test_change_and_event_are_committed_together(tmp_path, monkeypatch):
         assert data(feed.bind(engine)) == [{"order": 17, "amount": 12}]
 
 
-def block(mark):
-    """Return a block of the guide."""
-    return re.search(rf"<!-- {mark} -->\n```\w+\n(.*?)```", TEXT, re.DOTALL)[1]
+block = partial(guides.block, "changes.md")
 
 
 def words(mark):

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from harness.guides import DOCUMENTS
+from harness.guides import DOCUMENTS, block
 from harness.operated import ADDRESS, carry_out, shop_in_files
 from harness.statements import scalars
 
@@ -42,6 +42,4 @@ def test_commands_of_a_guide_run(document, shop, tmp_path):
 
 def test_consumers_of_a_partition_are_listed(shop):
     """The statement of the guide to partitions lists the consumers that have a cursor in one."""
-    guide = (DOCUMENTS / "partitions.md").read_text()
-    statement = re.search(r"<!-- consumers -->\n```sql\n(.*?)```", guide, re.DOTALL)[1]
-    assert scalars(shop.billing, statement) == ["billing"]
+    assert scalars(shop.billing, block("partitions.md", "consumers")) == ["billing"]

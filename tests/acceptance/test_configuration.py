@@ -5,9 +5,11 @@ import re
 import shlex
 import sqlite3
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
+from harness import guides
 from harness.command_line import invoke, started
 from harness.guides import DOCUMENTS
 from harness.readers import get
@@ -33,9 +35,7 @@ INSERT INTO stock (article, amount) VALUES ('ink', 5);
 """
 
 
-def block(name):
-    """Return a block of the guide."""
-    return re.search(rf"<!-- {name} -->\n```\w+\n(.*?)```", GUIDE, re.DOTALL)[1]
+block = partial(guides.block, "configuration.md")
 
 
 def done(*arguments):

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from harness.command_line import PATIENCE, invoke
-from harness.guides import DOCUMENTS, guide
+from harness.guides import DOCUMENTS, block, guide
 from harness.readers import client_of, mounted
 from harness.shop import fill, orders
 from harness.spark_reading import read as read_by_spark
@@ -91,9 +91,7 @@ def test_next_read_consumer_and_spark_go_on(sqlite, url, piece):
 
 def commands():
     """The commands of the guide, each with what it says."""
-    text = (DOCUMENTS / "data_frames.md").read_text()
-    block = re.search(r"<!-- export -->\n```console\n(.*?)```", text, re.DOTALL)[1]
-    return re.findall(r"\$ (.*)\n(.*)\n", block)
+    return re.findall(r"\$ (.*)\n(.*)\n", block("data_frames.md", "export"))
 
 
 def test_commands_say_what_the_guide_shows(url):

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 from harness.command_line import PATIENCE, address_of, run, started
-from harness.guides import DOCUMENTS, guide
+from harness.guides import block, guide
 from harness.kafka import broker
 from harness.readers import mounted
 from harness.receiver import SECRET, Receiver
@@ -26,7 +26,6 @@ from sqlalchemy import create_engine, text
 from zeroeventhub import Client, Consumer, TableFeed
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-GUIDE = (DOCUMENTS / "relay.md").read_text()
 KILLS = 3
 EVENTS = 300
 PAGE = 10
@@ -34,9 +33,9 @@ PAGE = 10
 
 def commands(mark):
     """The lines of a console in the guide: what is typed, and what is answered."""
-    block = re.search(rf"<!-- {mark} -->\n```console\n(.*?)```", GUIDE, re.DOTALL)[1]
-    typed = [shlex.split(line[2:]) for line in block.splitlines() if line.startswith("$ ")]
-    return typed, [line for line in block.splitlines() if not line.startswith("$ ")]
+    lines = block("relay.md", mark).splitlines()
+    typed = [shlex.split(line[2:]) for line in lines if line.startswith("$ ")]
+    return typed, [line for line in lines if not line.startswith("$ ")]
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ import shlex
 import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
-from harness import operated
+from harness import guides, operated
 from harness.command_line import started
-from harness.guides import DOCUMENTS
 from harness.shop import fill, metadata, orders, place
 from harness.statements import execute
 from harness.waiting import until
@@ -17,12 +17,7 @@ from harness.waiting import until
 from zeroeventhub import FIRST, LAST, Client, Event, Failures, Retention, TableFeed
 from zeroeventhub.errors import Diverged, Trimmed
 
-TEXT = (DOCUMENTS / "runbooks.md").read_text()
-
-
-def block(mark):
-    """Return a block of the runbooks."""
-    return re.search(rf"<!-- {mark} -->\n```\w+\n(.*?)```", TEXT, re.DOTALL)[1]
+block = partial(guides.block, "runbooks.md")
 
 
 def copy(source, target):

@@ -12,7 +12,7 @@ import httpx
 import jsonschema
 import pytest
 from harness.command_line import PATIENCE, invoke, started
-from harness.guides import DOCUMENTS
+from harness.guides import DOCUMENTS, block
 from harness.readers import client_of
 from harness.waiting import until
 from harness.web import serving
@@ -20,7 +20,6 @@ from sqlalchemy import create_engine, inspect, text
 
 from zeroeventhub import FIRST
 
-GUIDE = (DOCUMENTS / "schemas.md").read_text()
 EXAMPLES = DOCUMENTS.parent / "examples/schemas"
 ADDRESS = "http://127.0.0.1:8000"
 BILLED = [(1, 12, "EUR", str(date(2026, 3, 1))), (2, 7.5, "NOK", None)]
@@ -28,7 +27,7 @@ BILLED = [(1, 12, "EUR", str(date(2026, 3, 1))), (2, 7.5, "NOK", None)]
 
 def console(mark):
     """Return the lines of a console in the guide."""
-    return re.search(rf"<!-- {mark} -->\n```console\n(.*?)```", GUIDE, re.DOTALL)[1].splitlines()
+    return block("schemas.md", mark).splitlines()
 
 
 def carry_out(line, address):

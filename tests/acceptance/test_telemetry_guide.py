@@ -8,7 +8,7 @@ import sys
 
 import promql_parser
 import pytest
-from harness.guides import DOCUMENTS, guide
+from harness.guides import DOCUMENTS, block, guide
 from harness.readers import mounted
 from harness.shop import fill, orders
 from prometheus_client import CollectorRegistry
@@ -113,9 +113,7 @@ def test_telemetry_is_wired_as_the_guide_says(sqlite, tmp_path, mark, around, sh
     with fill(sqlite, 0).begin() as connection:
         rows = [{"data": {"specversion": "1.0", "traceparent": trace}} for _ in range(5)]
         connection.execute(insert(orders), rows)
-    text = (DOCUMENTS / "telemetry.md").read_text()
-    code = re.search(rf"<!-- {mark} -->\n```python\n(.*?)```", text, re.DOTALL)[1]
-    program = code.replace("9100", "0").join(around)
+    program = block("telemetry.md", mark).replace("9100", "0").join(around)
     with mounted(TableFeed(orders, data="data"), sqlite) as url:
         databases = [str(sqlite.url), f"sqlite:///{tmp_path / 'store.db'}"]
         ran = subprocess.run(

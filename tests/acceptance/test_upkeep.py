@@ -1,13 +1,12 @@
 """Upkeep beside the server: what the file asks for is done from time to time."""
 
-import re
 import signal
 import sqlite3
 from contextlib import closing
 
 import pytest
 from harness.command_line import PATIENCE, invoke, started
-from harness.guides import DOCUMENTS
+from harness.guides import block
 from harness.shop import orders, write
 from harness.statements import count_of
 from harness.trimmed import numbers, ten_days
@@ -85,9 +84,8 @@ def test_sealing_ends_with_a_server_that_is_killed(shop, tmp_path):
 
 def test_archive_is_sealed_continuously(shop, tmp_path):
     """What the guide to archives puts into the file is the upkeep that it speaks of."""
-    guide = (DOCUMENTS / "archive.md").read_text()
-    block = re.search(r"<!-- continuous -->\n```toml\n(.*?)```", guide, re.DOTALL)[1]
-    (tmp_path / "zeroeventhub.toml").write_text(FILE.partition("seal =")[0] + block)
+    shown = block("archive.md", "continuous")
+    (tmp_path / "zeroeventhub.toml").write_text(FILE.partition("seal =")[0] + shown)
     tasks = serve.make_context("serve", []).obj.upkeep
     assert [(task.command, task.seconds) for task in tasks] == [("seal", 10), ("tidy", 3600)]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 from harness.command_line import PATIENCE, logged
-from harness.guides import DOCUMENTS
+from harness.guides import block
 from harness.waiting import until
 from sqlalchemy import JSON, Column, Integer, MetaData, Table, create_engine, insert, text
 
@@ -131,6 +131,5 @@ def test_several_workers_are_one_publisher(server, postgresql, tmp_path):
 @pytest.mark.parametrize("file", ["publisher.py", "gunicorn.conf.py"])
 def test_guide_shows_the_example(file):
     """What the guide shows of the example is a piece of it."""
-    guide = (DOCUMENTS / "workers.md").read_text()
-    piece = re.search(f"<!-- examples/workers/{file} -->\n```python\n(.*?)```", guide, re.DOTALL)
-    assert piece[1] in (WORKERS / file).read_text()
+    piece = block("workers.md", f"examples/workers/{file}")
+    assert piece in (WORKERS / file).read_text()

@@ -9,6 +9,12 @@ from typing import Any
 DOCUMENTS = Path(__file__).parents[2] / "docs"
 
 
+def block(document: str, mark: str) -> str:
+    """Return the block of a document that has a mark."""
+    text = (DOCUMENTS / document).read_text()
+    return re.search(rf"<!-- {mark} -->\n```\w+\n(.*?)```", text, re.DOTALL)[1]
+
+
 @contextmanager
 def guide(
     document: str, places: Mapping[str, str] | None = None, **given: Any

