@@ -33,14 +33,16 @@ class _Group:
     Attributes:
         batches: the batches, in the order in which they came.
         events: how many events they have.
-        turn: held by the request that appends them; if it is cancelled, the next one does.
+        has_appender: whether one of the requests is appending them.
+        ended: set when it has, or was cancelled.
         outcomes: for each batch where its events are, or why they are not in the log.
     """
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
         self.events = 0
-        self.turn = anyio.Lock()
+        self.has_appender = False
+        self.ended = anyio.Event()
         self.outcomes: list[list[Appended] | Exception] = []
 
 
@@ -132,17 +134,31 @@ class Appends:
         group, place = self._forming, len(self._forming.batches)
         group.batches.append(batch)
         group.events += len(batch.events)
-        async with group.turn:
-            # After an append that was cancelled, its events may be in the log, which knows them.
-            if not group.outcomes:
-                async with self._turn:
-                    if self._forming is group:
-                        self._forming = _Group()
-                    try:
-                        group.outcomes = await self._runner.call("append", group.batches)
-                    except Exception as error:  # noqa: BLE001 - each request of the group reports it
-                        group.outcomes = [error] * len(group.batches)
+        # One event wakes all: a lock would wake one request after the other.
+        while not group.outcomes:
+            if group.has_appender:
+                await group.ended.wait()
+            else:
+                await self._append_group(group)
         outcome = group.outcomes[place]
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
+
+    async def _append_group(self, group: _Group) -> None:
+        """Append a group in its turn; if this is cancelled, another request of the group does."""
+        group.has_appender = True
+        try:
+            async with self._turn:
+                if self._forming is group:
+                    self._forming = _Group()
+                try:
+                    # After an append that was cancelled, its events may be in the log, which
+                    # knows them.
+                    group.outcomes = await self._runner.call("append", group.batches)
+                except Exception as error:  # noqa: BLE001 - each request of the group reports it
+                    group.outcomes = [error] * len(group.batches)
+        finally:
+            group.has_appender = False
+            group.ended.set()
+            group.ended = anyio.Event()
