@@ -26,8 +26,8 @@ async def answer_schemas(app: FeedApp, request: FeedRequest) -> Response:
 
 async def answer_schema(app: FeedApp, request: FeedRequest) -> Response:
     """Answer with the schema of one type: what a CloudEvent's `dataschema` can name."""
-    name = parameters(request, "type")["type"]
-    schema = (await _visible(app, request)).types.get(name)
+    found = await _visible(app, request)
+    schema = found.types.get(parameters(request, "type")["type"])
     if schema is None:
         raise NotFound("The feed publishes no schema of this type.")
     return _document(schema, SCHEMA_TYPE)
