@@ -20,14 +20,16 @@ ASYNCAPI_TYPE = "application/vnd.aai.asyncapi+json;version=3.0.0"
 
 async def answer_schemas(app: FeedApp, request: FeedRequest) -> Response:
     """Answer with the schemas of the types that the principal may see (SPEC 9.16)."""
+    await _expect_schemas(app, request)
     body = encode_answer(EXTENSIONS[SCHEMAS], await _visible(app, request))
     return Response(body, media_type="application/json", headers=FRESH)
 
 
 async def answer_schema(app: FeedApp, request: FeedRequest) -> Response:
     """Answer with the schema of one type: what a CloudEvent's `dataschema` can name."""
-    found = await _visible(app, request)
-    schema = found.types.get(parameters(request, "type")["type"])
+    await _expect_schemas(app, request)
+    name = parameters(request, "type")["type"]
+    schema = (await _visible(app, request)).types.get(name)
     if schema is None:
         raise NotFound("The feed publishes no schema of this type.")
     return _document(schema, SCHEMA_TYPE)
@@ -35,13 +37,16 @@ async def answer_schema(app: FeedApp, request: FeedRequest) -> Response:
 
 async def answer_asyncapi(app: FeedApp, request: FeedRequest) -> Response:
     """Answer with the feed's description in AsyncAPI 3."""
+    await _expect_schemas(app, request)
     path = request.url.path.removesuffix("/asyncapi")
     return _document(_asyncapi(app.name, path, await _visible(app, request)), ASYNCAPI_TYPE)
 
 
-async def _visible(app: FeedApp, request: FeedRequest) -> Schemas:
-    """Return the schemas of the types that the principal may see, if the feed publishes any."""
+async def _expect_schemas(app: FeedApp, request: FeedRequest) -> None:
     expect_extension(await app.runner.info(request), SCHEMAS)
+
+
+async def _visible(app: FeedApp, request: FeedRequest) -> Schemas:
     found: Schemas = await app.runner.call("schemas")
     return found.seen_by(request.principal.narrowed(None))
 
