@@ -139,7 +139,7 @@ class EventLog:
                 Appended(row["partition"], row["id"], version)
                 for version, row in enumerate(rows, last - len(rows) + 1)
             ]
-        rows = [self._row(one, one.key) | {"key": one.key} for one in run.events]
+        rows = self._rows(run.events)
         with translate_store_errors(_STORE):
             connection, missing = writing(handle, self.table), self._stored.distinct(rows)
             while missing:
@@ -163,7 +163,7 @@ class EventLog:
         Raises:
             IdReused: the log lacks one of the events, or has another one with its id.
         """
-        rows = [self._row(one, one.key) | {"key": one.key} for one in _checked(events)]
+        rows = self._rows(_checked(events))
         with translate_store_errors(_STORE):
             found = self._stored.find(connected(handle, self.table), rows)
         if any(row["id"] not in found for row in rows):
@@ -348,6 +348,15 @@ class EventLog:
             "append": self._appender,
         }
         return TableFeed(self.table, **(mapped | options))
+
+    def _rows(self, events: Iterable[NewEvent]) -> list[dict[str, Any]]:
+        """Return the rows of events without versions."""
+        rows = []
+        for one in events:
+            row = self._row(one, one.key)
+            row["key"] = one.key
+            rows.append(row)
+        return rows
 
     def _row(self, new: NewEvent, key: str | None) -> dict[str, Any]:
         """Return the row of an event, without its key."""
