@@ -1,6 +1,7 @@
 """Append the batches that writers send to a log, and count those of each producer."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 
 from sqlalchemy import BigInteger, Column, Connection, MetaData, String, Table, select, update
@@ -31,7 +32,7 @@ class BatchAppender:
     Args:
         table: the table of the log.
         metadata: the log's, to which the table of producers is added.
-        append: the log's method.
+        append: the log's method, with or without a savepoint.
         find: the log's method.
     """
 
@@ -40,7 +41,7 @@ class BatchAppender:
         table: Table,
         metadata: MetaData,
         *,
-        append: Callable[[Connection, Sequence[NewEvent]], list[Appended]],
+        append: Callable[..., list[Appended]],
         find: Callable[[Connection, Sequence[NewEvent]], list[Appended]],
     ) -> None:
         self._append = append
@@ -102,17 +103,31 @@ class BatchAppender:
         self, connection: Connection, batches: Sequence[Batch], seconds: float
     ) -> list[list[Appended]]:
         """Append batches in one transaction, and commit it."""
+        try:
+            return self._try_commit(connection, batches, seconds, with_savepoint=False)
+        except DuplicateKey:  # few writers repeat a batch, so that only they pay for savepoints
+            return self._try_commit(connection, batches, seconds, with_savepoint=True)
+
+    def _try_commit(
+        self,
+        connection: Connection,
+        batches: Sequence[Batch],
+        seconds: float,
+        *,
+        with_savepoint: bool,
+    ) -> list[list[Appended]]:
         connection.rollback()  # what reset the last timeout has begun a transaction
         timeout = database_of(connection).lock_timeout(connection, seconds)
+        append = partial(self._append, connection, with_savepoint=with_savepoint)
         with translate_store_errors("The database of the log"), timeout:
             try:
                 # The events of batches that need no decision come in one statement.
                 joined = [one for batch in batches if batch.is_plain for one in batch.events]
-                places = iter(self._append(connection, joined))
+                places = iter(append(joined))
                 found = [
                     [*islice(places, len(batch.events))]
                     if batch.is_plain
-                    else self._append_counted(connection, batch)
+                    else self._append_counted(connection, batch, append)
                     for batch in batches
                 ]
                 for batch, appended in zip(batches, found, strict=True):
@@ -123,10 +138,15 @@ class BatchAppender:
                 raise
         return found
 
-    def _append_counted(self, connection: Connection, batch: Batch) -> list[Appended]:
+    def _append_counted(
+        self,
+        connection: Connection,
+        batch: Batch,
+        append: Callable[[Sequence[NewEvent]], list[Appended]],
+    ) -> list[Appended]:
         """Append a batch unless it is the last one of its producer again."""
         if batch.producer is None or self._advance(connection, batch.producer, batch):
-            return self._append(connection, batch.events)
+            return append(batch.events)
         return self._find(connection, batch.events)
 
     def _advance(self, connection: Connection, producer: str, batch: Batch) -> bool:

@@ -105,7 +105,7 @@ class EventLog:
         self._keyed = KeyedTable(self.table, id="id", same=same, snapshots=self._snapshots)
         self._kept = self._keyed.query(kept_events(self.table))
         self._appender = (
-            BatchAppender(self.table, metadata, append=self.append, find=self.find)
+            BatchAppender(self.table, metadata, append=self._append, find=self.find)
             if append
             else None
         )
@@ -129,9 +129,24 @@ class EventLog:
             IdReused: the log has another event with one of the ids: roll the transaction back.
             StoreUnavailable: a transient error of the database: roll back, and try again.
         """
-        return [one for run in runs_of(_checked(events)) for one in self._append_run(handle, run)]
+        return self._append(handle, events, with_savepoint=True)
 
-    def _append_run(self, handle: Connection | Session, run: Run) -> list[Appended]:
+    def _append(
+        self, handle: Connection | Session, events: Iterable[NewEvent], *, with_savepoint: bool
+    ) -> list[Appended]:
+        """Append events; without a savepoint, an id that exists raises DuplicateKey.
+
+        Then the transaction can only be rolled back.
+        """
+        return [
+            one
+            for run in runs_of(_checked(events))
+            for one in self._append_run(handle, run, with_savepoint=with_savepoint)
+        ]
+
+    def _append_run(
+        self, handle: Connection | Session, run: Run, *, with_savepoint: bool
+    ) -> list[Appended]:
         if run.key is not None:
             rows = [self._row(one, run.key) | {"data": one.text.encode()} for one in run.events]
             last = self._keyed.append(handle, run.key, rows, expected_version=run.expected_version)
@@ -144,9 +159,11 @@ class EventLog:
             connection, missing = writing(handle, self.table), self._stored.distinct(rows)
             while missing:
                 try:
-                    self._insert(connection, missing)
+                    self._insert(connection, missing, with_savepoint=with_savepoint)
                     break
                 except DuplicateKey as taken:
+                    if not with_savepoint:
+                        raise
                     found = self._stored.find(connection, missing)
                     if not found:
                         raise unseen() from taken
@@ -170,14 +187,16 @@ class EventLog:
             raise IdReused("The log does not have all of these events.")
         return [Appended(row["partition"], row["id"], found[row["id"]]["version"]) for row in rows]
 
-    def _insert(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+    def _insert(
+        self, connection: Connection, rows: Sequence[Mapping[str, Any]], *, with_savepoint: bool
+    ) -> None:
         """Insert rows; raise DuplicateKey if some exist, and the rest may have been inserted."""
         if len(rows) == 1:
             self._single.insert(connection, rows[0])
             return
-        is_fatal = database_of(connection).aborts_on_error
+        needs_savepoint = with_savepoint and database_of(connection).aborts_on_error
         try:
-            with connection.begin_nested() if is_fatal else nullcontext():
+            with connection.begin_nested() if needs_savepoint else nullcontext():
                 insert_rows(connection, self.table, rows, are_exact=True)
         except IntegrityError as error:
             if not is_duplicate(error):
