@@ -13,7 +13,17 @@ from starlette.status import HTTP_201_CREATED
 
 from zeroeventhub.errors import ConfigurationError, FeedFailure, Gone
 from zeroeventhub.feed import AsyncFeed, Feed, FeedSource
-from zeroeventhub.protocol import EXTENSIONS, FIRST, LAST, PROGRESS, WAIT, Event, Extension, KeyPage
+from zeroeventhub.protocol import (
+    APPEND,
+    EXTENSIONS,
+    FIRST,
+    LAST,
+    PROGRESS,
+    WAIT,
+    Event,
+    Extension,
+    KeyPage,
+)
 from zeroeventhub.server.app import Answer, FeedApp, Observer, RouteApp
 from zeroeventhub.server.appends import Appends
 from zeroeventhub.server.auth import Access, Authorize, Quota, Quotas, everybody
@@ -255,7 +265,8 @@ def feed_routes(
         help_url=help_url,
     )
     answers: dict[str, Answer] = {"events": events}
-    verbs: dict[str, dict[str, Extension]] = {}
+    # Routes are tried in turn, so that those of most requests come first.
+    verbs: dict[str, dict[str, Extension]] = {EXTENSIONS[APPEND].path: {}}
     for extension in EXTENSIONS.values():
         if extension.path:
             verbs.setdefault(extension.path, {})[extension.verb] = extension
