@@ -4,7 +4,7 @@ import json
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal, overload
 
 import msgspec
@@ -202,11 +202,14 @@ class Lag:
         events: the number of settled events after its cursor; at least that many if not `exact`.
         seconds: the age of the first of them; 0 without events, None if it is unknown.
         exact: whether the publisher counted all of them.
+        held_back: for how many seconds the publisher has seen a writer hold the horizon back; 0 if
+            none does, None if the publisher does not know. Not compared.
     """
 
     events: int
     seconds: float | None
     exact: bool = True
+    held_back: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

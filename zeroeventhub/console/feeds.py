@@ -307,7 +307,7 @@ async def overview(reader: Reader) -> dict[str, Any]:
         "partitions": len(info.partitions),
         "extensions": sorted(info.extensions),
         "waiting": status.get("waiting"),
-        "horizon": _horizon(status),
+        "horizon": await _horizon(reader, info, status),
     }
 
 
@@ -330,17 +330,27 @@ async def describe(reader: Reader, chosen: int | None) -> dict[str, Any]:
         "extensions": sorted(info.extensions),
         "partitions": rows,
         "chosen": await _chosen(reader, info, ids, chosen),
-        "horizon": _horizon(status),
+        "horizon": await _horizon(reader, info, status),
         "readers": _readers(status),
         "registered": await _registered(reader, info, status),
     }
 
 
-def _horizon(status: dict[str, Any]) -> dict[str, Any] | None:
-    """Describe the horizon, and since when which transactions hold it back."""
+async def _horizon(reader: Reader, info: FeedInfo, status: dict[str, Any]) -> dict[str, Any] | None:
+    """Describe the horizon, and since when which transactions hold it back.
+
+    Of a feed elsewhere only its age is known, if the publisher tells it with a lag.
+    """
     found: dict[str, Any] | None = status.get("horizon")
     if found is None:
-        return None
+        if reader.http is not None or LAG not in info.extensions:
+            return None
+        try:
+            age = (await reader.client.lag(info.partitions[0].id, LAST)).held_back
+        except Unavailable:  # the row of the partition says why
+            return None
+        unknown = dict.fromkeys(("settled", "drawn", "blockers", "unpublished"))
+        return None if age is None else {**unknown, "age": age}
     blockers = [
         {
             **{name: one[name] for name in ("pid", "user", "application")},

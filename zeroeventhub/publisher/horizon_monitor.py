@@ -141,6 +141,12 @@ class HorizonMonitor:
             self._look(connection, found)
         return found
 
+    @property
+    def age(self) -> float:
+        """For how many seconds the horizon has been held back, by the last reading."""
+        oldest = self._age.oldest
+        return 0.0 if oldest is None else time.monotonic() - oldest[1]
+
     def report(
         self, connection: Connection, elsewhere: Collection[HorizonReport] = ()
     ) -> HorizonReport:

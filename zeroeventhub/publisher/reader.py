@@ -386,8 +386,7 @@ class Reader:
         """
         if cursor == LAST:
             self._horizon(connection)
-            return Lag(0, 0.0)
-
+            return Lag(0, 0.0, held_back=self._watch.age)
         if cursor == FIRST:
             return self.history.from_first(
                 connection, lambda start: self.lag(connection, partition, start)
@@ -396,7 +395,7 @@ class Reader:
         lag = self.lookups.lag(connection, partition, after=place.position, until=until)
         # After the query, as with a page.
         self.history.verify(connection, place, partition=partition)
-        return lag
+        return replace(lag, held_back=self._watch.age)
 
     def cursor_of_count(
         self,

@@ -102,10 +102,11 @@ def encode_answer(extension: Extension, answer: Any) -> bytes:
             ]
             end = b',"more":true' if more else b""
             return b'{"events":[\n%b\n]%b}\n' % (b",\n".join(lines), end)
-        case Lag(counted, seconds, exact):
+        case Lag(counted, seconds, exact, held_back):
             answer = {"events": counted}
             answer |= {} if seconds is None else {"seconds": seconds}
             answer |= {} if exact else {"more": True}
+            answer |= {} if held_back is None else {"heldBack": round(held_back, 3)}
     document = {extension.member: answer} if extension.member else answer
     return msgspec.json.format(_encode(document), indent=2) + b"\n"
 
@@ -120,7 +121,8 @@ def decode_answer(extension: Extension, body: bytes) -> Any:
         return decode_key_page(body, 0)
     found = _decode(body, _form(extension))
     if isinstance(found, _WireLag):
-        return Lag(found.events, found.seconds, exact=bytes(found.more) != b"true")
+        exact = bytes(found.more) != b"true"
+        return Lag(found.events, found.seconds, exact, found.held_back)
     return getattr(found, extension.member) if extension.member else found
 
 
@@ -132,9 +134,10 @@ def _form(extension: Extension) -> Any:
     return _WireLag if extension.answer is Lag else extension.answer
 
 
-class _WireLag(msgspec.Struct):
+class _WireLag(msgspec.Struct, rename="camel"):
     events: Count
     seconds: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    held_back: Annotated[float, msgspec.Meta(ge=0)] | None = None
     # Raw, because a flag with any value but true counts as absent (SPEC 2.3).
     more: msgspec.Raw = msgspec.Raw()
 

@@ -204,11 +204,11 @@ def test_feed_elsewhere_is_read_over_http(sqlite):
         host = Starlette(routes=shown, lifespan=lifespan)
         with serving(host) as place, httpx.Client(base_url=place) as http:
             found = told(http)
-            assert (found["partitions"][0]["events"], found["horizon"]) == (4, None)
+            assert (found["partitions"][0]["events"], found["horizon"]["age"]) == (4, 0)
             by_id = told(http, "feeds/orders/events", id="3")
             assert (numbers(by_id), by_id["searched"]) == ([3, 4], 2)
             assert by_id["curl"].startswith(f"curl '{url}/orders/events?")
-            assert "shown by a console in the publisher" in http.get("feeds/orders").text
+            assert "who holds it back" in http.get("feeds/orders").text
 
 
 def test_feed_of_ones_own_is_shown(sqlite):

@@ -176,7 +176,7 @@ PART_READ = SegmentPart("file:///a", 9, 1, 2, "a")
         ("cursor-of-time", ["a"]),
         ("splits", [["a", "b"]]),
         ("cursor-of-count", [CountedCursor("a", 0)]),
-        ("lag", [Lag(0, 0.0), Lag(7, None), Lag(10**6, 1.5, exact=False)]),
+        ("lag", [Lag(0, 0.0, held_back=2.5), Lag(7, None), Lag(10**6, 1.5, exact=False)]),
         (
             "key-history",
             [KeyPage([], []), KeyPage([Event(b"1"), Event(b'{"a": 2}')], [4, 9], more=True)],
@@ -188,5 +188,6 @@ def test_answer_survives_the_wire(name, answers):
     """An answer is the same after the wire, and leaves unknown values out."""
     for sent in answers:
         answer = encode_answer(EXTENSIONS[name], sent)
-        assert decode_answer(EXTENSIONS[name], answer) == sent
+        read = decode_answer(EXTENSIONS[name], answer)
+        assert (read, repr(read)) == (sent, repr(sent))
         assert b"null" not in answer
