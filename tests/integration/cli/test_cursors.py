@@ -382,6 +382,6 @@ def test_lag_is_shown_for_people_and_for_machines(any_engine, of_billing):
     assert document["consumer"] == NAME
     assert all(5400 <= lag.pop("seconds") < 5520 for lag in document["partitions"])
     assert document["partitions"] == [
-        {"partition": 0, "events": 2, "exact": True},
-        {"partition": 1, "events": 1250, "exact": True},
+        {"partition": 0, "events": 2, "exact": True, "held_back": 0},
+        {"partition": 1, "events": 1250, "exact": True, "held_back": 0},
     ]
