@@ -37,7 +37,7 @@ def as_blocking(
     return call
 
 
-async def settled(answer: Any) -> Any:
+async def maybe_await(answer: Any) -> Any:
     """Return a client's answer; await it first if the client is async."""
     return await answer if isawaitable(answer) else answer
 

@@ -139,8 +139,8 @@ class Layout:
             if not share.closed and share.holds(hashed):
                 return share.id
         raise ConfigurationError(
-            f"The partition of the key {key!r} was closed, and nothing goes on from there: split "
-            "it instead of closing it."
+            f"The partition of the key {key!r} was closed and has no successor: split it instead "
+            "of closing it."
         )
 
     def close(self, partition: int) -> "Layout":

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from zeroeventhub.coroutines import blocking, settled
+from zeroeventhub.coroutines import blocking, maybe_await
 
 
 def test_coroutine_is_run_to_its_end_unless_it_suspends():
@@ -12,7 +12,7 @@ def test_coroutine_is_run_to_its_end_unless_it_suspends():
     ended = []
 
     async def doubled():
-        return 2 * await settled(21)
+        return 2 * await maybe_await(21)
 
     async def suspending():
         try:

@@ -185,7 +185,7 @@ def test_closed_partition_has_no_successor():
         if start.partition_of(key) == 0:
             assert closed.partition_of(key) == 0
         else:
-            with pytest.raises(ConfigurationError, match="was closed, and nothing goes on"):
+            with pytest.raises(ConfigurationError, match="was closed and has no successor"):
                 closed.partition_of(key)
 
 

@@ -28,7 +28,7 @@ PIECE = 4
 Cursors: TypeAlias = dict[int, str]
 
 OnProgress: TypeAlias = Callable[[int, int | None], object]
-"""Take how many events have been handed over, and about how many there are, None if unknown."""
+"""Called with how many events were handed over, and about how many there are, None if unknown."""
 
 
 class _Batch(NamedTuple):
@@ -49,11 +49,11 @@ class _Piece:
     is_read: bool = False
 
 
-class _SideBySide:
+class _ParallelReader:
     """Read the pieces of partitions in threads, and hand their batches over in order.
 
-    The threads hold this object, and it does not hold the stream: so a stream that is given up is
-    collected, and ends them.
+    The threads refer to this object, which does not refer to the stream: a stream that the caller
+    drops is garbage-collected, and ends the threads.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class _SideBySide:
         with self._changed:
             planned = piece.one.partition
             if not piece.is_begun:
-                # Also where the partition has been replaced, its heirs have been read up to here.
+                # If the partition was replaced, its heirs have been read up to here as well.
                 piece.is_begun = True
                 self._cursors[planned] = {planned: piece.one.start}
             self._cursors[planned][batch.partition] = batch.cursor
@@ -142,7 +142,7 @@ class _SideBySide:
             connection = Connection(client, self._options, stopped=lambda: self._is_over)
             with closing(connection):
                 reader = RangeReader(connection, self._options, with_headers=with_headers)
-                while (piece := self._begun()) is not None:
+                while (piece := self._take_piece()) is not None:
                     for batch in _batches(reader, self._columns, piece.one):
                         if not self._put(piece, batch):
                             return
@@ -154,8 +154,8 @@ class _SideBySide:
                 self._error = error
                 self._changed.notify_all()
 
-    def _begun(self) -> _Piece | None:
-        """Take the next piece, once few others wait to be handed over; None if there is none."""
+    def _take_piece(self) -> _Piece | None:
+        """Take the next piece, once few others wait to be handed over; None after the last."""
         with self._changed:
             while self._under_way >= 2 * self._readers and not self._is_over:
                 self._changed.wait()
@@ -165,7 +165,7 @@ class _SideBySide:
             return self._waiting.popleft()
 
     def _put(self, piece: _Piece, batch: _Batch) -> bool:
-        """Add a batch to a piece, once there is room; return False if nobody wants it."""
+        """Add a batch to a piece, once there is room; return False if the read has ended."""
         with self._changed:
             while len(piece.batches) >= PIECE and not self._is_over:
                 self._changed.wait()
@@ -180,11 +180,11 @@ def _batches(reader: RangeReader, columns: Columns, one: Range) -> Iterator[_Bat
     for page in reader.pages(one):
         rows.append(columns.batch(page))
         if page.cursor_after is not None:
-            yield _Batch(_joined(rows), page.partition, page.cursor_after)
+            yield _Batch(_concatenate(rows), page.partition, page.cursor_after)
             rows = []
 
 
-def _joined(rows: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _concatenate(rows: list[pa.RecordBatch]) -> pa.RecordBatch:
     found = [one for one in rows if one.num_rows] or rows[:1]
     if len(found) == 1:
         return found[0]
@@ -193,8 +193,8 @@ def _joined(rows: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 @contextmanager
-def _shown(progress: bool | OnProgress) -> Iterator[OnProgress]:
-    """Tell a function of the progress, or draw a bar on the terminal, or in the notebook."""
+def _show_progress(progress: bool | OnProgress) -> Iterator[OnProgress]:
+    """Yield the caller's function of the progress, or one that draws a bar."""
     if progress is not True:
         yield progress or (lambda _rows, _total: None)
         return
@@ -225,7 +225,7 @@ class ArrowRead:
     def __init__(
         self,
         columns: Columns,
-        source: _SideBySide,
+        source: _ParallelReader,
         *,
         given: Mapping[int, str],
         total: int | None,
@@ -253,11 +253,11 @@ class ArrowRead:
 
 
 def _with_progress(
-    source: _SideBySide, columns: Columns, total: int | None, progress: bool | OnProgress
+    source: _ParallelReader, columns: Columns, total: int | None, progress: bool | OnProgress
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches with rows, and tell how many rows there have been."""
     rows = 0
-    with closing(source.batches()) as batches, _shown(progress) as show:
+    with closing(source.batches()) as batches, _show_progress(progress) as show:
         for piece, batch in batches:
             rows += batch.rows.num_rows
             show(rows, total)
@@ -332,7 +332,7 @@ def read_arrow(
     counts = [one.events for one in shares]
     return ArrowRead(
         columns,
-        _SideBySide(client, columns, options, shares, readers),
+        _ParallelReader(client, columns, options, shares, readers),
         given=starting.cursors if isinstance(starting, Offsets) else {},
         total=None if None in counts else sum(one or 0 for one in counts),
         progress=progress,

@@ -83,7 +83,7 @@ class Boundaries:
                     f"startingOffsets has no cursor for partition {one.id} of the feed: _first is "
                     "its beginning, and the option partitions leaves a partition out."
                 )
-            cursors[one.id] = self._resolved(one.id, cursor)
+            cursors[one.id] = self._resolve(one.id, cursor)
         return cursors
 
     def ends(self, boundary: Boundary) -> dict[int, str]:
@@ -91,9 +91,7 @@ class Boundaries:
         if not isinstance(boundary, Offsets):
             return {one.id: self._find(one.id, boundary) for one in self.partitions}
         given = {one.id: boundary.cursor(one.id, one.cursor_from) for one in self.partitions}
-        return {
-            one: self._resolved(one, at) for one, at in given.items() if at not in {None, FIRST}
-        }
+        return {one: self._resolve(one, at) for one, at in given.items() if at not in {None, FIRST}}
 
     def _find(self, partition: int, boundary: str | Moments) -> str:
         if isinstance(boundary, Moments):
@@ -106,7 +104,7 @@ class Boundaries:
             return self._connection.request(lambda client: client.cursor_at(moment, partition))
         return self.head(partition) if boundary == LATEST else self.first(partition)
 
-    def _resolved(self, partition: int, cursor: str | None) -> str:
+    def _resolve(self, partition: int, cursor: str | None) -> str:
         """Return the cursor that FIRST or LAST stands for now; any other cursor as it is."""
         if cursor == LAST:
             return self.head(partition)
@@ -135,14 +133,15 @@ class Boundaries:
 
     def count(self, one: Range) -> int:
         """Return how many events a range has; an estimate if these are very many."""
-        found = self._counted(one.partition, one.start, one.stop)
+        found = self._count_events(one.partition, one.start, one.stop)
         if found < MOST_COUNTED:
             return found
         pieces = self.pieces(one.partition, _SAMPLED, one.start, one.stop)
         middle = len(pieces) // 2
-        return (len(pieces) - 1) * self._counted(one.partition, *pieces[middle - 1 : middle + 1])
+        sample = pieces[middle - 1 : middle + 1]
+        return (len(pieces) - 1) * self._count_events(one.partition, *sample)
 
-    def _counted(self, partition: int, start: str, stop: str) -> int:
+    def _count_events(self, partition: int, start: str, stop: str) -> int:
         return self._connection.request(
             lambda client: client.cursor_of_count(partition, start, MOST_COUNTED, stop=stop)
         ).events

@@ -49,7 +49,7 @@ Boundary: TypeAlias = str | Offsets | Moments
 
 @dataclass(frozen=True)
 class Words:
-    """How errors call options, and what they advise, by the language of the caller."""
+    """The names of options and the advice in errors, which differ between Python and Spark."""
 
     start: str = "start"
     stop: str = "stop"

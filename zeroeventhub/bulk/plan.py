@@ -137,7 +137,7 @@ class Plan:
         """Return the tasks of a batch, whose end is fixed now."""
         starts = feed.starts(self._options.starting or EARLIEST)
         if not feed.can_stop:
-            return [[one] for one in self._scanned(feed, starts) if one.count]
+            return [[one] for one in self._plan_by_count(feed, starts) if one.count]
         if feed.can_split and self._options.ending == LATEST:
             # One request returns the head and the cursors that divide the range before it.
             count = self._pieces_each(starts)
@@ -148,7 +148,7 @@ class Plan:
             ]
         ends = feed.ends(self._options.ending)
         ranges = [Range(one, starts[one], ends[one]) for one in starts if one in ends]
-        return self._divided(feed, [[one] for one in ranges if one.start != one.stop])
+        return self._divide(feed, [[one] for one in ranges if one.start != one.stop])
 
     @_with_layout
     def shares(self, feed: Boundaries, size: int, at_once: int) -> list[Share]:
@@ -161,7 +161,7 @@ class Plan:
             ends = feed.ends(self._options.ending)
             ranges = [Range(one, start, ends.get(one, start)) for one, start in starts.items()]
         else:
-            ranges = self._scanned(feed, starts)
+            ranges = self._plan_by_count(feed, starts)
         with ThreadPoolExecutor(at_once) as pool:
             return [*pool.map(lambda one: self._share(feed, one, size), ranges)]
 
@@ -212,7 +212,7 @@ class Plan:
         planned = chains(start, end)
         if len(planned) >= self._options.min_partitions:
             return planned
-        return _with_layout(Plan._divided)(self, planned)
+        return _with_layout(Plan._divide)(self, planned)
 
     def _scan(
         self, feed: Boundaries, start: Offsets, limit: int | None, target: Offsets | None
@@ -253,7 +253,7 @@ class Plan:
             is_first = False
         return ends
 
-    def _scanned(self, feed: Boundaries, starts: dict[int, str]) -> list[Range]:
+    def _plan_by_count(self, feed: Boundaries, starts: dict[int, str]) -> list[Range]:
         """Plan ranges of a feed that cannot stop at a cursor: by their number of events."""
         if self._options.ending != LATEST:
             raise ConfigurationError(
@@ -278,7 +278,7 @@ class Plan:
         pairs = pairwise(cursors or ())
         return [Range(partition, *pair) for pair in pairs if pair[0] != pair[1]]
 
-    def _divided(self, feed: Boundaries, planned: list[list[Range]]) -> list[list[Range]]:
+    def _divide(self, feed: Boundaries, planned: list[list[Range]]) -> list[list[Range]]:
         """Divide the ranges that are alone in their chain."""
         count = self._pieces_each(planned)
         if not feed.can_split or count == 1:

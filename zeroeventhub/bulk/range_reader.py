@@ -35,7 +35,7 @@ class RangeReader:
         rest = [one]
         while rest:
             # The partition may have been split, so that other partitions have the range now.
-            found, rest = self._found(rest[0]), rest[1:]
+            found, rest = self._current_ranges(rest[0]), rest[1:]
             if not found:
                 continue
             current, rest = found[0], [*found[1:], *rest]
@@ -49,7 +49,7 @@ class RangeReader:
                 self._info = None
                 rest = [current, *rest]
 
-    def _found(self, one: Range) -> list[Range]:
+    def _current_ranges(self, one: Range) -> list[Range]:
         """Return the ranges that have a range's events in the feed's current layout (SPEC 8.4)."""
         partitions = self._layout().partitions
         if any(partition.id == one.partition for partition in partitions):

@@ -82,7 +82,7 @@ class _RangedFile(RawIOBase):
         return length
 
 
-def _of_folder(path: str) -> Read:
+def _read_file(path: str) -> Read:
     def read(start: int, length: int) -> bytes:
         try:
             with open(path, "rb") as file:  # noqa: PTH123 - the path is what it was given as
@@ -97,7 +97,7 @@ def _of_folder(path: str) -> Read:
     return read
 
 
-def _over_http(url: str, http: httpx.Client) -> Read:
+def _read_http(url: str, http: httpx.Client) -> Read:
     address = httpx.URL(url)
     redaction = Redaction(address, http)
 
@@ -107,7 +107,7 @@ def _over_http(url: str, http: httpx.Client) -> Read:
         try:
             with http.stream("GET", address, headers=wanted) as answer:
                 _expect_range(answer)
-                return _taken(answer, length)
+                return _read_body(answer, length)
         except httpx.RequestError as error:
             # The error's text may have the URL in it, which grants access to the file.
             raise Unreachable(
@@ -133,7 +133,7 @@ def _expect_range(answer: httpx.Response) -> None:
         raise ProtocolError("A file that the feed names came in a content coding.")
 
 
-def _taken(answer: httpx.Response, length: int) -> bytes:
+def _read_body(answer: httpx.Response, length: int) -> bytes:
     """Read the bytes of a range; give up an answer that is longer or too slow."""
     content = bytearray()
     deadline = time.monotonic() + max(_PATIENCE, length / _SLOWEST)
@@ -142,7 +142,7 @@ def _taken(answer: httpx.Response, length: int) -> bytes:
         if len(content) > length:
             raise ProtocolError("The server of a file that the feed names sent too many bytes.")
         if time.monotonic() > deadline:
-            raise Unreachable("A file that the feed names comes too slowly.")
+            raise Unreachable("A file that the feed names arrives too slowly.")
     return bytes(content)
 
 
@@ -164,7 +164,7 @@ def read_part(
     after = max(after, part.after)
     url = urlsplit(part.url)
     read = (
-        _of_folder(url2pathname(url.path)) if url.scheme == "file" else _over_http(part.url, http)
+        _read_file(url2pathname(url.path)) if url.scheme == "file" else _read_http(part.url, http)
     )
     source = _RangedFile(read, part.size)
     try:

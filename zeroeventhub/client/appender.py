@@ -11,8 +11,8 @@ from functools import partial
 from itertools import islice
 from typing import Any, ClassVar, NamedTuple, Self
 
-from zeroeventhub.client.retries import retried
-from zeroeventhub.coroutines import blocking, drop_traceback, settled
+from zeroeventhub.client.retries import send_until_answered
+from zeroeventhub.coroutines import blocking, drop_traceback, maybe_await
 from zeroeventhub.errors import (
     BadRequest,
     ConfigurationError,
@@ -33,37 +33,37 @@ BUFFER_BYTES = 16 * BATCH_BYTES
 """Bytes of events that an appender holds at most."""
 
 OF_AN_EVENT = (BadRequest, Forbidden, IdReused, InvalidEvent, TooLarge)
-"""Refusals of a batch that may be due to one of its events."""
+"""The errors of a batch that one of its events may have caused."""
 
 
-class _Asked:
-    """Note whether anybody has asked a future for its outcome."""
+class _ReadFuture:
+    """Record whether the caller has read the outcome of a future."""
 
-    asked = False
+    was_read = False
 
     def result(self, *arguments: Any) -> Any:
-        self.asked = True
+        self.was_read = True
         return super().result(*arguments)  # type: ignore[misc] # of a future
 
     def exception(self, *arguments: Any) -> Any:
-        self.asked = True
+        self.was_read = True
         return super().exception(*arguments)  # type: ignore[misc] # of a future
 
 
-class _TaskFuture(_Asked, asyncio.Future[Appended]):
+class _TaskFuture(_ReadFuture, asyncio.Future[Appended]):
     def __await__(self) -> Any:
-        self.asked = True
+        self.was_read = True
         return super().__await__()
 
 
-class _ThreadFuture(_Asked, futures.Future[Appended]):
+class _ThreadFuture(_ReadFuture, futures.Future[Appended]):
     def __init__(self) -> None:
         super().__init__()
         self.set_running_or_notify_cancel()  # nobody can cancel an event that was handed over
 
 
 class _TaskCondition(asyncio.Condition):
-    """A condition whose wait may have an end."""
+    """A condition whose `wait` takes a timeout."""
 
     async def wait(self, seconds: float | None = None) -> bool:  # type: ignore[override] # more
         with suppress(TimeoutError):
@@ -96,8 +96,8 @@ class _Entry(NamedTuple):
     future: Any
 
 
-class _Appending:
-    """What both appenders share; `Appender` documents the arguments."""
+class _BaseAppender:
+    """Append events in the background; `Appender` documents the arguments."""
 
     _condition: ClassVar[Any]
     _future: ClassVar[Any]
@@ -122,7 +122,7 @@ class _Appending:
         self._linger = linger
         self._buffer = buffer
         self._changed = self._condition()
-        # In their order; the first ones may be on their way.
+        # In order; the first ones may be in a request that has no answer yet.
         self._entries: deque[_Entry] = deque()
         self._bytes = 0
         self._settled = 0
@@ -132,7 +132,7 @@ class _Appending:
         self._job: Any = None
 
     async def _end(self) -> None:
-        """Wait until nothing is sent any more, but not for answers that have not come."""
+        """Wait until no request is sent any more, without waiting for the answers."""
         raise NotImplementedError
 
     async def _leave(self, kind: type[BaseException] | None) -> None:
@@ -143,13 +143,13 @@ class _Appending:
             if kind is None or issubclass(kind, Exception):
                 await self._flush()
         finally:
-            await self._end()  # with events that have no answer, if this was interrupted
+            await self._end()  # if this was interrupted, some events have no answer
 
     async def _append(self, event: NewEvent) -> Any:
         if event.expected_version is not None:
             raise ConfigurationError(
-                "An appender decides which events are one batch, and so takes none that expects a "
-                "version: append those by Client.append."
+                "An appender puts events into batches itself, and so takes no event that expects a "
+                "version: append that event by Client.append."
             )
         line = encode_event(event)
         async with self._changed:
@@ -188,13 +188,13 @@ class _Appending:
         )
 
     def _raise_refusals(self) -> None:
-        errors = {id_: future.exception() for id_, future in self._failed if not future.asked}
+        errors = {id_: future.exception() for id_, future in self._failed if not future.was_read}
         self._failed.clear()
         if errors:
             first, error = next(iter(errors.items()))
             count = f"{len(errors):,} of the events"
             raise NotAppended(
-                f"The log has not taken {count}. Of {first!r} it says: {error}", errors=errors
+                f"The log has refused {count}. The error of {first!r}: {error}", errors=errors
             ) from error
 
     async def _run(self) -> None:
@@ -225,10 +225,14 @@ class _Appending:
             return batch
 
     async def _send(self, batch: Sequence[_Entry]) -> None:
-        """Append a batch; if the log refuses it, its halves, down to the events that it refuses."""
+        """Append a batch; if the log refuses it, append its halves, down to single events."""
         outcome: list[Appended] | Exception
         try:
-            outcome = await retried(partial(self._send_once, batch), self._client._pause, None)  # noqa: SLF001 - its own
+            outcome = await send_until_answered(
+                partial(self._send_once, batch),
+                self._client._pause,  # noqa: SLF001 - its own
+                None,
+            )
         except Exception as error:  # noqa: BLE001 - the futures get it
             drop_traceback(error)
             outcome = error
@@ -243,7 +247,7 @@ class _Appending:
         sequence = None
         if self._producer is not None:
             if self._sequence is None:
-                self._sequence = await settled(self._client.producer_sequence(self._producer))
+                self._sequence = await maybe_await(self._client.producer_sequence(self._producer))
             sequence = self._sequence + 1
         lines = [entry.line for entry in batch]
         answers: list[Appended] = await self._client._send_events(  # noqa: SLF001 - its own
@@ -265,12 +269,12 @@ class _Appending:
                 else:
                     future.set_result(outcome[place])
             self._settled += len(batch)
-            while self._failed and self._failed[0][1].asked:
+            while self._failed and self._failed[0][1].was_read:
                 self._failed.popleft()
             self._changed.notify_all()
 
 
-class AsyncAppender(_Appending):
+class AsyncAppender(_BaseAppender):
     """Append events in the background, asynchronously.
 
     The arguments are those of Appender, with an AsyncClient. Appender has the same methods.
@@ -309,12 +313,12 @@ class AsyncAppender(_Appending):
         await asyncio.wait([self._job])
 
 
-class Appender(_Appending):
+class Appender(_BaseAppender):
     """Append events in the background: in batches, in their order, until the log has answered.
 
     One batch is on its way at a time. A batch whose answer was lost is sent again, and the log
     recognizes its events by their ids. A batch that the log refuses is sent again in halves, so
-    that only events that the log refuses are left out. Threads may share an appender.
+    that one refused event keeps no other out of the log. Threads may share an appender.
 
     Example:
         with Appender(client) as appender:
@@ -326,8 +330,8 @@ class Appender(_Appending):
         producer: a name under which the log counts the batches, so that it refuses those of a
             second process of this name; None to count none.
         batch: how many events are a batch at most; it has at most one mebibyte, too.
-        linger: seconds that an event waits at most for others; a full batch does not wait.
-        buffer: how many events are held at most, with those on their way; 16 mebibytes, too.
+        linger: seconds that an event waits at most for others; a full batch is sent at once.
+        buffer: how many events without an answer are in memory at most; 16 mebibytes, too.
 
     Raises:
         ConfigurationError: a number is too small.
@@ -361,15 +365,15 @@ class Appender(_Appending):
             event: an event that expects no version.
 
         Returns:
-            A future of where the event is in the log, or of the error with which the log refused
-            it.
+            A future whose result says where the event is in the log, or whose exception is the
+            error with which the log refused it.
 
         Raises:
             ConfigurationError: the event cannot be stored, expects a version, or is given outside
                 of the `with` block.
             TooLarge: its data is larger than a mebibyte.
-            NotAppended: as `flush`, where as many refusals as the buffer has room for were
-                not looked at.
+            NotAppended: as `flush`, if as many events were refused as the buffer has room for, and
+                the caller has not read their futures.
         """
         future: futures.Future[Appended] = blocking(self._append(event))
         return future
@@ -378,7 +382,7 @@ class Appender(_Appending):
         """Wait until the log has answered to all events so far.
 
         Raises:
-            NotAppended: the log has refused events whose futures the caller has not awaited. Each
+            NotAppended: the log has refused events whose futures the caller has not read. Each
                 event is named once, however often this is called.
         """
         blocking(self._flush())

@@ -15,7 +15,7 @@ from zeroeventhub.client.connection_pool import ConnectionPool, SentRequest, ope
 from zeroeventhub.client.exchange import Exchange
 from zeroeventhub.client.redaction import requested
 from zeroeventhub.client.requests import UNREACHED, RequestBuilder
-from zeroeventhub.client.retries import retried
+from zeroeventhub.client.retries import send_until_answered
 from zeroeventhub.coroutines import as_blocking, blocking
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.new_events import NewEvent
@@ -108,7 +108,7 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
             ProtocolError: the response is not a page.
             PageTooLarge: the page is longer than `limits` allow.
         """
-        info = self._info or await self._discovered()
+        info = self._info or await self._discover_first()
         request = self._page_request(
             info,
             partition,
@@ -148,7 +148,7 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
             MissingExtra: pyarrow is not installed.
             ZeroEventHubError: as `fetch`.
         """
-        info = self._info or await self._discovered()
+        info = self._info or await self._discover_first()
         request = self._page_request(
             info, partition, cursor, limit=limit, types=types, stop=stop, wait=wait, as_arrow=True
         )
@@ -261,7 +261,7 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
             ConfigurationError: the feed does not have the extension "key-history".
             ZeroEventHubError: as `fetch`.
         """
-        info = self._info or await self._discovered()
+        info = self._info or await self._discover_first()
         request = self._extension_request(info, KEY_HISTORY, key, after_version, limit)
         if after_version < 0:
             raise ConfigurationError("Versions start at 1; after_version is 0 or more.")
@@ -344,7 +344,7 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
         if not lines:
             return []
         send = partial(self._send_events, lines, producer, sequence)
-        return await retried(send, self._pause, attempts)
+        return await send_until_answered(send, self._pause, attempts)
 
     async def producer_sequence(self, producer: str) -> int:
         """Request the number of a producer's last batch in the feed's log.
@@ -380,7 +380,7 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
                     content=request.content,
                     extensions={"timeout": request.timeouts},
                     follow_redirects=False,
-                    auth=self._own_auth if self._http.auth is None else httpx.USE_CLIENT_DEFAULT,
+                    auth=self._url_auth if self._http.auth is None else httpx.USE_CLIENT_DEFAULT,
                 ) as answer,
             ):
                 request.begin(answer)
@@ -391,7 +391,7 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
                         break
                     _postpone(timeout, request.deadline.left)
         except UNREACHED as error:
-            self._break_off(request, error)
+            self._convert_error(request, error)
         finally:
             requested.reset(former)
         return request
@@ -478,7 +478,7 @@ class Client(RequestBuilder[httpx.Client | ConnectionPool]):
                     if not request.take(chunk):
                         break
         except UNREACHED as error:
-            self._break_off(request, error)
+            self._convert_error(request, error)
         finally:
             requested.reset(former)
         return request
@@ -503,7 +503,7 @@ class Client(RequestBuilder[httpx.Client | ConnectionPool]):
             content=request.content,
             extensions={"timeout": request.socket_timeouts},
             follow_redirects=False,
-            auth=self._own_auth if http.auth is None else httpx.USE_CLIENT_DEFAULT,
+            auth=self._url_auth if http.auth is None else httpx.USE_CLIENT_DEFAULT,
         )
 
 

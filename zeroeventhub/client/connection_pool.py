@@ -1,4 +1,4 @@
-"""HTTP by the standard library, for clients that are given no httpx client: a fifth of its cost."""
+"""HTTP by the standard library, for clients without an httpx client, at a fifth of its cost."""
 
 import io
 import selectors
@@ -18,7 +18,7 @@ from urllib.request import getproxies
 import httpx
 
 CHUNK = 256 * 1024
-"""Bytes that are read at once, at most: larger reads change threads less often."""
+"""Bytes that are read at once, at most: larger reads switch threads less often."""
 
 LINE = 64 * 1024
 """Bytes of a line of the headers, at most."""
@@ -33,7 +33,7 @@ _Origin: TypeAlias = tuple[str, str]
 
 
 class ConnectionPool:
-    """Keep connections to the servers of feeds; give it to `Client` in the place of httpx.
+    """Keep connections to the servers of feeds; give it to `Client` instead of an httpx client.
 
     It follows no redirects, keeps no cookies and knows no proxies. Threads may share it.
 
@@ -93,7 +93,7 @@ class ConnectionPool:
         """Send a request.
 
         Args:
-            method: of HTTP.
+            method: the method of HTTP.
             url: the address.
             headers: sent with those of the pool.
             timeouts: seconds by "connect", "read" and "write", converted to floats at each use.
@@ -105,11 +105,11 @@ class ConnectionPool:
         """
         scheme, _, rest = url.partition("://")
         authority, slash, path = rest.partition("/")
-        host, question, query = authority.partition("?")  # of an address without a path
-        target = f"/{path}" if slash else f"/{question}{query}"
+        host, mark, query = authority.partition("?")  # of an address without a path
+        target = f"/{path}" if slash else f"/{mark}{query}"
         fields = [*self.headers.multi_items(), *headers.items()]
         request = _Request((scheme, host), method, target, fields, timeouts, content)
-        with _translating():
+        with _translate_errors():
             connection = self._take(request.origin)
             if connection is not None:
                 with suppress(ConnectionError):
@@ -140,13 +140,13 @@ class ConnectionPool:
                 since, connection = idle.pop()
             with selectors.DefaultSelector() as selector:
                 selector.register(connection.sock, selectors.EVENT_READ)
-                # What can be read between two responses is the end, or not of this protocol.
+                # Between two responses, a server sends only the connection's end, or breaks HTTP.
                 is_ended = bool(selector.select(0))
             if not is_ended and time.monotonic() - since < IDLE_SECONDS:
                 return connection
             connection.close()
 
-    def give(self, origin: _Origin, connection: "_Connection") -> None:
+    def put_back(self, origin: _Origin, connection: "_Connection") -> None:
         """Keep a connection for the next request."""
         with self._lock:
             self._idle[origin].append((time.monotonic(), connection))
@@ -178,7 +178,7 @@ class SentRequest:
             TimeoutError: a timeout has passed.
         """
         request, connection = self._request, self._connection
-        with _translating():
+        with _translate_errors():
             try:
                 response = connection.receive(request.timeouts)
             except ConnectionError:
@@ -229,19 +229,19 @@ class _Connection(HTTPConnection):
 
 
 class _TLSConnection(HTTPSConnection, _Connection):
-    """The same over TLS."""
+    """A `_Connection` over TLS."""
 
 
 class _Response(HTTPResponse):
     """A response of one length, whose interim responses, such as early hints, are skipped."""
 
     def begin(self) -> None:
-        """Read the headers; HTTPResponse has the parser of e-mail for them, which is slow.
+        """Read the headers, without the e-mail parser of HTTPResponse.
 
-        That parser also takes headers that broke off for whole ones.
+        That parser is slow, and accepts headers that were cut.
 
         Raises:
-            IncompleteRead: they broke off.
+            IncompleteRead: they were cut.
             HTTPException: they are not HTTP.
         """
         status: Any = self._read_status  # type: ignore[attr-defined] # it has no type
@@ -317,7 +317,7 @@ class _Body(httpx.SyncByteStream):
     def __iter__(self) -> Iterator[bytes]:
         """Yield the bytes as they arrive."""
         response = self._response
-        with _translating():
+        with _translate_errors():
             while chunk := response.read1(CHUNK):
                 yield chunk
             if response.length:
@@ -328,7 +328,7 @@ class _Body(httpx.SyncByteStream):
         """Keep the connection, or close it."""
         self._response.close()
         if self._is_whole:
-            self._pool.give(self._origin, self._connection)
+            self._pool.put_back(self._origin, self._connection)
         else:
             self._connection.close()
 
@@ -346,8 +346,8 @@ def open_http(
 
 
 @contextmanager
-def _translating() -> Iterator[None]:
-    """Raise httpx's errors for those of the standard library, which may repeat what was sent."""
+def _translate_errors() -> Iterator[None]:
+    """Replace errors of the standard library, which may repeat what was sent, by those of httpx."""
     try:
         yield
     except TimeoutError:

@@ -30,11 +30,11 @@ class Deadline:
     one read of a socket, in seconds.
 
     Attributes:
-        asked: when the last read began; None once its result was received.
+        read_began: when the last read began; None once its result was received.
     """
 
     def __init__(self, limits: Limits, wait: float, timeout: float | None) -> None:
-        self.asked: float | None = None
+        self.read_began: float | None = None
         self._limits = limits
         self._wait = wait
         self._timeout = math.inf if timeout is None else timeout
@@ -43,7 +43,7 @@ class Deadline:
         self._end = self._moment = monotonic() + limits.seconds + wait
 
     def restart(self) -> None:
-        """Count the time from now on."""
+        """Count the seconds from now on."""
         self._end = self._moment = monotonic() + self._limits.seconds + self._wait
 
     def receive(self, count: int) -> None:
@@ -58,8 +58,8 @@ class Deadline:
         if rate := self._limits.bytes_per_second:
             earned = self._limits.grace + self._wait + self._received / rate
             self._moment = min(self._end, self._begun + earned)
-        asked, self.asked = self.asked, None
-        if asked is not None and monotonic() - asked > self._timeout:
+        read_began, self.read_began = self.read_began, None
+        if read_began is not None and monotonic() - read_began > self._timeout:
             raise TimeoutError("timed out")
         if count and monotonic() > self._moment:
             raise TimeoutError(self.reason)
@@ -106,7 +106,7 @@ class SocketTimeout:
             TimeoutError: there is no time left.
         """
         if self.is_of_read:
-            self.deadline.asked = monotonic()
+            self.deadline.read_began = monotonic()
         return max(1, math.ceil(float(self)))
 
     def __float__(self) -> float:

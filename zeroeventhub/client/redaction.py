@@ -15,13 +15,13 @@ SHORTEST = 4
 """Least number of characters of a secret: anything shorter would be found in any text."""
 
 requested: ContextVar["tuple[Redaction, str] | None"] = ContextVar("requested", default=None)
-"""The address that is requested now; set it while httpx and its dependencies may log."""
+"""The secrets and the address of the present request, while httpx and its dependencies may log."""
 
 _HARMLESS = {"accept", "accept-encoding", "connection", "content-type", "host", "user-agent"}
 
 
-def bare(url: httpx.URL) -> str:
-    """Write a URL without what may be secret in it."""
+def without_secrets(url: httpx.URL) -> str:
+    """Return a URL without the parts that may be secret."""
     return str(url.copy_with(userinfo=b"", query=None, fragment=None))
 
 
@@ -37,14 +37,14 @@ class Redaction:
             logger.addFilter(_filter)
 
     def text(self, text: str) -> str:
-        """Hide secrets in a text of another origin."""
+        """Hide secrets in a text that another package or server wrote."""
         for secret in sorted(self._secrets(), key=len, reverse=True):
             text = text.replace(secret, HIDDEN)
         return text
 
     def address(self, url: httpx.URL, expected: str) -> httpx.URL | str:
         """Write a URL for a log, without parameters that the caller's client added."""
-        return url if url == expected and not self._url.query else bare(url)
+        return url if url == expected and not self._url.query else without_secrets(url)
 
     def _secrets(self) -> set[str]:
         values = [value for _, value in self._url.params.multi_items()]

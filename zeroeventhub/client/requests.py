@@ -10,8 +10,8 @@ import httpx
 
 from zeroeventhub.client.connection_pool import ConnectionPool
 from zeroeventhub.client.exchange import Exchange
-from zeroeventhub.client.redaction import Redaction, bare
-from zeroeventhub.coroutines import settled
+from zeroeventhub.client.redaction import Redaction, without_secrets
+from zeroeventhub.coroutines import maybe_await
 from zeroeventhub.errors import (
     ConfigurationError,
     CutPage,
@@ -105,15 +105,15 @@ class RequestBuilder(Generic[_Http]):
         self._redaction = Redaction(given, http)
         # Separate from the address, because httpx logs the URLs of its requests.
         # As in httpx, the caller's own authentication takes precedence over that of the URL.
-        self._own_auth: Any = httpx.USE_CLIENT_DEFAULT
+        self._url_auth: Any = httpx.USE_CLIENT_DEFAULT
         self._authorization: dict[str, str] = {}
         if given.userinfo:
-            self._own_auth = httpx.BasicAuth(given.username, given.password)
+            self._url_auth = httpx.BasicAuth(given.username, given.password)
             if "Authorization" not in http.headers:
                 user = b64encode(f"{given.username}:{given.password}".encode()).decode()
                 self._authorization = {"Authorization": f"Basic {user}"}
         self._url = given.copy_with(userinfo=b"", fragment=None)
-        # Joined to texts: to parse a URL takes httpx as long as to send a request.
+        # As text: httpx takes as long to parse a URL as to send a request.
         self._address_v1 = str(self._url.copy_with(query=None))
         self._root = self._address_v1.rstrip("/")
         self._own_parameters: list[tuple[str, str | int]] = [*self._url.params.multi_items()]
@@ -137,7 +137,7 @@ class RequestBuilder(Generic[_Http]):
     @property
     def address(self) -> str:
         """The feed's URL without secrets."""
-        return bare(self._url)
+        return without_secrets(self._url)
 
     async def _send(self, request: Exchange) -> Exchange:
         """Send a request, and read its response; the client overrides it."""
@@ -147,14 +147,14 @@ class RequestBuilder(Generic[_Http]):
         """Wait before a request is sent again; the client overrides it."""
         raise NotImplementedError
 
-    async def _discovered(self) -> FeedInfo:
+    async def _discover_first(self) -> FeedInfo:
         client: Any = self
-        info: FeedInfo = await settled(client.discover())
+        info: FeedInfo = await maybe_await(client.discover())
         return info
 
     async def _answer(self, name: str, *values: Any) -> Any:
         """Request what an extension answers, by the values of its parameters in their order."""
-        request = self._extension_request(self._info or await self._discovered(), name, *values)
+        request = self._extension_request(self._info or await self._discover_first(), name, *values)
         body = self._read_body(await self._send(request))
         return None if EXTENSIONS[name].verb == "PUT" else decode_answer(EXTENSIONS[name], body)
 
@@ -162,7 +162,7 @@ class RequestBuilder(Generic[_Http]):
         self, lines: Sequence[bytes], producer: str | None, sequence: int | None
     ) -> list[Appended]:
         """Send a batch of encoded events once; `Client.append` sends it until it is answered."""
-        info = self._info or await self._discovered()
+        info = self._info or await self._discover_first()
         request = self._extension_request(info, APPEND, producer, sequence, content=b"".join(lines))
         body = self._read_body(await self._send(request))
         appended: list[Appended] = decode_answer(EXTENSIONS[APPEND], body)
@@ -215,7 +215,7 @@ class RequestBuilder(Generic[_Http]):
                 parameters["stop"] = stop
             if wait and WAIT in info.extensions:
                 parameters["wait"] = _decimal(wait)
-                waits, timeout = wait, _longer(timeout, wait)
+                waits, timeout = wait, _extend(timeout, wait)
             parameters["cursor"] = cursor
             place: dict[str, str | int] = {"token": info.token, "partition": partition}
             url = self._with_parameters(f"{self._root}/events", place | parameters)
@@ -244,7 +244,7 @@ class RequestBuilder(Generic[_Http]):
     def _extension_request(
         self, info: FeedInfo, name: str, *values: Any, content: bytes | None = None
     ) -> Exchange:
-        """Build a request to an extension; a value that is None leaves its parameter out.
+        """Build a request to an extension; a parameter whose value is None is left out.
 
         Raises:
             ConfigurationError: the feed does not have it, or a moment has no time zone.
@@ -277,7 +277,7 @@ class RequestBuilder(Generic[_Http]):
     def _read_body(self, answer: Exchange) -> bytes:
         """Return the body of a successful response, or raise the error of another."""
         if answer.is_refusal:
-            self._refuse(answer)
+            self._raise_refusal(answer)
         if not answer.is_whole:
             raise Unreachable(f"{self.address} broke off in the middle of its answer.")
         return answer.body
@@ -287,7 +287,7 @@ class RequestBuilder(Generic[_Http]):
         if answer.is_refusal:
             if answer.status == httpx.codes.OK:
                 raise Unavailable(f"{self.address} answered with a web page in place of events.")
-            self._refuse(answer)
+            self._raise_refusal(answer)
         decoder: Any = answer.decoder
         try:
             is_lines = isinstance(decoder, PageDecoder)
@@ -326,7 +326,7 @@ class RequestBuilder(Generic[_Http]):
             raise ProtocolError(f"{self.address} is not a feed. {error}") from error
         return self._info
 
-    def _refuse(self, answer: Exchange) -> NoReturn:
+    def _raise_refusal(self, answer: Exchange) -> NoReturn:
         """Raise the error that a response other than a success stands for."""
         status, headers, problem = answer.status, answer.answer_headers, problem_in(answer.body)
         message = self._redaction.text(problem.detail)
@@ -348,11 +348,11 @@ class RequestBuilder(Generic[_Http]):
         """Name the target of a redirection, without secrets."""
         try:
             target = self._url.join(headers.get("location", ""))
-            return f" to {self._redaction.text(bare(target))}"
+            return f" to {self._redaction.text(without_secrets(target))}"
         except (httpx.InvalidURL, ValueError):
             return ""
 
-    def _break_off(self, request: Exchange, error: Exception) -> None:
+    def _convert_error(self, request: Exchange, error: Exception) -> None:
         """Convert an exception of httpx, whose text may hold the URL and its secrets.
 
         A page that broke off counts up to its last checkpoint, if it has one.
@@ -365,7 +365,7 @@ class RequestBuilder(Generic[_Http]):
         if request.deadline.left <= 0:
             reason = request.deadline.reason
         else:
-            # Only the texts of these say what failed without repeating what was sent.
+            # The texts of other errors may repeat what was sent.
             is_safe = isinstance(error, httpx.NetworkError | httpx.TimeoutException | TimeoutError)
             reason = (is_safe and self._redaction.text(str(error))) or type(error).__name__
         if not request.is_in_page:
@@ -375,7 +375,7 @@ class RequestBuilder(Generic[_Http]):
         )
 
 
-def _longer(timeout: httpx.Timeout, seconds: float) -> httpx.Timeout:
+def _extend(timeout: httpx.Timeout, seconds: float) -> httpx.Timeout:
     """Extend a timeout by the seconds that the feed may wait."""
     limits = timeout.as_dict()
     read = limits["read"]

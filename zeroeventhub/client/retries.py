@@ -1,4 +1,4 @@
-"""When to send a request again that had no answer."""
+"""When to send a request again that got no answer."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -22,7 +22,7 @@ def backoff(attempt: int, error: Exception) -> float:
     return max(random() * ceiling, min(asked or 0.0, LONGEST_BACKOFF))  # noqa: S311 - jitter
 
 
-async def retried(
+async def send_until_answered(
     send: Callable[[], Awaitable[_Answer]],
     pause: Callable[[float], Awaitable[object]],
     attempts: int | None,

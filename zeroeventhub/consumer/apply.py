@@ -158,18 +158,18 @@ class PageTransactions:
                 place=step.place,
                 new=cursor,
             )
-            yield from self._all([Work(step, events, partial(self._apply, step, events, move))])
+            yield from self._run_all([Work(step, events, partial(self._apply, step, events, move))])
         else:
             lanes = PageLanes(self._config, step, progress)
             if lanes.parts:
-                yield from self._all(
+                yield from self._run_all(
                     [
                         Work(step, mine, partial(self._apply, step, mine, fence))
                         for mine, fence in lanes.parts
                     ]
                 )
             apply = partial(self._apply, step, lanes.rest, lanes.finish)
-            yield from self._all([Work(step, lanes.rest, apply)])
+            yield from self._run_all([Work(step, lanes.rest, apply)])
             progress = lanes.beyond
         self._progress[step.partition] = Place(cursor, step.place.epoch), progress
 
@@ -180,7 +180,7 @@ class PageTransactions:
             progress = yield from self._look_up(step)
         lanes = progress is not None
         move = partial(move_cursor, self._config, step, step.new, lanes=lanes, beyond=progress)
-        yield from self._all([_work(step, move)])
+        yield from self._run_all([_store_work(step, move)])
         self._progress[step.partition] = Place(step.new, step.place.epoch), progress
 
     def redeliver(self, step: Redeliver) -> _Transactions:
@@ -189,18 +189,18 @@ class PageTransactions:
         Another failure is stored in the letter.
         """
         for _ in range(LETTERS_AT_ONCE):
-            (due,) = yield from self._all([_work(step, partial(self._due, step))])
+            (due,) = yield from self._run_all([_store_work(step, partial(self._due, step))])
             if not due:
                 break
             (letter,) = due
             redo = partial(self._redo, step, letter)
             (result,) = yield Transact([Work(step, (letter.event,), redo)])
             if isinstance(result, Fenced | StoreUnavailable | TransactionEnded):
-                raise self._worst(step, [result])
+                raise self._most_important(step, [result])
             if isinstance(result, Exception):
-                # The transaction was rolled back, and the failure that it stored with it.
+                # The rollback has undone the record of the failure.
                 fail = partial(self._fail_again, step, letter, result)
-                yield from self._all([_work(step, fail)])
+                yield from self._run_all([_store_work(step, fail)])
             elif result:
                 self._config.observer.committed(self._name, step.partition, 1)
         # The next claim marks the partition again if it has more letters.
@@ -215,10 +215,12 @@ class PageTransactions:
         def look_up(connection: Connection) -> LaneProgress | None:
             return self._store.lanes.progress(connection, self._name, step.partition, step.place)
 
-        (progress,) = yield from self._all([_work(step, look_up)])
+        (progress,) = yield from self._run_all([_store_work(step, look_up)])
         return progress
 
-    def _all(self, works: Sequence[Work]) -> Generator[Transact, Sequence[Result], Sequence[Any]]:
+    def _run_all(
+        self, works: Sequence[Work]
+    ) -> Generator[Transact, Sequence[Result], Sequence[Any]]:
         """Run works; return their results, or raise the most important error."""
         results = yield Transact(works)
         observer, errors = self._config.observer, []
@@ -231,7 +233,7 @@ class PageTransactions:
                 if result.events:
                     observer.committed(self._name, work.step.partition, result.events)
         if errors:
-            error = self._worst(works[0].step, errors)
+            error = self._most_important(works[0].step, errors)
             try:
                 raise error
             finally:
@@ -240,7 +242,7 @@ class PageTransactions:
                 del error, errors, result, results
         return results
 
-    def _worst(self, step: Any, errors: Sequence[Exception]) -> Exception:
+    def _most_important(self, step: Any, errors: Sequence[Exception]) -> Exception:
         """Choose the most important error, and report those that a handler raised."""
         for kind in (Fenced, StoreUnavailable):
             for error in errors:
@@ -276,7 +278,7 @@ class PageTransactions:
                     extra={"consumer": self._name, "partition": step.partition},
                 )
 
-    # How to run one.
+    # How to run a work.
 
     async def do(self, work: Work) -> Result:
         """Run a work in a transaction."""
@@ -290,7 +292,7 @@ class PageTransactions:
         except Exception as error:  # noqa: BLE001 - judged with those of the other works
             return error
 
-    # What one does.
+    # What a work does in its transaction.
 
     def _apply(
         self,
@@ -309,7 +311,7 @@ class PageTransactions:
             return tally
         if self.inbox:
             events = without_duplicates(
-                connection, self._config, step.partition, events, self._complain
+                connection, self._config, step.partition, events, self._report_missing_id
             )
             tally.duplicates = tally.events - len(events)
         held_keys: set[str] = set()
@@ -317,7 +319,7 @@ class PageTransactions:
             keys = {key for event in events if (key := self._config.key(event)) is not None}
             held_keys |= self._letters.blocked(connection, self._name, keys)
         if step.set_aside or held_keys:
-            events = self._held_back(transaction, step, events, held_keys, tally)
+            events = self._hold_back(transaction, step, events, held_keys, tally)
         if events:
             content = (
                 step.partition,
@@ -345,7 +347,7 @@ class PageTransactions:
         self._store.advance(connection, self._name, step.partition, place, place.cursor)
         if [one.id for one in self._due(step, connection)] != [letter.id]:
             return False
-        error = self._tried(transaction, step, letter.event, letter.tries)
+        error = self._try_event(transaction, step, letter.event, letter.tries)
         if error is not None:
             tries = letter.tries + self._config.failures.tries
             self._letters.failed_again(connection, letter, error, tries)
@@ -366,7 +368,7 @@ class PageTransactions:
         """Find the next dead letter that was marked for retry."""
         return self._letters.due(connection, self._name, step.partition, limit=1)
 
-    def _held_back(
+    def _hold_back(
         self,
         transaction: Transaction,
         step: Deliver,
@@ -388,7 +390,7 @@ class PageTransactions:
                 if not step.set_aside:
                     together.append(event)
                     continue
-                error = self._tried(transaction, step, event, 0)
+                error = self._try_event(transaction, step, event, 0)
                 if error is None:
                     continue
                 if key is not None and failures.hold_back:
@@ -407,7 +409,7 @@ class PageTransactions:
             tally.letters.append((event, error))
         return together
 
-    def _tried(
+    def _try_event(
         self, transaction: Transaction, step: Deliver | Redeliver, event: Event, before: int
     ) -> Exception | None:
         """Try to apply an event up to `Failures.tries` times; return the last error."""
@@ -423,7 +425,7 @@ class PageTransactions:
             self._config.observer.failed(self._name, step.partition, error, attempt)
         return error
 
-    def _complain(self) -> None:
+    def _report_missing_id(self) -> None:
         """Warn that an event has no id; raise ConfigurationError if `inbox=True` was set."""
         if self._config.inbox:
             raise ConfigurationError(
@@ -445,6 +447,6 @@ def _note(error: Exception, step: Deliver, event: Event) -> None:
     note_place(error, place_of(event, step.page.events, step.place.cursor))
 
 
-def _work(step: Deliver | Advance | Redeliver, function: Callable[[Connection], Any]) -> Work:
+def _store_work(step: Deliver | Advance | Redeliver, function: Callable[[Connection], Any]) -> Work:
     """Return a work that applies no events."""
     return Work(step, (), lambda transaction: function(transaction.connection))

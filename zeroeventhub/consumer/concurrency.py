@@ -22,7 +22,7 @@ from zeroeventhub.consumer.config import Config
 from zeroeventhub.consumer.event_insert import prepare_rows
 from zeroeventhub.consumer.page import DecodeHint
 from zeroeventhub.consumer.steps import Fetch, Stopped
-from zeroeventhub.coroutines import blocking, settled
+from zeroeventhub.coroutines import blocking, maybe_await
 from zeroeventhub.protocol import Page
 from zeroeventhub.wire.ndjson import PageEvents
 
@@ -31,14 +31,14 @@ _Result = TypeVar("_Result")
 
 
 WORTH_A_THREAD = 0.002
-"""Seconds of waiting for a page from which a thread fetches the next one ahead.
+"""Seconds that a feed takes to answer from which a thread fetches the next page ahead.
 
 If the feed answers faster, passing pages between threads costs more than it saves.
 """
 
 LONG_APPLY = 1.0
-"""Seconds of applying a page from which a thread reads the next one meanwhile: a publisher gives up
-a response of which its reader takes nothing."""
+"""Seconds that a page takes to apply from which a thread receives the next page meanwhile: a
+publisher aborts a response that its reader does not receive."""
 
 
 class Prefetcher:
@@ -54,14 +54,14 @@ class Prefetcher:
         return step == self._step
 
     async def start(self, step: Fetch) -> None:
-        """Begin to fetch, unless that has begun, as when a page is applied a second time."""
+        """Begin to fetch a page, unless that has begun: a page may be applied a second time."""
         raise NotImplementedError
 
     async def _fetch(self, step: Fetch, pending: PendingFetch | None = None) -> Page:
         config, hint, started = self._config, self._hint, time.monotonic()
         page: Page
         if pending is None:
-            page = await settled(
+            page = await maybe_await(
                 config.client.fetch(
                     step.partition,
                     step.cursor,
@@ -85,13 +85,13 @@ class Prefetcher:
 
 
 class ThreadPrefetcher(Prefetcher):
-    """Fetch ahead: request a page early, and read its response when it is asked for.
+    """Fetch ahead: request a page early, and read its response when the page is needed.
 
-    A separate thread reads it instead where rows can be prepared while the database works, where
-    pages take long to apply, and where the client cannot send a request ahead.
+    A separate thread reads the response at once where rows can be prepared while the database
+    works, where pages take long to apply, and where the client cannot send a request ahead.
 
-    If `ends_process`, the process ends when the consumer is stopped. Its readers then leave a
-    request in the separate thread, where long polls are sent as well.
+    If `ends_process`, the process ends when the consumer is stopped: long polls are sent in the
+    separate thread as well, so that nothing waits for their responses.
     """
 
     def __init__(self, config: Config, hint: DecodeHint, *, ends_process: bool = False) -> None:
@@ -100,21 +100,21 @@ class ThreadPrefetcher(Prefetcher):
         self._is_cancelled = False
         self._pending: PendingFetch | None = None
         self._fetched_at = math.inf
-        self._longest = 0.0  # seconds that pages took to apply; decays
-        self._waits = math.inf  # seconds that the feed took to answer; decays until measured again
+        self._apply_seconds = 0.0  # that pages took; decays
+        self._answer_seconds = math.inf  # that the feed took; decays until measured again
         self._orders: SimpleQueue[tuple[Fetch, Context] | None] = SimpleQueue()
         self._answers: SimpleQueue[Page | BaseException] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     async def start(self, step: Fetch) -> None:
-        """Begin to fetch, unless that has begun, as when a page is applied a second time."""
+        """Begin to fetch a page, unless that has begun: a page may be applied a second time."""
         if step == self._step:
             return
         if self._step is not None:
             self._give_up()
         config, client = self._config, self._config.client
         can_send = isinstance(client, Client) and client.sends_ahead
-        if can_send and self._hint.form is None and self._longest < LONG_APPLY:
+        if can_send and self._hint.form is None and self._apply_seconds < LONG_APPLY:
             self._pending = client.begin_fetch(
                 step.partition,
                 step.cursor,
@@ -123,7 +123,7 @@ class ThreadPrefetcher(Prefetcher):
                 data_type=self._hint.data_type,
             )
             self._step = None if self._pending is None else step
-        elif self._waits > WORTH_A_THREAD or self._hint.form is not None:
+        elif self._answer_seconds > WORTH_A_THREAD or self._hint.form is not None:
             self._start_thread(step)
 
     def _start_thread(self, step: Fetch) -> None:
@@ -136,7 +136,7 @@ class ThreadPrefetcher(Prefetcher):
 
     async def fetch(self, step: Fetch) -> Page:
         """Return the page of a step, or raise its error; it may have been fetched ahead."""
-        self._longest = max(self._longest * 0.9, time.monotonic() - self._fetched_at)
+        self._apply_seconds = max(self._apply_seconds * 0.9, time.monotonic() - self._fetched_at)
         if step.wait and self._ends_process and step != self._step:
             self._give_up()
             self._start_thread(step)
@@ -148,7 +148,7 @@ class ThreadPrefetcher(Prefetcher):
             started = time.monotonic() - time.thread_time()
             page = await self._fetch(step)
             self._fetched_at = time.monotonic()
-            self._waits = self._fetched_at - time.thread_time() - started
+            self._answer_seconds = self._fetched_at - time.thread_time() - started
             return page
         pending, self._step, self._pending = self._pending, None, None
         answer = await self._fetch(step, pending) if pending is not None else self._answers.get()
@@ -156,7 +156,7 @@ class ThreadPrefetcher(Prefetcher):
         if isinstance(answer, Page):
             # A fetch ahead is not measured, as threads wait for each other. Decay, so that a fetch
             # in this thread measures again soon.
-            self._waits *= 0.9
+            self._answer_seconds *= 0.9
             return answer
         try:
             raise answer
@@ -210,7 +210,7 @@ class TaskPrefetcher(Prefetcher):
     _page: asyncio.Future[Page] | None = None
 
     async def start(self, step: Fetch) -> None:
-        """Begin to fetch, unless that has begun, as when a page is applied a second time."""
+        """Begin to fetch a page, unless that has begun: a page may be applied a second time."""
         if step == self._step:
             return
         await self.drop()

@@ -50,12 +50,11 @@ class Failures:
             )
         if self.at_most < 1:
             raise ConfigurationError(
-                'Where events are "set-aside" there is room for one: at_most is 1 or more.'
+                'A partition whose events are "set-aside" has room for one: at_most is 1 or more.'
             )
         if self.hold_back and self.then == "halt":
             raise ConfigurationError(
-                "Nothing can be held back where a partition halts: hold_back goes with "
-                'then="set-aside".'
+                'hold_back needs then="set-aside": a partition that halts holds no events back.'
             )
 
 
@@ -116,11 +115,11 @@ class Config:
             raise ConfigurationError("synchronous_commit=False is for a store in PostgreSQL.")
         if not callable(self.key):
             raise ConfigurationError(
-                "key is a function that returns the key of an event, or None: lanes, and what is "
-                "held back after a dead letter, go by it."
+                "key is a function that returns the key of an event, or None: lanes and dead "
+                "letters keep the events of one key in order."
             )
         if not callable(self.identity):
             raise ConfigurationError(
-                "identity is a function that returns the id of an event, or None: the inbox goes "
-                "by it."
+                "identity is a function that returns the id of an event, or None: the inbox "
+                "recognizes events by it."
             )

@@ -22,7 +22,7 @@ from zeroeventhub.consumer.progress_reporter import ProgressReporter
 from zeroeventhub.consumer.runner import Runner
 from zeroeventhub.consumer.steps import Deliver, Discover, Fetch, Pause, Step
 from zeroeventhub.consumer.store_session import carry_out, in_store
-from zeroeventhub.coroutines import blocking, next_step, settled
+from zeroeventhub.coroutines import blocking, maybe_await, next_step
 from zeroeventhub.errors import ConfigurationError, ZeroEventHubError
 
 _AnyClient = TypeVar("_AnyClient", Client, AsyncClient)
@@ -103,7 +103,7 @@ class _Consumer(Config, Generic[_AnyClient]):
                 self.log.waits(step)
                 return await concurrency.get(bell, step.begin())
             if isinstance(step, Discover):
-                return await settled(self.client.discover())
+                return await maybe_await(self.client.discover())
             self._check_engine()
             return await in_store(self.store, carry_out, self, "", step)
 

@@ -46,10 +46,10 @@ class Coordinator:
     _claimed: Claimed = field(default=Claimed(frozenset()), init=False)
     # The partitions to read, by this process or another.
     _chosen: tuple[Partition, ...] = field(default=(), init=False)
-    # Those that this process reads, and those of them that have to stop.
+    # The partitions that this process reads, and those that it has told to stop.
     _running: set[int] = field(default_factory=set, init=False)
     _stopping: set[int] = field(default_factory=set, init=False)
-    # Those of this layout that this process has read to their heads.
+    # The partitions of this layout that this process has read to their heads.
     _drained: set[int] = field(default_factory=set, init=False)
     # Outcomes that report a change of the feed's partitions, and the other errors of readers.
     _conflicts: list[Outcome] = field(default_factory=list, init=False)

@@ -13,7 +13,7 @@ from typing import Any
 from zeroeventhub.client.retries import backoff
 from zeroeventhub.consumer.assignment import choose, inheritance, ready
 from zeroeventhub.consumer.config import Config
-from zeroeventhub.consumer.event_place import at
+from zeroeventhub.consumer.event_place import at_place
 from zeroeventhub.consumer.steps import (
     LONGEST_WAIT,
     Advance,
@@ -92,7 +92,7 @@ class Follower:
             yield from self._persist(inherit)
         among = tuple(partition.id for partition in chosen)
         drained: set[int] = set()
-        known: dict[int, _Known] = defaultdict(_Known)
+        known: dict[int, _PartitionState] = defaultdict(_PartitionState)
         epochs: dict[int, int] = {}
         confirmed = False
         while in_turn := ready(chosen, drained):
@@ -145,7 +145,7 @@ class Follower:
         self,
         partition: Partition,
         place: Place,
-        known: dict[int, "_Known"],
+        known: dict[int, "_PartitionState"],
         *,
         waits: bool,
         following: Partition,
@@ -180,12 +180,12 @@ class Follower:
 
 
 @dataclass
-class _Known:
+class _PartitionState:
     """The state of a partition in one layout.
 
     Attributes:
         cursor: where to read next, if the last page was committed.
-        head: the cursor at which its head was last reached.
+        head: the cursor at which the partition's head was last reached.
         empty_pages: the cursors of empty pages.
     """
 
@@ -275,7 +275,7 @@ class PartitionFollower:
         return False
 
     def _redeliver(self) -> Generator[Step, Any, None]:
-        """Apply dead letters again that were marked for retry."""
+        """Apply the dead letters that were marked for retry."""
         done = False
         while not done and self.partition.id in self.letters:
             done = yield from self._commit(Redeliver(self.partition.id, self._place))
@@ -298,7 +298,7 @@ class PartitionFollower:
             try:
                 yield Deliver(number, self._place, page, ahead, set_aside)
             except (Fenced, StoreUnavailable) as error:
-                yield from self._find_out(error)
+                yield from self._reload(error)
             except Exception as error:
                 tries += 1
                 if set_aside:
@@ -320,16 +320,16 @@ class PartitionFollower:
         return tries >= failures.tries
 
     def _commit(self, step: Step) -> Generator[Step, Any, bool]:
-        """Yield a step that its place fences; return whether it succeeded."""
+        """Yield a step that writes to the store; return whether it succeeded."""
         try:
             yield step
         except (Fenced, TransientError) as error:
-            yield from self._find_out(error)
+            yield from self._reload(error)
             return False
         self._commits.failed = 0
         return True
 
-    def _find_out(self, error: Fenced | TransientError) -> Generator[Step, Any, None]:
+    def _reload(self, error: Fenced | TransientError) -> Generator[Step, Any, None]:
         """Load the place again after a write that was refused, or whose outcome is unknown.
 
         Loading locks the cursor, and so waits for a transaction that may still be running. Raises
@@ -360,6 +360,6 @@ class PartitionFollower:
         return Halted(
             f"Partition {self.partition.id} stands still at cursor {self._place.cursor!r}: what "
             f"follows could not be applied in {tries} tries. The last one raised "
-            f"{type(error).__name__}{at(error)}.{reason}",
+            f"{type(error).__name__}{at_place(error)}.{reason}",
             partition=self.partition.id,
         )

@@ -108,17 +108,17 @@ class Handler:
         decode, data_type, together = _argument(argument, models, is_async=is_async)
         return cls(apply, is_async, kind, sessions, decode, data_type, together)
 
-    def _decoded(self, decode: Decode, events: Any) -> Iterable[Any]:
+    def _convert(self, decode: Decode, events: Any) -> Iterable[Any]:
         """Convert events to arguments; `apply` is called once for each."""
-        if decode is not _itself:
+        if decode is not _same_event:
             whole = self.data_type is not None and isinstance(events, PageEvents)
             values = events.decoded(self.data_type) if whole else None
-            # If one does not fit, decode event by event, so that its error comes in its turn.
+            # If one does not fit, decode event by event: those before it are applied first.
             events = map(decode, events) if values is None else values
         return [list(events)] if self.together else events
 
     def failed_at(self, events: Sequence[Event], applied: int | None) -> Event | None:
-        """Return the event at which a call has raised; None if it may be any of several.
+        """Return the event at which a call of `apply` has raised; None if it may be one of several.
 
         `applied`: how often `apply` has returned; None if it was not called.
         """
@@ -136,8 +136,8 @@ class Handler:
         return events[0] if len(events) == 1 else None
 
     def call(self, transaction: "Transaction", *content: Any) -> None:
-        """Call `apply` with what the transaction gives, for a page made of `content`."""
-        apply, decode, given = self.apply, self.decode, transaction.given
+        """Call `apply` in a transaction, for a page made of `content`."""
+        apply, decode, argument = self.apply, self.decode, transaction.argument
         if self.is_async:
             driver: Any = transaction.connection.connection.dbapi_connection
             driver.run_async(lambda _: self._call_async(transaction, AsyncPendingPage(*content)))
@@ -145,16 +145,16 @@ class Handler:
         page, applied = PendingPage(*content), 0
         try:
             # SQLAlchemy does not see a commit through the driver, but psycopg refuses it in here.
-            with given.transaction() if self.kind is Kind.DRIVER else nullcontext():
-                for argument in (page,) if decode is None else self._decoded(decode, page.events):
-                    result = apply(given, argument)
+            with argument.transaction() if self.kind is Kind.DRIVER else nullcontext():
+                for item in (page,) if decode is None else self._convert(decode, page.events):
+                    result = apply(argument, item)
                     # Checked only for a result, as this runs for every event.
                     if result is not None and inspect.isawaitable(result):
                         if inspect.iscoroutine(result):
                             result.close()
                         raise ConfigurationError(
-                            "apply has returned something to be awaited, but is no coroutine "
-                            "function: define it with `async def`, for an AsyncConsumer."
+                            "apply has returned an awaitable, but is no coroutine function: define "
+                            "it with `async def`, for an AsyncConsumer."
                         )
                     applied += 1
         except Fenced as error:
@@ -163,11 +163,11 @@ class Handler:
             transaction.applied = applied
 
     async def _call_async(self, transaction: "Transaction", page: AsyncPendingPage) -> None:
-        apply, decode, given, applied = self.apply, self.decode, transaction.given, 0
+        apply, decode, argument, applied = self.apply, self.decode, transaction.argument, 0
         try:
-            async with given.transaction() if self.kind is Kind.DRIVER else nullcontext():
-                for argument in (page,) if decode is None else self._decoded(decode, page.events):
-                    await apply(given, argument)
+            async with argument.transaction() if self.kind is Kind.DRIVER else nullcontext():
+                for item in (page,) if decode is None else self._convert(decode, page.events):
+                    await apply(argument, item)
                     applied += 1
         except Fenced as error:
             raise _committed_page() from error
@@ -243,10 +243,9 @@ def _transaction(
                 return kind, choice if kind is Kind.SESSION else session
     names = [f"{'psycopg.' * (kind is Kind.DRIVER)}{kinds[kind].__name__}" for kind in kinds]
     raise ConfigurationError(
-        f"apply asks for a transaction that is {name_of(wanted)}; "
-        f"{'async' if is_async else 'sync'} as it is, and with this store, it can be given one "
-        f"that is {' or '.join(names)}"
-        f"{', since `sessions` was given' if sessions else ''}."
+        f"The first argument of apply is annotated as {name_of(wanted)}. With this store, the "
+        f"first argument of {'an async' if is_async else 'a sync'} apply is {' or '.join(names)}"
+        f"{', because `sessions` is set' if sessions else ''}."
     )
 
 
@@ -264,14 +263,15 @@ def _argument(
     together = (get_origin(wanted) or wanted) in _LISTS
     (model,) = (get_args(wanted) or (Event,)) if together else (wanted,)
     if model in (*_ANYTHING, Event):
-        return _itself, None, together
+        return _same_event, None, together
     if not (_is(model, PendingPage) or _is(model, AsyncPendingPage)):
         decode, data_type = _decoder(model)
         if decode is not None:
             return decode, data_type, together
     raise ConfigurationError(
-        f"apply asks to be given {name_of(wanted)}; it can be given {page.__name__}, Event, a "
-        "dataclass, TypedDict, msgspec.Struct or pydantic model, or a list of one of these."
+        f"The second argument of apply is annotated as {name_of(wanted)}; it may be "
+        f"{page.__name__}, Event, a dataclass, TypedDict, msgspec.Struct or pydantic model, or a "
+        "list of one of these."
     )
 
 
@@ -298,21 +298,21 @@ def _typed_decoder(wanted: Any, models: Mapping[str, Any]) -> Decode:
 
     Args:
         wanted: what `apply` takes: a model or a union of some, or a CloudEvent of these.
-        models: a model, or a function that makes one, by the type of events; empty to decode the
-            data of all as `wanted` says.
+        models: by the type of events, a model, or a function that makes one; empty to decode the
+            data of all events as `wanted`.
 
     Raises:
-        ConfigurationError: a model cannot be decoded, or is none that `apply` takes.
+        ConfigurationError: a model cannot be decoded, or `apply` does not take it.
     """
-    whole = (get_origin(wanted) or wanted) is CloudEvent
-    data = (get_args(wanted) or (Any,))[0] if whole else wanted
+    with_envelope = (get_origin(wanted) or wanted) is CloudEvent
+    data = (get_args(wanted) or (Any,))[0] if with_envelope else wanted
     taken = (data, *choices_of(data), *_ANYTHING)
     readers: dict[str, Read] = {}
     for kind, model in (models or {EVERY_TYPE: data}).items():
         readers[kind], made = reader_for(model)
         if data not in _ANYTHING and any(one not in taken for one in (made, *choices_of(made))):
             raise ConfigurationError(
-                f"`models` says {name_of(made)} for events of the type {kind!r}, and apply takes "
+                f"`models` has {name_of(made)} for events of the type {kind!r}, but apply takes "
                 f"{name_of(wanted)}."
             )
     read_envelope = reader_of(CloudEvent[msgspec.Raw])
@@ -320,7 +320,7 @@ def _typed_decoder(wanted: Any, models: Mapping[str, Any]) -> Decode:
     def decode_event(event: Event) -> Any:
         found = read_envelope(event.raw)
         found.data = reader_by_type(readers, found.type)(bytes(found.data))
-        return found if whole else found.data
+        return found if with_envelope else found.data
 
     return decode_event
 
@@ -335,7 +335,7 @@ def _is_model(kind: Any) -> bool:
     )
 
 
-def _itself(event: Event) -> Event:
+def _same_event(event: Event) -> Event:
     return event
 
 
@@ -363,28 +363,30 @@ async def transact(
                     return act(Transaction(session, session.connection(), session))
         with engine.begin() as connection:
             is_driver = kind is Kind.DRIVER
-            given = connection.connection.driver_connection if is_driver else connection
-            return act(Transaction(connection, connection, given))
+            argument = connection.connection.driver_connection if is_driver else connection
+            return act(Transaction(connection, connection, argument))
     if kind is Kind.SESSION:
         async with handler.sessions() as session:
             inner = session.sync_session
             inner.bind = inner.bind or engine.sync_engine
             async with session.begin():
-                given = session if handler.is_async else inner
-                work = partial(_in_session, act, given)
+                argument = session if handler.is_async else inner
+                work = partial(_in_session, act, argument)
                 result: _Result = await session.run_sync(work)
                 return result
     async with engine.begin() as outer:
-        given = outer
+        argument = outer
         if kind is Kind.DRIVER:
-            given = (await outer.get_raw_connection()).driver_connection
+            argument = (await outer.get_raw_connection()).driver_connection
         return await outer.run_sync(
-            lambda inner: act(Transaction(inner, inner, given if handler.is_async else inner))
+            lambda inner: act(Transaction(inner, inner, argument if handler.is_async else inner))
         )
 
 
-def _in_session(act: Callable[["Transaction"], _Result], given: Any, session: Session) -> _Result:
-    return act(Transaction(session, session.connection(), given))
+def _in_session(
+    act: Callable[["Transaction"], _Result], argument: Any, session: Session
+) -> _Result:
+    return act(Transaction(session, session.connection(), argument))
 
 
 @dataclass
@@ -397,14 +399,14 @@ class Transaction:
     Attributes:
         handle: the connection or session that it is open on.
         connection: the connection of the handle.
-        given: the argument for `apply`.
+        argument: the first argument of `apply`.
         was_refused: whether `apply` has tried to commit.
         applied: how often the last call's `apply` has returned; None before a call.
     """
 
     handle: Connection | Session
     connection: Connection
-    given: Any
+    argument: Any
     was_refused: bool = False
     applied: int | None = None
 
@@ -440,11 +442,11 @@ class Transaction:
             apply()
             self._end(keep, keeps=True)
         except Exception as error:
-            if _ends_all(error):
+            if _ends_transaction(error):
                 raise
             if catch:
-                self._check_stands()
-            if self._stands:
+                self._check_open()
+            if self._is_open:
                 self._end(undo, keeps=False)
             if not catch:
                 raise
@@ -463,15 +465,15 @@ class Transaction:
         dialect = self.connection.dialect
         if keeps:
             if self.was_refused or not self.handle.in_transaction():
-                self._check_stands()
+                self._check_open()
             if isinstance(self.handle, Session):
                 self.handle.flush()
             driver = self.connection.connection.driver_connection
             status = getattr(getattr(driver, "info", None), "transaction_status", None)
             if status == ABORTED and database_of(self.connection).aborts_on_error:
                 raise ConfigurationError(
-                    "apply has caught an error of the database and gone on, but PostgreSQL had "
-                    "aborted the transaction: let the error pass, or catch it around a savepoint."
+                    "apply has caught an error of the database, but PostgreSQL has aborted the "
+                    "transaction: do not catch the error, or catch it around a savepoint."
                 )
         try:
             end()
@@ -486,15 +488,15 @@ class Transaction:
             ) from error
 
     @property
-    def _stands(self) -> bool:
+    def _is_open(self) -> bool:
         return self.handle.in_transaction() and not self.was_refused
 
-    def _check_stands(self) -> None:
+    def _check_open(self) -> None:
         """Raise ConfigurationError if `apply` has rolled the whole transaction back."""
-        if not self._stands:
+        if not self._is_open:
             raise ConfigurationError(
-                "apply has rolled back the transaction it was given, and the cursor with it, or "
-                "was kept from committing it: to undo a part of it, use a savepoint (begin_nested)."
+                "apply has rolled back the transaction that moves the cursor, or has tried to "
+                "commit it: to undo a part of it, use a savepoint (begin_nested)."
             )
 
 
@@ -528,7 +530,7 @@ def _refuse_to_commit(connection: Connection) -> None:
     )
 
 
-def _ends_all(error: Exception) -> bool:
+def _ends_transaction(error: Exception) -> bool:
     """Return whether an error ends the whole transaction, in spite of a savepoint."""
     is_ended = isinstance(error, TransactionEnded | StoreUnavailable)
     return is_ended or is_transient(error) or has_rolled_back(error)

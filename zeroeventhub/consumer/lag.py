@@ -11,16 +11,16 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from zeroeventhub.client import AsyncClient, Client
 from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.consumer.store_session import in_store
-from zeroeventhub.coroutines import blocking, settled
+from zeroeventhub.coroutines import blocking, maybe_await
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import FIRST, LAG, Event, FeedInfo, Lag, Page, Partition
 from zeroeventhub.wire.cloud_event import event_time
 
 MOST = 10_000
-"""How many events `lag` reads and counts in each partition of a feed that does not count them."""
+"""How many events `lag` counts at most in each partition of a feed without the extension "lag"."""
 
 LARGEST_PAGE = 1_000
-"""How many of them it requests at once."""
+"""How many events `lag` requests at once."""
 
 
 def lag(client: Client, store: CursorStore, name: str, *, most: int = MOST) -> dict[int, Lag]:
@@ -61,10 +61,10 @@ async def _lags(
 ) -> dict[int, Lag]:
     """Return the lag of each partition; with a sync client this coroutine never suspends."""
     if most < 1:
-        raise ConfigurationError("At least one event is read to be counted: most is 1 or more.")
+        raise ConfigurationError("lag counts at least one event: most is 1 or more.")
     # A copy: a running consumer may share the client, and must notice a new layout itself.
     client = copy(shared)
-    info = await settled(client.discover())
+    info = await maybe_await(client.discover())
     cursors = await in_store(store, store.cursors, name)
     lags = {}
     for partition in info.partitions:
@@ -92,9 +92,9 @@ async def lag_at(
 
 async def _ask(client: Client | AsyncClient, partition: int, cursor: str) -> Lag:
     """Let the feed count; if it does not know the first event's time, read that event."""
-    counted: Lag = await settled(client.lag(partition, cursor))
+    counted: Lag = await maybe_await(client.lag(partition, cursor))
     if counted.events and counted.seconds is None:
-        page: Page = await settled(client.fetch(partition, cursor, limit=1))
+        page: Page = await maybe_await(client.fetch(partition, cursor, limit=1))
         if page.events:
             return replace(counted, seconds=_age(page.events[0]))
     return counted
@@ -105,7 +105,7 @@ async def _count(client: Client | AsyncClient, partition: int, cursor: str, most
     events, first = 0, None
     while events <= most:
         limit = min(most - events + 1, LARGEST_PAGE)
-        page: Page = await settled(client.fetch(partition, cursor, limit=limit))
+        page: Page = await maybe_await(client.fetch(partition, cursor, limit=limit))
         if first is None and page.events:
             first = page.events[0]
         events += len(page.events)
@@ -124,6 +124,6 @@ def _start(partition: Partition, cursors: Mapping[int, str]) -> str:
 
 
 def _age(event: Event) -> float | None:
-    """Return how long ago an event happened, in seconds, and 0 if its clock was ahead."""
+    """Return how many seconds ago an event happened; 0 if the writer's clock was ahead."""
     moment = event_time(event)
     return None if moment is None else max(0.0, (datetime.now(UTC) - moment).total_seconds())

@@ -1,4 +1,4 @@
-"""What it does to a consumer's effects to set its cursors, in numbers."""
+"""How many events are read again or left out when a consumer's cursors are set."""
 
 from collections.abc import Mapping
 from copy import copy
@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 from zeroeventhub.client import AsyncClient, Client
 from zeroeventhub.consumer.lag import MOST, lag_at
-from zeroeventhub.coroutines import settled
+from zeroeventhub.coroutines import maybe_await
 from zeroeventhub.errors import BadCursor, Gone, printable
 from zeroeventhub.protocol import FIRST, FeedInfo, Lag
 
 TWICE = "effects that are there are applied a second time, unless `apply` replaces them."
-"""What events that are read again do."""
+"""What happens when events are read again, as the end of a sentence."""
 
 
 @dataclass(frozen=True)
 class Move:
-    """A cursor that is to be set, and how many events that repeats or leaves out.
+    """A cursor that is to be set, and how many events are then read again or left out.
 
-    The numbers are None if nobody knows them, and the least if they are not `exact`.
+    The numbers are None if they are unknown, and lower bounds if they are not `exact`.
     """
 
     partition: int
@@ -43,17 +43,17 @@ class Move:
 async def find_moves(
     client: Client | AsyncClient | None, before: Mapping[int, str], after: Mapping[int, str]
 ) -> list[Move]:
-    """Let the feed count what is between the cursors of before and after.
+    """Count the events between a consumer's cursors and the cursors that are to be set.
 
     Args:
-        client: reads the feed; with a Client this coroutine never suspends. None if nobody counts.
+        client: reads the feed; with a Client this coroutine never suspends. None to count nothing.
         before: a consumer's cursors by partition.
         after: the cursors that are to be set.
     """
     if client is not None:
         # A copy: a running consumer may share the client, and must notice a new layout itself.
         client = copy(client)
-        info = await settled(client.discover())
+        info = await maybe_await(client.discover())
     moves = []
     for number, cursor in sorted(after.items()):
         old = before.get(number)
@@ -64,7 +64,7 @@ async def find_moves(
         exact = lags is not None and lags[0].exact and lags[1].exact
         if lags is not None:
             further = lags[1].events - lags[0].events
-            # Of two numbers that are the least, the difference says nothing.
+            # The difference of two lower bounds says nothing.
             if lags[0].exact or further < 0:
                 again = max(0, further)
             if lags[1].exact or further > 0:
@@ -76,7 +76,7 @@ async def find_moves(
 async def _two_lags(
     client: Client | AsyncClient, info: FeedInfo, number: int, old: str, cursor: str
 ) -> tuple[Lag, Lag] | None:
-    """Return how many events follow two cursors; None if the feed knows the first no longer."""
+    """Return how many events follow two cursors; None if the feed no longer knows the first."""
     if old == cursor:
         return Lag(0, 0.0), Lag(0, 0.0)
     try:
@@ -87,16 +87,16 @@ async def _two_lags(
 
 
 def consequence(moves: list[Move], repeated: str, unknown: str) -> str:
-    """Say what moves do to effects that are there, in sentences with numbers.
+    """Return sentences that say how many events moves repeat or leave out.
 
     Args:
         moves: the moves.
         repeated: what happens where events are read again, as the end of a sentence.
-        unknown: why nobody knows the numbers, or how they are found.
+        unknown: the end of the sentence which says that the numbers are unknown.
     """
     if any(move.again is None or move.left_out is None for move in moves):
         return (
-            f"How many events that repeats or leaves out is unknown{unknown}. Where events are "
+            f"It is unknown how many events are read again or left out{unknown}. Where events are "
             f"read again, {repeated}"
         )
     again, left_out = (sum(getattr(one, name) for one in moves) for name in ("again", "left_out"))

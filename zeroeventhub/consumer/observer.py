@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from zeroeventhub.consumer.event_place import at
+from zeroeventhub.consumer.event_place import at_place
 from zeroeventhub.consumer.steps import Pause
 from zeroeventhub.errors import Halted, LeaseLost, TokenChanged, ZeroEventHubError
 from zeroeventhub.protocol import Event
@@ -120,8 +120,8 @@ class RunLog:
         if is_left_out and not self._is_left_out:
             _log.info(
                 "Other processes hold the leases of all partitions that this one may read: it "
-                "begins when they release a lease. One that was killed keeps its leases until they "
-                "expire.",
+                "begins when they release a lease. A process that was killed keeps its leases "
+                "until they expire.",
                 extra=self._where(None),
             )
         self._is_left_out = is_left_out
@@ -156,8 +156,8 @@ class RunLog:
 
 
 def _sentence(error: Exception) -> str:
-    """Describe an error; one of a handler or driver, which may hold data, only by its class."""
-    place = at(error)
+    """Describe an error; one of another library only by its class, as its text may hold data."""
+    place = at_place(error)
     if isinstance(error, ZeroEventHubError):
         text = str(error)
         if place:

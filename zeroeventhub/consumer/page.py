@@ -29,28 +29,28 @@ def without_duplicates(
     config: Config,
     partition: int,
     events: Sequence[Event],
-    complain: Callable[[], object],
+    on_missing_id: Callable[[], object],
 ) -> list[Event]:
-    """Return the first event of each id that was not applied before, and those without an id.
+    """Return the first event of each id that was not applied before, and all events without an id.
 
-    The ids are stored in the consumer's inbox; `complain` is called if an event has no id.
+    The ids are stored in the consumer's inbox; `on_missing_id` is called if an event has no id.
     """
     ids = [config.identity(event) for event in events]
     if None in ids:
-        complain()
-    known = [one for one in ids if one is not None]
-    left = set(config.store.inbox.unseen(connection, config.name, partition, known))
+        on_missing_id()
+    present = [identity for identity in ids if identity is not None]
+    unseen = set(config.store.inbox.unseen(connection, config.name, partition, present))
     fresh = []
-    for event, one in zip(events, ids, strict=True):
-        if one is None:
+    for event, identity in zip(events, ids, strict=True):
+        if identity is None:
             fresh.append(event)
-        elif one in left:
-            left.remove(one)
+        elif identity in unseen:
+            unseen.remove(identity)
             fresh.append(event)
     return fresh
 
 
-def _refuse_no_id() -> NoReturn:
+def _refuse_missing_id() -> NoReturn:
     raise ConfigurationError(
         "An event has no id, so the inbox cannot tell whether it comes twice: give the consumer "
         "`identity`, a function that returns the id of an event."
@@ -70,7 +70,7 @@ class DecodeHint:
     form: TableForm | None = None
 
     def learn(self, events: Sequence[Event]) -> None:
-        """Decode further pages in one call, as the data of this page's events was read."""
+        """Decode further pages in one call, if the caller has read the data of these events."""
         if self.data_type is None and isinstance(events, PageEvents) and events.has_read_data:
             self.data_type = Any
 
@@ -98,7 +98,7 @@ class _Pending:
 
     @property
     def previous_cursor(self) -> str:
-        """Where the partition's cursor stands."""
+        """The partition's present cursor."""
         return self._place.cursor
 
     @property
@@ -111,14 +111,14 @@ class _Pending:
         store.advance(connection, name, self.partition, self._place, self.cursor)
         if store.lanes.has_begun(connection, name, self.partition, self._place):
             raise ConfigurationError(
-                f"A page of partition {self.partition} has been applied in part, by lanes of "
-                f"consumer {name!r}: roll back, and let `run` finish it before pages are read one "
-                "by one."
+                f"Lanes of consumer {name!r} have applied a part of this page of partition "
+                f"{self.partition}: roll back, and let `run` finish the page before you iterate "
+                "over pages."
             )
 
     def _unseen(self, connection: Connection) -> Sequence[Event]:
         return without_duplicates(
-            connection, self._config, self.partition, self.events, _refuse_no_id
+            connection, self._config, self.partition, self.events, _refuse_missing_id
         )
 
 
@@ -144,8 +144,8 @@ class PendingPage(_Pending):
         Args:
             transaction: a connection or session to the database of the cursor store; or a plain
                 connection of the driver that the store's engine uses (psycopg, sqlite3, PyMySQL),
-                such as `django.db.connection.connection`. Commit it, and page and effects are done;
-                roll it back, and neither is.
+                such as `django.db.connection.connection`. Its commit commits the page
+                and the effects; its rollback undoes both.
 
         Raises:
             Fenced: the cursor has moved since the page was read. Roll back.
@@ -178,7 +178,7 @@ class PendingPage(_Pending):
         """Insert a row for each event into a table: by COPY through psycopg, else in bulk.
 
         A column without a key in the event gets its default, or NULL. Columns of JSON get the JSON
-        as it was sent; columns without a time zone get moments in UTC.
+        as it was sent; timestamp columns without a time zone get times in UTC.
 
         Args:
             table: the table.
@@ -186,12 +186,12 @@ class PendingPage(_Pending):
             row: makes an event's row, by the names of columns; by default, each column gets what
                 the event's data has under its name.
             events: the events to insert, such as those of `unseen`; by default all of the page.
-                Errors count among these.
+                Errors name an event by its number among them.
 
         Raises:
-            ProtocolError: an event is no object, has no value for a column that needs one, or has
-                one that does not fit its type.
-            ConfigurationError: the same of a row that `row` has made.
+            ProtocolError: an event is no object, lacks the value of a column that needs a value, or
+                has a value that does not fit the column's type.
+            ConfigurationError: a row that `row` has made does not fit the table.
         """
         with connection_of(transaction, self._engine) as connection:
             self._insert_into(connection, table, row, events)

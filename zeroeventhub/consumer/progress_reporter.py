@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from zeroeventhub.consumer.config import Config
 from zeroeventhub.consumer.store_session import in_store
-from zeroeventhub.coroutines import settled
+from zeroeventhub.coroutines import maybe_await
 from zeroeventhub.errors import ConfigurationError, ZeroEventHubError
 from zeroeventhub.protocol import FIRST, LAST
 
@@ -54,7 +54,7 @@ class ProgressReporter:
                 is_known = known == cursor and now - at < UNCHANGED
                 if is_known or cursor in {FIRST, LAST}:
                     continue
-                await settled(config.client.register_progress(config.name, partition, cursor))
+                await maybe_await(config.client.register_progress(config.name, partition, cursor))
                 self._reported[partition] = cursor, monotonic()
         except ZeroEventHubError as error:
             self._last = monotonic()

@@ -38,7 +38,7 @@ from zeroeventhub.consumer.steps import (
     Stopped,
 )
 from zeroeventhub.consumer.store_session import carry_out, in_store
-from zeroeventhub.coroutines import drive, drop_traceback, settled
+from zeroeventhub.coroutines import drive, drop_traceback, maybe_await
 from zeroeventhub.databases import database_of
 from zeroeventhub.errors import ConfigurationError, Fenced, StoreUnavailable
 
@@ -101,14 +101,14 @@ class PartitionReader:
         except Exception as error:  # noqa: BLE001 - an observer's; the runner waits for an outcome
             ending = Outcome(self._partition, error)
         except asyncio.CancelledError as error:
-            # A page that was on its way is given up when stopped.
+            # `stop` has cancelled the request for a page.
             stopped = self._stopping.is_set()
             ending = Outcome(self._partition, read=self._has_read) if stopped else error
         except BaseException as error:  # noqa: BLE001 - raised where the run was called
             ending = error
-        await self._rest()
+        await self._return_slot()
         self._runner.running.discard(self._partition)
-        self._runner.news.put_nowait(ending)
+        self._runner.endings.put_nowait(ending)
 
     async def _outcome(self) -> Outcome:
         try:
@@ -133,7 +133,7 @@ class PartitionReader:
             self._has_page = False
             is_long = runner.workers.queue and since and time.monotonic() - since > LONG
             if is_long and not self._prefetcher.has(step):
-                await self._rest()
+                await self._return_slot()
         if self._slot_since is None:
             await runner.workers.acquire()
             self._slot_since = time.monotonic()
@@ -159,7 +159,7 @@ class PartitionReader:
     async def _pause(self, step: Pause) -> None:
         # A reader that has a page keeps its slot, so that pages are never more than slots.
         if not self._has_page:
-            await self._rest()
+            await self._return_slot()
         self._runner.config.log.waits(step, self._partition)
         drop_traceback(step.reason)
         await self._concurrency.wait(self._stopping, step.begin())
@@ -177,7 +177,7 @@ class PartitionReader:
                 runner.config.log.fenced(self._partition, error)
             raise
 
-    async def _rest(self) -> None:
+    async def _return_slot(self) -> None:
         """Give the slot to another partition."""
         await self._prefetcher.drop()
         if self._slot_since is not None:
@@ -198,7 +198,7 @@ class Runner:
         letters: the partitions with dead letters marked for retry.
         epochs: by partition that this process holds, the epoch of its cursor.
         extensions: the extensions that the feed announces.
-        news: how the reading of partitions ended; None wakes the runner.
+        endings: the outcomes and errors of readers; None wakes the runner.
     """
 
     def __init__(
@@ -212,8 +212,8 @@ class Runner:
         engine = config.store.engine
         if isinstance(engine.pool, SingletonThreadPool | StaticPool):
             raise ConfigurationError(
-                "A consumer that runs reads partitions side by side, each with a connection of its "
-                "own, which an SQLite database in memory cannot give: use a file, or iterate over "
+                "A consumer that runs reads partitions in parallel, each with a connection of its "
+                "own, and an SQLite database in memory has only one: use a file, or iterate over "
                 "the consumer's pages."
             )
         self.config = config
@@ -230,7 +230,7 @@ class Runner:
         self.running: set[int] = set()
         self._stopped = stopped
         self.extensions: frozenset[str] = frozenset()
-        self.news: Any = concurrency.queue()
+        self.endings: Any = concurrency.queue()
         self._readers: dict[int, PartitionReader] = {}
         self._outcomes: list[Outcome] = []
 
@@ -239,7 +239,7 @@ class Runner:
         if self._stopped():
             for reader in tuple(self._readers.values()):
                 reader.stop()
-        self.news.put_nowait(None)
+        self.endings.put_nowait(None)
 
     async def run(self) -> None:
         """Read until everything is read, or until stopped; release all leases at the end."""
@@ -255,7 +255,7 @@ class Runner:
     async def _carry_out(self, step: Step) -> Any:
         match step:
             case Discover():
-                info = await settled(self.config.client.discover())
+                info = await maybe_await(self.config.client.discover())
                 self.extensions = info.extensions
                 if self.config.inbox is None:
                     # A v1 feed makes no promise either way.
@@ -306,16 +306,16 @@ class Runner:
         return outcomes
 
     async def _listen(self, seconds: float) -> None:
-        """Collect how readings ended; return when one has, or when woken."""
+        """Collect outcomes of readers; return at the first one, or when woken."""
         concurrency: Any = self.concurrency
-        news = await concurrency.get(self.news, seconds)
-        while not self.news.empty():
-            news.append(self.news.get_nowait())
-        for one in news:
-            if isinstance(one, BaseException):
-                raise one
-            if one is not None:
-                self._outcomes.append(one)
+        endings = await concurrency.get(self.endings, seconds)
+        while not self.endings.empty():
+            endings.append(self.endings.get_nowait())
+        for ending in endings:
+            if isinstance(ending, BaseException):
+                raise ending
+            if ending is not None:
+                self._outcomes.append(ending)
 
     async def _leave(self) -> None:
         """Release all leases, in a few tries; log an error, as it must not hide that of the run."""

@@ -67,7 +67,7 @@ class Fetch:
         partition: the partition's id.
         cursor: where the page starts.
         wait: seconds that the feed may wait at the head for an event.
-        goes_on: whether the next page may be requested as soon as this one says where it starts.
+        goes_on: whether to request the next page as soon as its cursor has arrived with this one.
     """
 
     partition: int
@@ -122,13 +122,13 @@ class Redeliver:
 
 @dataclass(frozen=True)
 class Halt:
-    """Store the error at which a partition halts; it halts also if that does not succeed.
+    """Store the error at which a partition halts; it halts even if the store cannot be written.
 
     Attributes:
         partition: the partition's id.
         place: the consumer's place.
         error: the error of the last try.
-        tries: how often what follows the place was tried.
+        tries: how often the page after the place was tried.
     """
 
     partition: int

@@ -1,7 +1,7 @@
 """A feed over an archive alone, for a machine without the feed's database.
 
-To the rest of the publisher it is a table of which everything has been trimmed: an empty one in
-memory, whose mark and whose horizon are the end of the archive.
+The rest of the publisher sees an empty table in memory, from which all events were trimmed: its
+mark and its horizon are the end of the archive.
 """
 
 from collections.abc import Set as AbstractSet
@@ -57,7 +57,7 @@ class ArchiveFeed(BoundFeed):
 
     Raises:
         ConfigurationError: there is no archive, it does not describe its feed, or the secret is
-            another one.
+            not the feed's.
         Unavailable: the store did not answer.
     """
 
@@ -117,7 +117,7 @@ def _table(description: "Description") -> Table:
 
 @dataclass(frozen=True, kw_only=True)
 class _Archived(Definition):
-    """The options of a feed of which only the archive is there."""
+    """The options of a feed that has only its archive."""
 
     description: "Description"
     archive: "Archive"
@@ -153,14 +153,14 @@ class _Sealed(Ordering):
         return Horizon(settled=manifest.sealed, highest=manifest.sealed)
 
     def beyond(self) -> Unavailable:
-        """Let a reader wait that has come further than the archive, as with a feed beside it."""
+        """Let a reader wait whose cursor is above the end of the archive."""
         return Unavailable(
             "The archive ends before this cursor: what follows is not sealed yet.", retry_after=10
         )
 
 
 class _EndOfArchive(MarkTable):
-    """The mark of a table of which the archive has everything."""
+    """The mark of a table whose events are all in the archive."""
 
     def __init__(self, retention: Retention, source: Source, archive: "Archive") -> None:
         super().__init__(retention, source, ())

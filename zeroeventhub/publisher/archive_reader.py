@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from zeroeventhub.archive.manifest import GroupEntry, Manifest, Segment
 
 SEGMENTS = 64
-"""Segments that one query reads at most; of further ones it uses only the sizes."""
+"""Segments that one query reads at most; it uses only the sizes of further ones."""
 
 GROUPS = 16
 """Row groups that are searched for an id, at most."""
@@ -40,7 +40,7 @@ FILES = 100
 """Files that one answer names, at most."""
 
 FRESH = 1.0
-"""Seconds for which the end of the archive counts as known where its lag is measured."""
+"""Seconds for which the lag of the archive is measured by the manifest that is in memory."""
 
 
 class GroupPlace(NamedTuple):
@@ -65,16 +65,17 @@ class ArchivedPages:
     """The pages that an archive has.
 
     Attributes:
-        pages: the complete ones.
-        begun: the beginning of the next one, which the table continues; None if no more are wanted.
+        pages: the complete pages.
+        unfinished: the beginning of the next page, which the table continues; None if no page is
+            needed from the table.
         after: the position after which the table is read.
-        looked_at: the rows examined for the begun page, if types are filtered.
+        examined: the rows examined for the unfinished page, if types are filtered.
     """
 
     pages: list[Stretch]
-    begun: Stretch | None
+    unfinished: Stretch | None
     after: int
-    looked_at: int = 0
+    examined: int = 0
 
 
 class ArchiveReader:
@@ -154,7 +155,7 @@ class ArchiveReader:
     ) -> Iterator[GroupPlace]:
         """Yield the row groups that overlap the positions in (after, until].
 
-        Those are of one partition, or of all, one after the other in each segment that is `wanted`.
+        The groups are of one partition, or of all, and of the segments for which `wanted` is true.
         """
         for segment in filter(wanted, self.segments(after, until)):
             footer = self._footer(segment)
@@ -254,7 +255,7 @@ class ArchiveReader:
                     break
             found = page.stretch
             if not page.is_done and found.until > boundary:
-                return ArchivedPages(pages, found, boundary, page.looked_at)
+                return ArchivedPages(pages, found, boundary, page.examined)
             pages.append(found)
             if not found.full or found.last is None or len(pages) == request.count:
                 return ArchivedPages(pages, None, after)
@@ -390,7 +391,7 @@ class ArchiveReader:
             found.append(SegmentPlace(segment, low, high, cursor))
         return found
 
-    def named(self, start: str, files: list[SegmentPlace]) -> Segments:
+    def with_urls(self, start: str, files: list[SegmentPlace]) -> Segments:
         """Return the files' URLs and their end; the store may have to sign each URL."""
         url = self.archive.url
         parts = tuple(
@@ -408,7 +409,7 @@ class _PageReader:
     room: int
     window: int
     stretch: Stretch
-    looked_at: int = 0  # the rows examined, if types are filtered
+    examined: int = 0  # the rows examined, if types are filtered
     is_done: bool = False
 
     def take(self, group: "Group", start: int, stop: int) -> None:
@@ -418,9 +419,9 @@ class _PageReader:
             self._take(group, range(start, stop))
             return
         # A filtered page that finds few events must still end: it examines `window` rows at most.
-        stop = min(stop, start + self.window - self.looked_at)
-        self.looked_at += stop - start
-        is_seen = self.looked_at == self.window
+        stop = min(stop, start + self.window - self.examined)
+        self.examined += stop - start
+        is_seen = self.examined == self.window
         if is_seen:
             self.stretch.until = group.positions[stop - 1]
         self._take(group, [one for one in group.of_types(types) if start <= one < stop])

@@ -76,7 +76,7 @@ class Appender(Protocol):
     def append(
         self, connection: Connection, batches: Sequence[Batch], seconds: float
     ) -> list[list[Appended] | ZeroEventHubError]:
-        """Append and commit batches, each wholly or not at all; wait so long for a lock.
+        """Append and commit batches, each wholly or not at all; wait `seconds` for a lock at most.
 
         Returns:
             For each batch where its events are, or why it was refused.
@@ -91,7 +91,7 @@ class Method(Generic[_Given, _Answer]):
 
     Args:
         steps: the method's generator of steps.
-        ask: the one query of a method whose only other steps fetch parts of the archive.
+        ask: the query of a method that has only one; the other steps fetch parts of the archive.
     """
 
     def __init__(
@@ -123,24 +123,25 @@ class Method(Generic[_Given, _Answer]):
         return partial(feed.with_connection, feed.run_query, partial(self._ask, feed.reader))
 
 
-def question(
+def query_method(
     ask: Callable[Concatenate[Reader, Connection, _Given], _Answer],
 ) -> Method[_Given, _Answer]:
-    """Return the feed's method that calls one of its reader's."""
+    """Return a method of the feed that calls a method of its reader."""
 
-    def asked(
+    def steps(
         feed: "_Feed", /, *arguments: _Given.args, **options: _Given.kwargs
     ) -> Steps[_Answer]:
         return feed.answer(partial(ask, feed.reader), *arguments, **options)
 
-    asked.__doc__ = ask.__doc__
-    return Method(asked, ask)
+    steps.__doc__ = ask.__doc__
+    return Method(steps, ask)
 
 
 class _Feed:
     """Hold the parts of a feed, and the methods that sync and async engines share.
 
-    A statement that reads may take so many seconds. A part is None for a feed without it.
+    `seconds` is the longest time of a statement that reads. The other arguments are parts of the
+    feed, None for a feed without them.
     """
 
     def __init__(
@@ -200,24 +201,24 @@ class _Feed:
         """Describe the feed; see `Feed.info`."""
         return self.known_info or (yield from self.answer(lambda _checked: self.reader.info))
 
-    read = question(Reader.read)
-    read_pages = question(Reader.read_pages)
-    vouch = question(Reader.vouch)
-    horizon = question(Reader.horizon)
-    splits = question(Reader.splits)
-    lag = question(Reader.lag)
-    cursor_of_count = question(Reader.cursor_of_count)
-    read_key = question(Reader.read_key)
-    cursor_of = question(Reader.cursor_of)
-    cursor_after = question(Reader.cursor_after)
-    cursor_at = question(Reader.cursor_at)
+    read = query_method(Reader.read)
+    read_pages = query_method(Reader.read_pages)
+    vouch = query_method(Reader.vouch)
+    horizon = query_method(Reader.horizon)
+    splits = query_method(Reader.splits)
+    lag = query_method(Reader.lag)
+    cursor_of_count = query_method(Reader.cursor_of_count)
+    read_key = query_method(Reader.read_key)
+    cursor_of = query_method(Reader.cursor_of)
+    cursor_after = query_method(Reader.cursor_after)
+    cursor_at = query_method(Reader.cursor_at)
 
     if not TYPE_CHECKING:  # for the server, which looks up extension methods by name
 
         def __getattr__(self, name: str) -> Any:
             """Return the method of an extension, which calls the reader's of the same name."""
             if name and name in {extension.method for extension in EXTENSIONS.values()}:
-                return question(getattr(Reader, name)).__get__(self, type(self))
+                return query_method(getattr(Reader, name)).__get__(self, type(self))
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     @Method
@@ -254,8 +255,8 @@ class _Feed:
         """Return the archive files that hold events; see `ExtendedFeed.segments`."""
         archive = self.reader.shared_archive
         found = yield from self.answer(self.reader.segments, partition, cursor, stop)
-        named: Segments = yield Work(partial(archive.named, *found))
-        return named
+        segments: Segments = yield Work(partial(archive.with_urls, *found))
+        return segments
 
     @Method
     def plan_trim(
@@ -440,7 +441,7 @@ class _Feed:
         return [next(outcomes) if error is None else error for error in refused]
 
     def _misfit(self, batch: Batch) -> InvalidEvent | None:
-        """Return the error of a batch with an event that is not of its type's model."""
+        """Return the error of a batch with an event that does not fit the model of its type."""
         checks = self._checks_of_data
         for number, one in enumerate(batch.events if checks else ()):
             check = checks.get(one.type) or checks.get(EVERY_TYPE)
@@ -622,7 +623,7 @@ _NO_TRIMMER = (
     "TableFeed(…, retention=Retention())."
 )
 _NO_COMPACTION = (
-    "This feed does not say that it keeps the last event of each key alone: "
+    "This feed does not declare that it may be compacted: "
     "TableFeed(…, key=…, compaction=Compaction(), retention=Retention())."
 )
 _NO_ARCHIVE = "This feed has no archive to be sealed into: TableFeed(…, archive=Archive(…))."

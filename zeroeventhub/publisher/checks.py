@@ -49,7 +49,7 @@ class Finding:
 
 
 GROWTH = 1_000
-"""How many partitions a feed grows by at once, at most: a larger partition number is taken for a
+"""How many partitions a feed grows by at once, at most: a larger partition number counts as a
 writer's mistake."""
 
 SMALL = 5_000
@@ -113,7 +113,7 @@ class Checkup:
     def refuse_changes(self, connection: Connection) -> None:
         """Refuse a table whose columns have changed type since the first check.
 
-        Another type may give the same events another JSON form, and then no cursor's digest fits.
+        With another type, the same events may have another JSON form, and no cursor's digest fits.
 
         Raises:
             ConfigurationError: the table or a column no longer exists.
@@ -122,9 +122,9 @@ class Checkup:
         found = self._find_columns(connection)
         if changed := [name for name, kind in self._types.items() if found[name] != kind]:
             raise FeedFailure(
-                f"The type of {', '.join(map(repr, changed))} in table {self.table.fullname!r} "
-                "is another one than when this feed was started, and so may the form of its events "
-                "be: change it back, or restart the feed."
+                f"The SQL type of {', '.join(map(repr, changed))} in table {self.table.fullname!r} "
+                "has changed since this feed was started, which may change the JSON of its events: "
+                "change it back, or restart the feed."
             )
 
     def _find_columns(self, connection: Connection) -> dict[str, str]:
@@ -248,7 +248,7 @@ _ROWS_LAST = (
 
 
 def _sign_of_updates(connection: Connection, table: Table) -> str | None:
-    """Return the sign by which a table's rows seem to be updated; None without one."""
+    """Return a sentence about a sign that a table's rows are updated; None without a sign."""
     columns = [one.name for one in table.c if one.onupdate or one.server_onupdate]
     if columns:
         return f"Column {columns[0]!r} is set when a row is updated."

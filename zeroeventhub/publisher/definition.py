@@ -113,22 +113,22 @@ def envelope_of(
 
 
 def schemas_of(
-    given: Any, envelope: CloudEvents | None, *, typed: bool
+    models: Any, envelope: CloudEvents | None, *, typed: bool
 ) -> tuple[Schemas, Mapping[str, Check]]:
     """Return the schemas of a feed's events, and by type what compares new events with them.
 
     Args:
-        given: a model by the name of each type, or one model of all events.
+        models: a model by the name of each type, or one model of all events.
         envelope: the envelope of events; None without one.
         typed: whether events have types of their own.
 
     Raises:
         ConfigurationError: a model has no JSON Schema.
     """
-    if not isinstance(given, Mapping):
-        given = {envelope.type if envelope and not typed else EVERY_TYPE: given}
-    types = {name: schema_of(model) for name, model in given.items()}
-    checks = {name: check for name, model in given.items() if (check := check_of(model))}
+    if not isinstance(models, Mapping):
+        models = {envelope.type if envelope and not typed else EVERY_TYPE: models}
+    types = {name: schema_of(model) for name, model in models.items()}
+    checks = {name: check for name, model in models.items() if (check := check_of(model))}
     return Schemas(types, CLOUDEVENTS if envelope else None), checks
 
 
@@ -219,8 +219,9 @@ class Definition:
         for kept in (self.retention, self.progress):
             if kept is not None and kept.table.schema != self.events.table.schema:
                 raise ConfigurationError(
-                    f"What is known of the feed over table {self.events.table.fullname!r} is kept "
-                    f"beside it: {type(kept).__name__}(schema={self.events.table.schema!r})."
+                    f"{type(kept).__name__} has to be in the schema of the feed's table "
+                    f"{self.events.table.fullname!r}: "
+                    f"{type(kept).__name__}(schema={self.events.table.schema!r})."
                 )
 
     def _versions(self) -> Iterator[str]:
@@ -228,16 +229,13 @@ class Definition:
         key, version = self.attributes.get("key"), self.version
         if version is None:
             if self.shows_keys:
-                yield (
-                    "The history of a key is read in the order of versions: give the column of "
-                    "those."
-                )
+                yield "The history of a key is read in the order of versions: give version as well."
             if self.snapshots is not None:
-                yield "A snapshot covers versions of its key: give the column of those."
+                yield "A snapshot covers versions of its key: give version as well."
         elif key is None:
-            yield "A version is the number of an event within its key: give both."
+            yield "A version is the number of an event within its key: give key as well."
         elif not (isinstance(key, Column) and isinstance(version, Column)):
-            yield "Where events have versions, key and version are columns."
+            yield "In a feed with versions, key and version are columns of the table."
         elif not isinstance(version.type, Integer):
             yield f"A version is a whole number; {version} is not."
         else:
@@ -252,13 +250,11 @@ class Definition:
             yield "A feed is compacted by its key, which has to be a column of its table: give key."
         if self.version is not None and self.snapshots is None:
             yield (
-                "A key is restored from all of its events, of which compaction would leave the "
+                "A key is restored from all of its events, and compaction would leave only the "
                 "last: give the table of snapshots as well, or leave out version or compaction."
             )
         if self.retention is None:
-            yield (
-                "A feed that is compacted has to know of it: give it retention=Retention() as well."
-            )
+            yield "The table of retention records compaction: give retention=Retention() as well."
         if self.compaction.tombstone is not None and self.events.time is None:
             yield "Tombstones are kept for some time: give the column of the time of events."
 
@@ -268,8 +264,8 @@ class Definition:
             return
         if self.is_mutable:
             yield (
-                "A feed whose rows are changed or deleted cannot be sealed, for what is in an "
-                "archive stays as it is: leave out mutable or archive."
+                "A feed whose rows are changed or deleted cannot be sealed, as events in an "
+                "archive never change: leave out mutable or archive."
             )
         if self.grows:
             yield (
@@ -278,7 +274,7 @@ class Definition:
             )
         if self.retention is None:
             yield (
-                "A feed with an archive has to know what was trimmed of its table: give it "
+                "The table of retention records which events only the archive has: give "
                 "retention=Retention() as well."
             )
 

@@ -47,13 +47,13 @@ ROWS = 1_000
 """Events that a batch deletes or examines by default."""
 
 TRIES = 10
-"""Tries of a batch while writers hold its locks for too long."""
+"""How often a batch is tried while writers hold its locks for too long."""
 
 LOCK_SECONDS = 1.0
 """Seconds that a batch waits for the locks of writers, at most."""
 
 LEAST = 0.02
-"""Seconds between two batches, at least: by then readers see that the first one has ended."""
+"""Seconds between two batches, at least: by then readers see that the first batch has ended."""
 
 LONGEST = 5.0
 """Seconds between two tries, at most."""
@@ -224,11 +224,11 @@ class TrimBound:
         if self.older_than is None and self.below is None and self.sealed is None:
             raise ConfigurationError("Say what to trim: older_than, below or sealed.")
         if self.older_than is not None and self.older_than < timedelta(0):
-            raise ConfigurationError("No event is older than something that is still to come.")
+            raise ConfigurationError("older_than is zero or more.")
         if self.silence.total_seconds() < CLOCKS:
             raise ConfigurationError(
-                f"Clocks may be {CLOCKS:.0f} seconds apart, so a silence is no shorter than that: "
-                "forget the consumers that are not to be waited for."
+                f"silence is {CLOCKS:.0f} seconds or more, as clocks may differ by that much: "
+                "forget the consumers that trimming need not wait for."
             )
 
     @property
@@ -273,7 +273,7 @@ class Trimmer:
         if bound.kept is not None and bound.kept.last is not None:
             self.reader.vouch_in_table(connection, bound.kept.last)
         wanted = min(wanted, bound.until)
-        until, held_back = self._held_back(connection, bound, mark, wanted)
+        until, held_back = self._limit_by_consumers(connection, bound, mark, wanted)
         if self.reader.ordering.needs_last_row:
             last = self.near.last(connection, 0, settled)
             if last is not None and last <= until:
@@ -282,9 +282,8 @@ class Trimmer:
         if (needed := self._first_needed(connection, mark.trimmed, until)) is not None:
             until = needed.position - 1
             held_back.append(
-                f"What lies above position {until} stays: the next event is of key {needed.key!r}, "
-                "whose versions are counted and whose state is restored from it, as no snapshot of "
-                "the key covers it."
+                f"Events above position {until} stay: the state of key {needed.key!r} is restored "
+                "from the next event, which no snapshot covers."
             )
         first = self.near.first(connection, 0, mark.trimmed, until)
         last = None if first is None else self.near.last(connection, 0, until)
@@ -308,7 +307,7 @@ class Trimmer:
             held_back=tuple(held_back),
         )
 
-    def _held_back(
+    def _limit_by_consumers(
         self, connection: Connection, bound: TrimBound, mark: LowWaterMark, until: int
     ) -> tuple[int, list[str]]:
         """Return the position up to which consumers allow a trim, and a sentence about each."""

@@ -62,7 +62,7 @@ class History:
         self._below = lru_cache(maxsize=2)(self._build_below)
 
     def cursor(self, position: int, event: Event | None) -> str:
-        """Return the cursor after a position; None as the event if it has been deleted."""
+        """Return the cursor after a position; the event is None if it was deleted."""
         if self._mutable or event is None:
             return f"1-{position}"
         return f"2-{position}-{self._signer.recipe}-{self._signer.check(position, event.raw)}"
@@ -126,7 +126,7 @@ class History:
             raise _trimmed(mark)
 
     def refuse_forgotten(self, connection: Connection) -> None:
-        """Report an id that was not found as trimmed if the feed deletes events."""
+        """Raise Trimmed for an id that was not found, if the feed deletes events."""
         mark = self._lost(connection, 0)
         if self._mutable or mark.trimmed or mark.compacted:
             raise Trimmed(

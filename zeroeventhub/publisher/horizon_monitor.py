@@ -19,11 +19,11 @@ FINENESS = 100
 
 
 class HorizonAge:
-    """Measure for how long the oldest position that is drawn and not settled has been seen.
+    """Measure how long ago the oldest drawn position that is not settled was first read.
 
-    A position drawn between two readings counts from the later one. While the horizon is held back,
-    readings close to each other are dropped, so that their number stays small; an age is then too
-    small by a hundredth of that time at most.
+    A position drawn between two readings counts from the later reading. While the horizon is held
+    back, readings close to each other are dropped, so that their number stays small; an age is then
+    too small by a hundredth of that time at most.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class HorizonAge:
             return self.seen[0] if self.seen else None
 
     def learn(self, drawn: int, when: float) -> None:
-        """Add an older reading, of another process of this machine: what it had seen drawn."""
+        """Add an earlier reading of the last number drawn, of another process of this machine."""
         with self._lock:
             seen = self.seen
             if not seen or when < seen[0][1]:
@@ -79,18 +79,18 @@ class HorizonReport:
     Attributes:
         settled: the horizon; None while no settled position is known yet.
         drawn: the highest position known to be drawn; None if `settled` is.
-        age: for how many seconds this process, or another one that it was told of, has seen the
-            oldest position that is drawn and not settled; 0 if all are settled.
+        age: how many seconds ago this process, or one of those in `elsewhere`, first read the
+            oldest drawn position that is not settled; 0 if all are settled.
         blockers: the open write transactions, the oldest first; looked up once the age is above a
             second.
         unpublished: a sentence about an event that is in no partition of the feed, so that no
             consumer sees it; None without such an event.
         longest_event: bytes of the longest event that this process has read.
         registered: how many consumers limit trimming by their progress; 0 without `progress`.
-        seen: the position whose age it is, or one after it, and since when it has been seen by the
+        seen: the position whose age `age` is, or one after it, and when it was first read, by the
             monotonic clock of this machine; None if all are settled.
-        archive_lag: for how many seconds the oldest event that is settled and not sealed has been
-            seen; None for a feed without an archive, and while the horizon is not known.
+        archive_lag: how many seconds ago the oldest settled event that is not sealed was first
+            read; None for a feed without an archive, and while the horizon is not known.
         unsealed: as `seen`, of events that are not sealed.
     """
 
@@ -205,7 +205,7 @@ class HorizonMonitor:
                 "The horizon of table %r has been held back for %.0f s. Its oldest writer: %s.",
                 table,
                 age,
-                blocker or "none is to be seen",
+                blocker or "none is visible",
                 extra=attributes,
             )
         else:

@@ -174,7 +174,7 @@ class NeededIndex:
             return None
         # On a copy, as SQLAlchemy would add the index to the caller's table.
         table = source.table.to_metadata(MetaData())
-        copies = [_copied(table, key) for key in keys]
+        copies = [_copy_key(table, key) for key in keys]
         names = [getattr(key, "name", "partition") for key in copies]
         index = Index(
             "_".join([table.name, "by", *map(str, names)])[:_LONGEST_NAME],
@@ -184,7 +184,7 @@ class NeededIndex:
         return statement_text(connection.dialect, CreateIndex(index))
 
 
-def _copied(table: Table, key: ColumnElement[Any]) -> Any:
+def _copy_key(table: Table, key: ColumnElement[Any]) -> Any:
     """Rewrite a key for a copy of its table."""
 
     def replace(part: Any, **_: Any) -> Any:

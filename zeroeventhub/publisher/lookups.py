@@ -37,8 +37,8 @@ from zeroeventhub.publisher.mapping import moment
 from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.page_query import TypeCondition
 
-# Skips nothing, but keeps the database from scanning the events in the order of positions, which it
-# prefers if it overestimates how many match.
+# This OFFSET skips nothing, but keeps the database from scanning the events in the order of
+# positions, which it prefers if it overestimates how many match.
 _NONE: ColumnElement[int] = literal_column("0")
 
 
@@ -53,7 +53,7 @@ AT_ONCE = 100_000
 enough even if the database has to look up each event."""
 
 # A literal, as LIMIT is.
-_LOOKED_AT: ColumnElement[int] = bindparam("looked_at", type_=sql.Integer, literal_execute=True)
+_EXAMINED: ColumnElement[int] = bindparam("examined", type_=sql.Integer, literal_execute=True)
 
 
 class Lookups:
@@ -111,7 +111,7 @@ class Lookups:
         Raises:
             ConfigurationError: the moment has no zone, or the feed does not know times.
         """
-        moment = self._floored(connection, moment)
+        moment = self._truncate(connection, moment)
         end = 0
         if self._archive is not None and (end := min(self._archive.boundary(connection), settled)):
             # The time at which positions were given rises with the positions of all partitions.
@@ -127,7 +127,7 @@ class Lookups:
             "This feed does not know the times of its events: say which column is their time."
         )
 
-    def _floored(self, connection: Connection, moment: datetime) -> datetime:
+    def _truncate(self, connection: Connection, moment: datetime) -> datetime:
         """Truncate a moment to the precision of the time column, as the database truncates times.
 
         An event written just after the moment may have got a time before it, and only the truncated
@@ -329,10 +329,10 @@ class Lookups:
             position, found, after = self._archive.count(
                 connection, partition, events, after=after, until=until
             )
-        looked_at = min(events - found, AT_ONCE)
+        examined = min(events - found, AT_ONCE)
         while found < events and after < until:
             values = {"partition": partition, "after": after, "until": until}
-            values |= {"limit": min(events - found, looked_at), "looked_at": looked_at}
+            values |= {"limit": min(events - found, examined), "examined": examined}
             count, last = connection.execute(self._counting(hint), values).one()
             if count:
                 found += count
@@ -343,10 +343,10 @@ class Lookups:
                 end = None
                 if self._source.events is not None:
                     window = self._near.rows(hint, self._source.position).offset(BEFORE)
-                    values["before"] = looked_at - 1
+                    values["before"] = examined - 1
                     end = connection.scalar(window.limit(ONE), values)
                 after = until if end is None else int(end)
-                looked_at = min(2 * looked_at, AT_ONCE)
+                examined = min(2 * examined, AT_ONCE)
         return position, found
 
     def _build_counting(self, hint: IndexHint) -> Select[Any]:
@@ -360,7 +360,7 @@ class Lookups:
                 order.insert(0, source.partition.label("partition"))
             references = [source.table.c[name] for name in source.key]
             # The positions in a subquery, so that no plan joins more than these.
-            page = self._near.rows(hint, *order, *references).limit(_LOOKED_AT).subquery("near")
+            page = self._near.rows(hint, *order, *references).limit(_EXAMINED).subquery("near")
             joined, *_ = join_events(source, page, isouter=False)
             # By all columns of the positions' order, so that the database need not sort.
             query = select(page.c.position).select_from(joined)

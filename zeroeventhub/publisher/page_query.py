@@ -108,14 +108,14 @@ class PageQuery:
 
     def read(self, connection: Connection, request: ReadRequest) -> list[Stretch]:
         """Read one page or more; each but the last is full."""
-        page, whole, looked_at = Stretch(request.until), list[Stretch](), 0
+        page, whole, examined = Stretch(request.until), list[Stretch](), 0
         if self._archive is not None:
             archived = self._archive.pages(
                 connection, request, room=self._page_bytes, window=FILTERED_ROWS
             )
-            if archived.begun is None:
+            if archived.unfinished is None:
                 return archived.pages
-            page, whole, looked_at = archived.begun, archived.pages, archived.looked_at
+            page, whole, examined = archived.unfinished, archived.pages, archived.examined
             sees_start = request.sees_start and archived.after == request.after
             left = request.count - len(whole)
             request = replace(request, after=archived.after, count=left, sees_start=sees_start)
@@ -130,13 +130,13 @@ class PageQuery:
         }
         if request.types is not None:
             window = self._window(self._rows.near.hint(connection))
-            end = connection.scalar(window, values | {"before": FILTERED_ROWS - looked_at - 1})
+            end = connection.scalar(window, values | {"before": FILTERED_ROWS - examined - 1})
             values["until"] = until = page.until = until if end is None else end
         taken, wanted = 0, request.limit * request.count - page.rows + sees_start
         pages = [page]
         with closing(self._chunks(connection, values, request.types, wanted)) as chunks:
             for statement, rows in chunks:
-                # Another statement has another snapshot.
+                # A later statement has another snapshot than the start.
                 pages[0].start = None if statement else pages[0].start
                 start, stop = 0, len(rows.sizes)
                 if sees_start and not taken and rows.position(0) == request.after:
@@ -244,10 +244,10 @@ class PageQuery:
                 )
 
     def await_ends(self, connection: Connection, *, settled: int) -> None:
-        """Wait until the last events of closed partitions are settled, before reporting their end.
+        """Check that the last events of closed partitions are settled; their end is reported then.
 
         Raises:
-            Unavailable: some are not settled.
+            Unavailable: some of them are not settled.
         """
         source, near = self._source, self._rows.near
         if source.partition is None or not self._closed:

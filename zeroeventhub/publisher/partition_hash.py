@@ -26,7 +26,7 @@ def partition_of(key: str | int, partitions: int) -> int:
     Raises:
         ConfigurationError: the key is neither text nor a whole number.
     """
-    return key_hash(key) % _checked(partitions)
+    return key_hash(key) % _check_count(partitions)
 
 
 def partition_expression(column: ColumnElement[Any] | Any, partitions: int) -> ColumnElement[int]:
@@ -39,7 +39,7 @@ def partition_expression(column: ColumnElement[Any] | Any, partitions: int) -> C
     Raises:
         ConfigurationError: the column has another type, or one whose text the database changes.
     """
-    return _Remainder(_Hash(_key(column)), _number(_checked(partitions)))
+    return _Remainder(_Hash(_key(column)), _number(_check_count(partitions)))
 
 
 def layout_expression(
@@ -60,7 +60,7 @@ def layout_expression(
         ConfigurationError: the layout needs an argument that the caller left out.
     """
     if written is not None:
-        return _shared(layout, key, _clause(written))
+        return _current_partition(layout, key, _clause(written))
     if not layout.is_by_hash_alone:
         raise ConfigurationError(
             "A partition of the layout was split, so events of one key are in several: give the "
@@ -71,7 +71,7 @@ def layout_expression(
     shares = (*layout.partitions, *layout.dropped)
     count, lowest = shares[0].modulus, shares[0].id - shares[0].remainder
     if any((share.modulus, share.id - share.remainder) != (count, lowest) for share in shares):
-        return _one_of(shares, _Hash(_key(key)))
+        return _heir_by_hash(shares, _Hash(_key(key)))
     # In most layouts the ids are the remainders, and need no CASE.
     remainder = partition_expression(key, count)
     return remainder if lowest == 0 else _number(lowest) + remainder
@@ -126,25 +126,28 @@ def _remainder_sql(element: _Remainder, compiler: Any, **options: Any) -> str:
     return database_of(compiler).remainder(dividend, divisor)
 
 
-def _shared(
+def _current_partition(
     layout: Layout, key: ColumnElement[Any] | Any | None, written: ColumnElement[Any]
 ) -> ColumnElement[int]:
-    """Return an event's partition: that of its writer, or by hash one of those that replaced it."""
+    """Return an event's partition: the writer's, or by hash one of those that replaced it."""
     shares = (*layout.partitions, *layout.dropped)
     ancestors = sorted({ancestor for share in shares for ancestor in share.cursor_from})
     if not ancestors:
         return written
     if key is None:
         raise ConfigurationError(
-            "The layout was redistributed: give the key of an event as well, by which events are "
-            "shared out."
+            "The layout was redistributed: give the key of an event as well, by whose hash events "
+            "are divided."
         )
     hashed = _Hash(_key(key))
-    cases = ((written == _number(one), _one_of(layout.heirs(one), hashed)) for one in ancestors)
+    cases = (
+        (written == _number(number), _heir_by_hash(layout.heirs(number), hashed))
+        for number in ancestors
+    )
     return case(*cases, else_=written)
 
 
-def _one_of(heirs: Iterable[Share], hashed: ColumnElement[int]) -> ColumnElement[int]:
+def _heir_by_hash(heirs: Iterable[Share], hashed: ColumnElement[int]) -> ColumnElement[int]:
     remainders = ((_Remainder(hashed, _number(heir.modulus)), heir) for heir in heirs)
     return case(*((one == _number(heir.remainder), _number(heir.id)) for one, heir in remainders))
 
@@ -154,9 +157,9 @@ def _number(number: int) -> ColumnElement[int]:
     return literal_column(str(number), Integer())
 
 
-def _checked(partitions: int) -> int:
+def _check_count(partitions: int) -> int:
     if not 1 <= partitions <= HASHES:
-        raise ConfigurationError(f"Hashes are shared among 1 or more, not among {partitions}.")
+        raise ConfigurationError(f"The number of partitions is 1 or more, not {partitions}.")
     return partitions
 
 

@@ -136,7 +136,7 @@ class Registry:
             # With the mark locked, no trim runs meanwhile.
             mark = self._marks.locked(connection)
             if at.position <= mark.trimmed and not mark.still_covers(at, partition):
-                raise Trimmed("The place has just been trimmed.", earliest=mark.earliest)
+                raise Trimmed("Events after it have just been trimmed.", earliest=mark.earliest)
         key = {
             "feed": self._feed,
             "principal": principal,
@@ -152,7 +152,7 @@ class Registry:
         connection.commit()
 
     def _make_room(self, connection: Connection, consumer: str, principal: str) -> None:
-        """Limit the names of a principal: forget silent ones, raise Forbidden for one too many."""
+        """Forget silent consumers of a principal; raise Forbidden if it still has too many."""
         columns = self._table.c
         own = [columns.feed == self._feed, columns.principal == principal]
         silent = columns.heard_at < time.time() - SILENT
@@ -162,8 +162,8 @@ class Registry:
         )
         if (connection.scalar(names) or 0) >= MOST_NAMES:
             raise Forbidden(
-                f"This reader has registered {MOST_NAMES} consumers, and no more are noted until "
-                "the feed's owner forgets one by `zeroeventhub progress forget`."
+                f"This reader has registered {MOST_NAMES} consumers, as many as it may: let the "
+                "feed's owner forget one by `zeroeventhub progress forget`."
             )
 
     def count(self, connection: Connection) -> int:
@@ -224,7 +224,7 @@ class Registry:
             return until
         if place.position > mark.trimmed:
             last = self._near.last(connection, one.partition, place.position)
-            stands = last == place.position
+            is_valid = last == place.position
         else:
             known = {one.partition: mark.earliest} | dict(mark.partitions)
             raised = replace(mark, trimmed=until, partitions=known)
@@ -232,10 +232,10 @@ class Registry:
                 if not mark.still_covers(place, one.partition):
                     return None
                 # A cursor at the present mark may become invalid once the mark is above it.
-                stands = raised.still_covers(place, one.partition)
+                is_valid = raised.still_covers(place, one.partition)
             except Gone:
                 return None
-        if not stands:
+        if not is_valid:
             return place.position
         following = self._near.first(connection, one.partition, place.position, until)
         return until if following is None else following - 1

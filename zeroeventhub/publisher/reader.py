@@ -35,7 +35,7 @@ from zeroeventhub.publisher.progress import Registry
 from zeroeventhub.publisher.retention import numbers_begin_again
 from zeroeventhub.publisher.rows import ReadRequest, Stretch
 from zeroeventhub.publisher.splits import SplitQuery
-from zeroeventhub.wire.ndjson import joined
+from zeroeventhub.wire.ndjson import chain_parts
 
 QUIET = 1_000
 """How many positions of other partitions pass before a partition without events of its own gets a
@@ -188,7 +188,7 @@ class Reader:
                 # A checkpoint after an event of another type or partition.
                 below = history.cursor_below(connection, until)
                 here = below if Place.of(below).position > at else here
-        events = stretch.parts[0] if len(stretch.parts) == 1 else joined(stretch.parts)
+        events = stretch.parts[0] if len(stretch.parts) == 1 else chain_parts(stretch.parts)
         return Page(
             events,
             here,

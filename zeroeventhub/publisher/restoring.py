@@ -93,8 +93,8 @@ class Restorer:
             is_begun = self._is_begun(connection, manifest)
         if is_begun:
             return
-        # Readers have seen events that were not sealed. If others got their positions, the cursors
-        # after them might fit both.
+        # Readers may have read events that were lost before they were sealed. If new events got
+        # their positions, a reader's cursor might fit both.
         position = self.archive.continue_after(skipped)
         with engine.begin() as connection:
             self.reader.ordering.continue_after(connection, position)
@@ -163,11 +163,11 @@ class Restorer:
         if not (events := len(rows)):
             return _Count(erased=erased)
         with engine.begin() as connection:
-            found = self._found(connection, rows)
+            found = self._read_rows(connection, rows)
             is_missing = not len(found)
             if is_missing:
                 self._write(connection, rows)
-                found = self._found(connection, rows)
+                found = self._read_rows(connection, rows)
             for name in rows.schema.names:
                 if not rows.column(name).equals(found.column(name)):
                     positions, partition = rows.column("position"), rows.column("partition")[0]
@@ -177,8 +177,8 @@ class Restorer:
                     )
         return _Count(events, events if is_missing else 0, erased)
 
-    def _found(self, connection: Connection, rows: Any) -> Any:
-        """Read the rows that the table has from the first position of others to their last."""
+    def _read_rows(self, connection: Connection, rows: Any) -> Any:
+        """Read the table's rows from the first position of the given rows to their last."""
         from zeroeventhub.archive.segment_writer import as_batch  # noqa: PLC0415 - of another extra
 
         first, last = rows.column("position")[0].as_py(), rows.column("position")[-1].as_py()

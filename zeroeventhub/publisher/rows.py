@@ -99,7 +99,7 @@ class Rows:
 
 
 class JoinedRows(Rows):
-    """Rows whose events are the lines of one text already; see `Rows`.
+    """Rows whose events are already lines of one text; see `Rows`.
 
     Args:
         positions: in order.
@@ -241,10 +241,10 @@ def check_json(texts: Sequence[bytes | None], place: Callable[[int], object]) ->
         place: returns the position of a text by its index.
 
     Raises:
-        FeedFailure: one of them is not.
+        FeedFailure: a text is not exactly one JSON value.
     """
-    there = [text for text in texts if text is not None]
-    if _checked(SEPARATOR.join(there), len(there)) is not None:
+    present = [text for text in texts if text is not None]
+    if _check_lines(SEPARATOR.join(present), len(present)) is not None:
         return True
     for index, text in enumerate(texts):
         try:
@@ -254,10 +254,10 @@ def check_json(texts: Sequence[bytes | None], place: Callable[[int], object]) ->
             raise FeedFailure(
                 f"The row at position {place(index)} cannot be published: {error}"
             ) from error
-    return not any(b"\n" in text or b"\r" in text for text in there)
+    return not any(b"\n" in text or b"\r" in text for text in present)
 
 
-def _checked(joined: bytes, count: int) -> tuple[bytes, list[int]] | None:
+def _check_lines(joined: bytes, count: int) -> tuple[bytes, list[int]] | None:
     """Return the lines of texts joined by SEPARATOR, and the bytes of each event's JSON.
 
     Returns:
@@ -271,8 +271,8 @@ def _checked(joined: bytes, count: int) -> tuple[bytes, list[int]] | None:
         found = _decode_lines(lines)
     except _NOT_JSON:
         return None
-    # No value goes on from one line to the next, so as many objects as texts are one on each line.
-    # A text of more than its object's last value, such as `1,"data":2`, has bytes that are missing.
+    # A value is on one line: if there are as many objects as texts, each text is one object. The
+    # sizes show whether the decoder has dropped bytes, such as `1,` of the text `1,"data":2`.
     sizes = [*map(len, map(_data_of, found))]
     is_whole = sum(sizes) + len(BETWEEN_EVENTS) * count == len(lines)
     return (lines, sizes) if len(found) == count and is_whole else None
@@ -287,7 +287,7 @@ def check_surrogates(texts: Sequence[bytes | None], place: Callable[[int], objec
         joined = b"".join(texts)  # type: ignore[arg-type] # None is a TypeError
     except TypeError:
         joined = b"".join(filter(None, texts))
-    if b"\\" in joined and _SURROGATE.search(joined):  # the first is much quicker
+    if b"\\" in joined and _SURROGATE.search(joined):  # the first test is much quicker
         return check_json(texts, place)
     return b"\n" not in joined and b"\r" not in joined
 
@@ -494,7 +494,7 @@ class RowQuery:
         if self._json is None:
             return Rows.of_events(rows, self.event)
         if self._joins:
-            return _joined(*rows[0])
+            return _parse_joined(*rows[0])
         positions = [row[0] for row in rows]
         texts = [None if row[1] is None else row[1].encode() for row in rows]
         on_one_line = self._check(texts, positions.__getitem__)
@@ -528,14 +528,14 @@ class RowQuery:
         return self._mapper.event(row)
 
 
-def _joined(places: str | None, joined: str, gaps: str = "") -> Rows:
+def _parse_joined(places: str | None, joined: str, gaps: str = "") -> Rows:
     """Return the rows of joined positions and events."""
     if places is None:
         return Rows([].__getitem__, [])
     positions, text = _positions(f"[{places}]"), joined.encode()
     if positions != sorted(positions):  # SQLite does not promise the order, though it keeps it
         raise FeedFailure("SQLite returned rows in another order than it was asked for.")
-    if "1" not in gaps and (found := _checked(text, len(positions))) is not None:
+    if "1" not in gaps and (found := _check_lines(text, len(positions))) is not None:
         return JoinedRows(positions, *found)
     texts: list[bytes | None] = [*text.split(SEPARATOR)]
     if len(texts) != len(positions):
@@ -546,9 +546,9 @@ def _joined(places: str | None, joined: str, gaps: str = "") -> Rows:
     if gaps:
         texts = [None if gap == "1" else text for gap, text in zip(gaps, texts, strict=True)]
     check_json(texts, positions.__getitem__)
-    there = [one_line(text) for text in texts if text is not None]
+    present = [one_line(text) for text in texts if text is not None]
     sizes = [0 if text is None else len(text) for text in texts]
-    return JoinedRows(positions, Lines.of(there, on_one_line=True).text, sizes)
+    return JoinedRows(positions, Lines.of(present, on_one_line=True).text, sizes)
 
 
 def _position(value: Callable[[int, int], Any], index: int) -> int:

@@ -195,7 +195,7 @@ class Sealer:
         """Seal the table by the queries that `ask` runs; see `BoundFeed.seal`."""
         segments = events = size = 0
         until = None
-        # Readers of the archive alone take a closed partition to end with what is sealed.
+        # For readers of the archive alone, a closed partition ends at its last sealed event.
         described = self.description
         has_closed = any(partition.closed for partition in described.info.partitions)
         while True:

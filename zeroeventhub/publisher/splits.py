@@ -220,7 +220,9 @@ class SplitQuery:
             boundary = max(after, self._archive.boundary(connection))
             if after < boundary:
                 parts = self._archive.parts(partition, after, min(boundary, until))
-        few = [] if until <= boundary else self._few(connection, partition, boundary, until)
+        few: list[int] = []
+        if until > boundary:
+            few = self._first_positions(connection, partition, boundary, until)
         if sum(part.rows for part in parts) + len(few) < FEW:
             positions = few
             if self._archive is not None and parts:
@@ -269,7 +271,9 @@ class SplitQuery:
             found: list[int] = end.value
             return found
 
-    def _few(self, connection: Connection, partition: int, after: int, until: int) -> list[int]:
+    def _first_positions(
+        self, connection: Connection, partition: int, after: int, until: int
+    ) -> list[int]:
         """Read the first positions."""
         near = self._near(0, FEW, self._rows.hint(connection), above=True)
         query = select(near.c.position).order_by(near.c.position)

@@ -91,7 +91,7 @@ class KafkaTarget(Target):
             "logger": _log,
         }
         self._lock = threading.Lock()
-        self._producer = self._made()
+        self._producer = self._make_producer()
         try:
             found = self._producer.list_topics(self._topic, timeout=_CONNECTING).topics
         except KafkaException as error:
@@ -99,7 +99,7 @@ class KafkaTarget(Target):
         if problem := found[self._topic].error:
             raise ConfigurationError(f"The topic {self._topic!r} cannot be used: {problem.str()}")
 
-    def _made(self) -> Producer:
+    def _make_producer(self) -> Producer:
         try:
             return Producer(self._settings)
         except KafkaException as error:
@@ -114,7 +114,7 @@ class KafkaTarget(Target):
         try:
             for event in events:
                 try:
-                    while not self._queues(queued, partition, event):
+                    while not self._queue(queued, partition, event):
                         queued.serve()
                 except (EventRefused, UnicodeError) as error:
                     problem = error
@@ -126,7 +126,7 @@ class KafkaTarget(Target):
         if problem is not None:
             raise problem
 
-    def _queues(self, queued: "_Queued", partition: int, event: Event) -> bool:
+    def _queue(self, queued: "_Queued", partition: int, event: Event) -> bool:
         """Queue a message; return False if the queue is full."""
         key, headers = self._key(event), self._headers(event)
         with self._lock:
@@ -144,7 +144,7 @@ class KafkaTarget(Target):
             except BufferError:
                 return False
             except KafkaException as error:
-                raise _problem(error.args[0], self._identity(event)) from error
+                raise _error_of(error.args[0], self._identity(event)) from error
         queued.count += 1
         return True
 
@@ -168,7 +168,7 @@ class KafkaTarget(Target):
         """Give up what a producer has not sent: it must not come after what is sent anew."""
         with self._lock:
             if self._producer is failed:
-                self._producer = self._made()
+                self._producer = self._make_producer()
         failed.purge()
         failed.poll(0)
 
@@ -195,7 +195,7 @@ class _Queued:
         """Take the report about a message, in any thread."""
         if error is None:
             self._delivered(event)
-        problem = None if error is None else _problem(error, self._identity(event))
+        problem = None if error is None else _error_of(error, self._identity(event))
         self._reports.append(problem)
 
     def serve(self) -> None:
@@ -213,7 +213,7 @@ class _Queued:
                 raise report
 
 
-def _problem(error: KafkaError, identity: str | None) -> TargetUnavailable | EventRefused:
+def _error_of(error: KafkaError, identity: str | None) -> TargetUnavailable | EventRefused:
     if error.code() in _REFUSALS:
         name = "an event" if identity is None else f"event {identity!r}"
         return EventRefused(f"Kafka refused {name}: {error.str()}.")

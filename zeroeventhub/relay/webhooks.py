@@ -34,7 +34,7 @@ SHORTEST_SECRET, LONGEST_SECRET = 24, 64
 """Bytes of a secret (Standard Webhooks, Signature scheme)."""
 
 _LATER = {401, 403, 404, 405, 407, 408, 410, 425, 429}
-"""Refusals that are no fault of the event: the receiver has to be put right, or has no room."""
+"""Statuses that are not the event's fault: the receiver is misconfigured, or has no room."""
 
 
 class WebhookTarget(Target):
@@ -99,7 +99,7 @@ class WebhookTarget(Target):
         is_down = threading.Event()
         send = partial(self._send_all, delivered=delivered, is_down=is_down)
         errors = [error for error in self._threads.map(send, parts.values()) if error is not None]
-        # Only if all the others have been sent is a try of the refused event counted.
+        # A refusal comes last: it counts as a try of its event only if all others were sent.
         errors.sort(key=lambda error: isinstance(error, EventRefused))
         if errors:
             raise errors[0]

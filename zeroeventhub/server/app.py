@@ -79,8 +79,8 @@ class FeedApp:
         shared_cache: whether shared caches may store immutable pages of a feed without
             authorization.
         console: where the feed's page of a console is, relative to the feed; empty without one.
-        on_progress: sees the principal, consumer, partition and cursor of each progress that was
-            registered; None while nobody asks for it.
+        on_progress: called with the principal, consumer, partition and cursor of each progress that
+            was registered; None for no call.
         help_url: the page of errors that problem documents name; empty for none.
         answers: how many requests were answered, by route and status.
     """

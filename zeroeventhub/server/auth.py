@@ -74,7 +74,7 @@ class Quota:
 
 @dataclass(frozen=True, kw_only=True)
 class AppendRight:
-    """What a principal may append to a log; all that is not None has to allow an event.
+    """What a principal may append to a log: each attribute that is not None has to allow the event.
 
     Example:
         billing = Principal(name="billing", append=AppendRight(types={"invoice.sent"}))
@@ -106,7 +106,7 @@ class AppendRight:
                 )
 
     def allows(self, event: NewEvent) -> bool:
-        """Return whether an event may be appended, its partition apart."""
+        """Return whether the types and the keys allow an event, in whatever partition."""
         return (self.types is None or event.type in self.types) and (
             self.keys is None or event.key in self.keys
         )
@@ -232,7 +232,7 @@ class FeedAuthorization:
 
     def __init__(self, app: ASGIApp, authorize: Authorize = deny) -> None:
         self._app = app
-        self._authorize = _callable(authorize)
+        self._authorize = _expect_callable(authorize)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the hook to the feeds in the scope."""
@@ -241,7 +241,7 @@ class FeedAuthorization:
         await self._app(scope, receive, send)
 
 
-def _callable(authorize: Authorize) -> Authorize:
+def _expect_callable(authorize: Authorize) -> Authorize:
     if not callable(cast("object", authorize)):
         raise ConfigurationError("authorize is a function that takes a request.")
     return authorize
@@ -290,7 +290,7 @@ def bearer_tokens(
         shown = request.headers.getlist("authorization")
         scheme, _, token = shown[0].partition(" ") if len(shown) == 1 else ("", "", "")
         if scheme.lower() != "bearer":
-            raise Unauthorized("Show one bearer token, in one header Authorization.")
+            raise Unauthorized("Send one bearer token, in one header Authorization.")
         found, shown_digest = None, sha256(token.strip(" ").encode()).digest()
         for known_digest, principal in known:  # no early exit: its time would show which matched
             if compare_digest(known_digest, shown_digest):
@@ -414,7 +414,7 @@ class Access:
     """
 
     def __init__(self, authorize: Authorize | None, *, patience: float) -> None:
-        self.hook = None if authorize is None else _callable(authorize)
+        self.hook = None if authorize is None else _expect_callable(authorize)
         self._patience = patience
         self._threads = anyio.CapacityLimiter(THREADS)
 

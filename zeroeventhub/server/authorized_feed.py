@@ -9,7 +9,7 @@ from zeroeventhub.server.auth import Principal
 from zeroeventhub.server.request import NO_PARTITION, number_in
 
 
-def visible(info: FeedInfo, principal: Principal) -> FeedInfo:
+def visible_info(info: FeedInfo, principal: Principal) -> FeedInfo:
     """Return a feed's description, of what a principal may see."""
     hidden, may_read = {"all"}, principal.may_read
     if principal.types is not None:

@@ -15,7 +15,7 @@ from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.feed import ArchiveMiss, AsyncFeed, Feed, FeedSource, hold_part
 from zeroeventhub.protocol import WAIT, FeedInfo, Page
 from zeroeventhub.server.auth import EVERYBODY, Principal, Quotas
-from zeroeventhub.server.authorized_feed import visible
+from zeroeventhub.server.authorized_feed import visible_info
 from zeroeventhub.server.long_poll import Found, HeadWatcher, LongPoll, SingleFlight, is_idle
 from zeroeventhub.server.request import FeedRequest, PageRequest
 from zeroeventhub.server.sending import READER, AdmissionQueue, Sender
@@ -62,7 +62,7 @@ class FeedRunner:
         quotas: Quotas,
         on_waiting: Callable[[int], None],
     ) -> None:
-        self._feed: Any = _bound(feed, engine, capacity)
+        self._feed: Any = _bind(feed, engine, capacity)
         self._has_threads = not any(
             iscoroutinefunction(getattr(self._feed, name, None)) for name in ("head", "read")
         )
@@ -99,7 +99,7 @@ class FeedRunner:
         return await head if isawaitable(head) else head, page
 
     def _head_and_page(self, seen: Hashable, wanted: PageRequest) -> tuple[Any, Page | None]:
-        """Read the page in the thread of the poll: another would need as long as the read takes."""
+        """Poll in one thread: to switch threads for the page takes as long as to read it."""
         head = self._feed.head()
         if isawaitable(head) or head == seen:
             return head, None
@@ -118,13 +118,13 @@ class FeedRunner:
         if WSGI in request.scope:
             info = replace(info, extensions=info.extensions - {WAIT})
         principal = request.principal
-        return info if principal is EVERYBODY else self.visible(info, principal)
+        return info if principal is EVERYBODY else self.visible_info(info, principal)
 
-    def visible(self, info: FeedInfo, principal: Principal) -> FeedInfo:
+    def visible_info(self, info: FeedInfo, principal: Principal) -> FeedInfo:
         """Return a description of the feed without what a principal may not see."""
         if principal.partitions is None and principal.types is None:
             return info
-        shown = visible(info, principal)
+        shown = visible_info(info, principal)
         if getattr(self._feed, "has_open_digests", False) and not self._has_warned:
             self._has_warned = True
             _log.warning(
@@ -263,9 +263,7 @@ class FeedRunner:
         return Found(page, is_part)
 
 
-def _bound(
-    feed: Feed | AsyncFeed | FeedSource, engine: Any, capacity: Capacity
-) -> Feed | AsyncFeed:
+def _bind(feed: Feed | AsyncFeed | FeedSource, engine: Any, capacity: Capacity) -> Feed | AsyncFeed:
     bind = getattr(feed, "bind", None)
     if bind is not None:
         if engine is None:

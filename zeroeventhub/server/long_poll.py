@@ -82,7 +82,7 @@ class SingleFlight(Generic[_Found]):
     def __init__(self, find: Callable[[Collection[str]], Awaitable[_Found]]) -> None:
         self._find = find
         self._readers: set[str] = set()
-        self._is_led = False
+        self._is_computing = False
         self._waiters: dict[_Waiter, None] = {}
         self._outcome: _Outcome | None = None
 
@@ -97,9 +97,9 @@ class SingleFlight(Generic[_Found]):
         is_own = False
         self._readers.add(READER.get())
         while self._outcome is None:
-            is_own = not self._is_led
+            is_own = not self._is_computing
             if is_own:
-                await self._lead(receive, deadline)
+                await self._compute(receive, deadline)
             elif await self._wait(receive, deadline):
                 continue
             if self._outcome is None:
@@ -121,11 +121,11 @@ class SingleFlight(Generic[_Found]):
         finally:
             self._waiters.pop(waiter, None)
             if waiter.is_woken and not goes_on:  # gone at the same moment
-                self._hand_on()
+                self._wake_next()
         return goes_on
 
-    async def _lead(self, receive: Receive | None, deadline: float) -> None:
-        self._is_led = True
+    async def _compute(self, receive: Receive | None, deadline: float) -> None:
+        self._is_computing = True
         try:
             with anyio.CancelScope(deadline=deadline) as scope:
                 async with anyio.create_task_group() as group:
@@ -137,16 +137,16 @@ class SingleFlight(Generic[_Found]):
                         self._outcome = _Outcome(None, error, error.__traceback__)
                     group.cancel_scope.cancel()
         finally:
-            self._is_led = False
+            self._is_computing = False
             if self._outcome is None:
-                self._hand_on()
+                self._wake_next()
             else:
                 waiters, self._waiters = self._waiters, {}
                 await _wake_in_batches(waiters)
 
-    def _hand_on(self) -> None:
+    def _wake_next(self) -> None:
         """Wake one of the waiting requests, which then computes the result for all."""
-        if self._outcome is None and not self._is_led:
+        if self._outcome is None and not self._is_computing:
             waiter = next(iter(self._waiters), None)
             if waiter is not None:
                 del self._waiters[waiter]
@@ -163,25 +163,25 @@ async def _cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:
     scope.cancel()
 
 
-REST = 4
+LEAST_PAUSE = 4
 """Minimum pause between polls of any of the feeds, as a multiple of one poll's duration."""
 
-QUIET = 0.01
+QUIET_FRACTION = 0.01
 """The pause between two polls as a fraction of the time since the last change, within bounds."""
 
-RAREST = 10
+LONGEST_PAUSE = 10
 """The longest pause between polls of a quiet feed, as a multiple of the shortest."""
 
 LONGEST = 0.005
-"""Longest duration of a poll, in seconds, that counts: one that had to wait predicts nothing."""
+"""Seconds by which a poll counts at most: one that waited for a connection predicts nothing."""
 
 POLLS = 8
-"""The shortest of so many polls counts: a busy machine delays some of them."""
+"""Of how many polls the shortest counts: a busy machine delays some of them."""
 
 PAUSES = (0.001, 0.002, 0.004, 0.008)
 """Seconds between polls after a commit was announced, until it is visible."""
 
-DEAF = 0.1
+IGNORE_SECONDS = 0.1
 """Seconds for which commits are ignored after one that brought no change."""
 
 
@@ -191,8 +191,9 @@ class HeadWatcher:
     It polls only while a request waits. Waiting requests hold no connection.
 
     Args:
-        look: called with the last value of the head, and the page that all requests wait for, if
-            it is one; returns a value that changes with the head, and that page or None.
+        look: called with the last value of the head, and the page that all requests wait for, None
+            if they wait for several; returns a value that changes with the head, and the page or
+            None.
         interval: seconds between two polls; longer for a quiet feed, for slow polls, and while
             requests wait for many feeds of this process.
     """
@@ -215,7 +216,7 @@ class HeadWatcher:
         self._flight = SingleFlight(self._watch)
         self._notify: Callable[[], object] | None = None
         self._is_notified = False
-        self._deaf_until = -math.inf
+        self._ignore_until = -math.inf
         self.version = 0
         """The number of changes. Note it before a read, and wait until it differs."""
 
@@ -282,7 +283,7 @@ class HeadWatcher:
     async def _pause(self) -> bool:
         """Wait until the next poll is due or a commit is announced; return whether one was."""
         notified = anyio.Event()
-        if anyio.current_time() > self._deaf_until:
+        if anyio.current_time() > self._ignore_until:
             is_notified, self._is_notified = self._is_notified, False
             if is_notified:
                 notified.set()
@@ -290,21 +291,21 @@ class HeadWatcher:
         try:
             silence = anyio.current_time() - self._changed_at
             took = min(min(self._took, default=0.0), LONGEST)
-            shared = REST * took * len(self._watched)
-            longest = min(QUIET * silence, RAREST * self._interval)
+            shared = LEAST_PAUSE * took * len(self._watched)
+            longest = min(QUIET_FRACTION * silence, LONGEST_PAUSE * self._interval)
             with anyio.move_on_after(max(longest, self._interval, shared)):
                 await notified.wait()
         finally:
             self._notify = None
         if notified.is_set():
-            self._deaf_until = anyio.current_time() + DEAF
+            self._ignore_until = anyio.current_time() + IGNORE_SECONDS
         return notified.is_set()
 
     def _change(self, head: Hashable) -> None:
         self._last = head
         self._pages.clear()
         self._changed_at = anyio.current_time()
-        self._deaf_until = -math.inf
+        self._ignore_until = -math.inf
         self.version += 1
         self._flight = SingleFlight(self._watch)
 

@@ -193,10 +193,11 @@ class _Incident:
 class LogThrottle(OrderedDict[Hashable, _Incident]):
     """Count what happens by its cause, and decide when to log it."""
 
-    def happened(self, cause: Hashable) -> int | None:
-        """Count a cause; return how often it has occurred since it was logged, if it is to be now.
+    def count(self, cause: Hashable) -> int | None:
+        """Count a cause; return how often it has occurred since it was last logged.
 
-        It is logged when it first occurs, when it returns after it was over, and every `AGAIN`.
+        Return None if it is not to be logged now: it is logged when it first occurs, when it
+        returns after it was over, and every `AGAIN`.
         """
         now = time.monotonic()
         incident = self.get(cause)
@@ -256,9 +257,9 @@ class Log:
         if status >= FAILED:
             # Equal for all errors of one cause, though their texts may differ.
             cause = tuple((_name(link), _code(link), *_places(link)[-1:]) for link in _chain(error))
-            times = self.failures.happened((status, cause))
+            times = self.failures.count((status, cause))
         elif level > logging.DEBUG:
-            times = self._refusals.happened((status, kind, request.principal.name))
+            times = self._refusals.count((status, kind, request.principal.name))
         if times is None or not _log.isEnabledFor(level):
             return
         theirs = request.headers.get("x-request-id", "")

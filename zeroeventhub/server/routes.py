@@ -64,7 +64,7 @@ async def discover(app: FeedApp, request: FeedRequest) -> Response:
 
 async def _events_v1(app: FeedApp, request: FeedRequest) -> Response:
     whole, capacity = await app.runner.info(), app.runner.capacity
-    info, count = app.runner.visible(whole, request.principal), len(whole.partitions)
+    info, count = app.runner.visible_info(whole, request.principal), len(whole.partitions)
     known, limit, headers = read_v1_request(request, info, count, capacity.page_events)
     # The limit is for the whole answer (ZeroEventHub v1, Parameters).
     share = max(1, limit // len(known))
@@ -112,7 +112,7 @@ async def events(app: FeedApp, request: FeedRequest) -> Response:
 async def extension_of(
     extensions: Mapping[str, Extension], app: FeedApp, request: FeedRequest
 ) -> Response:
-    """Answer a request to the path of an extension, of which there may be one for each verb."""
+    """Answer a request to a path by the extension of its verb."""
     extension = extensions["GET" if request.method == "HEAD" else request.method]
     info, principal = await app.runner.info(request), request.principal
     expect_extension(info, extension.name)
@@ -273,10 +273,10 @@ def feed_routes(
     answers |= {route: partial(extension_of, extensions) for route, extensions in verbs.items()}
     answers |= {"schemas": answer_schemas, "schema": answer_schema, "asyncapi": answer_asyncapi}
     if http_feed:
-        _need(runner, "cursor_of", "An HTTP feed")
+        _expect_method(runner, "cursor_of", "An HTTP feed")
         answers["http-feed"] = answer_http_feed
     if server_sent_events:
-        _need(runner, "head", "A stream of server-sent events")
+        _expect_method(runner, "head", "A stream of server-sent events")
         answers["server-sent-events"] = answer_server_sent_events
     below_it = (
         Route(
@@ -293,6 +293,6 @@ def feed_routes(
     ]
 
 
-def _need(runner: FeedRunner, method: str, what: str) -> None:
+def _expect_method(runner: FeedRunner, method: str, what: str) -> None:
     if not runner.has(method):
         raise ConfigurationError(f"{what} needs a feed that has {method}(), as a TableFeed has.")

@@ -62,7 +62,7 @@ def _asyncapi(title: str, path: str, found: Schemas) -> dict[str, Any]:
     for number, (name, schema) in enumerate(found.types.items()):
         # References in a schema begin at its document's root, which is another one here.
         key = f"message{number}"
-        definitions[key] = _moved(schema, f"#/components/schemas/{key}")
+        definitions[key] = _rebase(schema, f"#/components/schemas/{key}")
         payload: dict[str, Any] = {"$ref": f"#/components/schemas/{key}"}
         if found.envelope == CLOUDEVENTS:
             kind = {"type": "string"} if name == EVERY_TYPE else {"const": name}
@@ -82,10 +82,10 @@ def _asyncapi(title: str, path: str, found: Schemas) -> dict[str, Any]:
     }
 
 
-def _moved(schema: Any, root: str) -> Any:
+def _rebase(schema: Any, root: str) -> Any:
     """Return a schema whose references begin at another root."""
     if isinstance(schema, list):
-        return [_moved(one, root) for one in schema]
+        return [_rebase(one, root) for one in schema]
     if not isinstance(schema, dict):
         return schema
     moved = {}
@@ -93,5 +93,5 @@ def _moved(schema: Any, root: str) -> Any:
         if name == "$ref" and isinstance(value, str) and value.startswith("#"):
             moved[name] = root + value[1:]
         elif (name, value) != ("$schema", DIALECT):
-            moved[name] = _moved(value, root)
+            moved[name] = _rebase(value, root)
     return moved

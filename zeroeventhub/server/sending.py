@@ -53,7 +53,7 @@ def _warn_once() -> None:
     config = getattr(_server(), "config", None)
     if config is not None and getattr(config, "timeout_graceful_shutdown", 0) is None:
         _log.warning(
-            "This server's shutdown waits without a limit for readers that take nothing of their "
+            "This server's shutdown waits without a limit for readers that do not receive their "
             "answers: start uvicorn with --timeout-graceful-shutdown, such as 10."
         )
 
@@ -228,7 +228,7 @@ class Sender:
             capacity.sending_bytes,
             queue=capacity.queue,
             patience=capacity.patience,
-            refusal="Answers that readers are slow to take use up the feed's send budget.",
+            refusal="Answers to slow readers use up the feed's send budget.",
             keeps_some=True,
         )
         """The bytes of answers in memory and on their way. To wait for room, acquire the bytes of
@@ -259,9 +259,7 @@ class Sender:
             self.budget.take(-size)
         if patience.cancelled_caught:
             # The reader notices, as bytes are missing, or the end of a chunked stream.
-            _log.info(
-                "An answer was aborted: its reader took nothing of it for %g s.", self._seconds
-            )
+            _log.info("An answer was aborted: its reader received nothing for %g s.", self._seconds)
 
     async def _send_parts(
         self, response: Response, parts: Sequence[bytes], patience: anyio.CancelScope, send: Send

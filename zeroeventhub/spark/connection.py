@@ -44,7 +44,7 @@ class SparkConnection(Connection):
     _options: Options
 
     def __init__(self, options: Options) -> None:
-        super().__init__(self._opened(options), options)
+        super().__init__(self._open(options), options)
 
     def request(self, call: Callable[[Client], _Answer]) -> _Answer:
         """Send a request, and again with a token that has replaced one the feed refuses."""
@@ -56,7 +56,7 @@ class SparkConnection(Connection):
                 if self._options.credentials.headers() == self._headers:
                     raise Unauthorized(error.message, advice=_GIVE_CREDENTIALS) from None
                 self.close()
-                self._client = self._opened(self._options)
+                self._client = self._open(self._options)
             except PageTooLarge:
                 raise PageTooLarge(_LOWER_PAGE_SIZE) from None
             except ConfigurationError as error:
@@ -69,7 +69,7 @@ class SparkConnection(Connection):
         super().close()
         self._http.close()
 
-    def _opened(self, options: Options) -> Client:
+    def _open(self, options: Options) -> Client:
         self._headers = options.credentials.headers()
         self._http = options.credentials.open(self._headers, open_http)
         return Client(options.url, self._http, partitions=options.v1_partitions, limits=LIMITS)

@@ -48,7 +48,7 @@ def inferred_schema(published: Schemas, types: TypeFilter | None) -> StructType:
         is_read = types is None or name == EVERY_TYPE or types.lets_through(name)
         found = _type_of(schema, schema, ()) if is_read else None
         if isinstance(found, StructType):
-            row = _joined(row, found)
+            row = _merge(row, found)
     if not row.fields:
         raise ConfigurationError(
             "The feed's schemas name no members of the events that are read: give a schema."
@@ -92,7 +92,7 @@ def _type_of(schema: Any, root: Any, within: tuple[int, ...]) -> DataType:
     return StringType()
 
 
-def _joined(one: StructType, other: StructType) -> StructType:
+def _merge(one: StructType, other: StructType) -> StructType:
     """Return a type for values of both."""
     fields = {field.name: field.dataType for field in one}
     for field in other:
@@ -100,7 +100,7 @@ def _joined(one: StructType, other: StructType) -> StructType:
         if known == field.dataType:
             fields[field.name] = known
         elif isinstance(known, StructType) and isinstance(field.dataType, StructType):
-            fields[field.name] = _joined(known, field.dataType)
+            fields[field.name] = _merge(known, field.dataType)
         else:
             fields[field.name] = StringType()
     return StructType([StructField(name, kind) for name, kind in fields.items()])

@@ -275,7 +275,7 @@ def read_options(given: Mapping[str, str]) -> Options:
     Raises:
         ConfigurationError: an option is unknown, missing, malformed, or contradicts another.
     """
-    found = {_known(name): value for name, value in given.items()}
+    found = {_option_name(name): value for name, value in given.items()}
     values = {name: _read(name, text) for name, text in found.items()}
     ending = _boundary(values, "ending") or LATEST
     if ending == EARLIEST:
@@ -293,7 +293,7 @@ def read_options(given: Mapping[str, str]) -> Options:
     )
 
 
-def _known(name: str) -> str:
+def _option_name(name: str) -> str:
     lower = name.lower()
     if lower in _LOWER:
         return _LOWER[lower]

@@ -50,7 +50,7 @@ _MOST_TYPES = 100
 """How many names of types a request may have (SPEC 9.3)."""
 
 
-def narrowed(options: Options, filters: Sequence[Any], columns: AbstractSet[str]) -> Options:
+def narrow(options: Options, filters: Sequence[Any], columns: AbstractSet[str]) -> Options:
     """Restrict a read to the events that may pass Spark's filters.
 
     Only filters of `columns` are used, as a member of the events' JSON may have such a name too.
@@ -118,7 +118,7 @@ class _TaskReader:
         with closing(SparkConnection(self._options)) as connection:
             reader = RangeReader(connection, self._options, with_headers=columns.with_headers)
             for one in ranges:
-                for page in _fetched_ahead(reader, one):
+                for page in _fetch_ahead(reader, one):
                     batch = columns.batch(page)
                     if batch.num_rows:
                         rows, size = rows + batch.num_rows, size + batch.nbytes
@@ -131,7 +131,7 @@ class _TaskReader:
         return Columns(arrow_schema(self._schema), self._options)
 
 
-def _fetched_ahead(reader: RangeReader, one: Range) -> Iterator[RangePage]:
+def _fetch_ahead(reader: RangeReader, one: Range) -> Iterator[RangePage]:
     """Yield the pages of a range; the next page is fetched while one is used."""
     # A thread fetches ahead: httpx waits, and decoding releases the GIL. It holds two pages.
     with ThreadPoolExecutor(1) as ahead:
@@ -160,7 +160,7 @@ class PushingReader(BatchReader):
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802 - Spark's name
         """Narrow what is read; Spark applies every filter again by itself."""
-        self._options = narrowed(self._options, filters, self._known)
+        self._options = narrow(self._options, filters, self._known)
         return filters
 
 
@@ -208,7 +208,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, AvailableNow):
         """
         begin = self._position if start is None else Offsets.of(start)
         if begin is None:
-            return self._moved_to(self._head())
+            return self._move_to(self._head())
         events = (
             self._options.max_offsets_per_trigger
             if limit is None
@@ -227,7 +227,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, AvailableNow):
             time.sleep(max(0.0, self._polled_at + _QUIET - time.monotonic()))
             self._polled_at = time.monotonic()
             return begin.document() if start is None else start
-        return self._moved_to(end)
+        return self._move_to(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """Return where the feed ends now, for the query's progress; None if that is unknown."""
@@ -262,7 +262,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, AvailableNow):
             )
         return head
 
-    def _moved_to(self, end: Offsets) -> dict[str, Any]:
+    def _move_to(self, end: Offsets) -> dict[str, Any]:
         self._position = end
         return end.document()
 

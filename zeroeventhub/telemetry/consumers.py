@@ -17,7 +17,7 @@ from zeroeventhub.telemetry.metrics import Collect, Instruments, Lookup, Observa
 
 
 def lag_gauges(client: Client, store: CursorStore, name: str) -> Collect:
-    """Return what looks up a consumer's lag and its number of dead letters, by partition."""
+    """Return the function that looks up a consumer's lag and dead letters, by partition."""
     extra = {"consumer": name, "partition": None}
     lags = Lookup(f"The lag of consumer {name!r}", partial(lag, client, store, name), extra)
     count = partial(_count_letters, store, name)

@@ -74,11 +74,11 @@ class HorizonGauges:
 def _shared_horizon(
     look_up: Callable[..., HorizonReport], folder: Path, name: str
 ) -> HorizonReport:
-    """Look up a feed's horizon as all processes of a server have seen it that were scraped.
+    """Look up a feed's horizon, with the readings of the other processes of a server.
 
-    A scrape meets any of them, and each has seen the horizon at other times. So each writes what it
-    has seen into a file of its own, and reads those of the others, also of processes that have
-    ended: a position that has been drawn stays drawn. The files are beside those of
+    Any process may answer a scrape, and each has read the horizon at other times. So each writes
+    its reading into a file of its own, and reads the files of the others, also of processes that
+    have ended: a position that was drawn stays drawn. The files are in the folder of
     prometheus_client.
     """
     start = f"horizon={quote(name, safe='')}="

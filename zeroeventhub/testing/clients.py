@@ -20,7 +20,7 @@ from zeroeventhub.settings import Capacity
 
 
 class Faults:
-    """Let the next pages of a feed go wrong, one after the other, before all goes well again.
+    """Let the next requests for pages fail, each by one fault, before pages are sent again.
 
     Example:
         faults = Faults()
@@ -34,7 +34,7 @@ class Faults:
 
     @property
     def pending(self) -> int:
-        """How many faults have not come yet."""
+        """How many faults are still to be sent."""
         return len(self._next)
 
     def cut_page(self, after: int | None = None) -> None:
@@ -67,7 +67,7 @@ class Faults:
         self._next.append(lambda _: reply)
 
     def take(self, path: str, body: bytes) -> Reply | None:
-        """Return the fault that comes instead of a body from a path; None if all is well."""
+        """Return the fault that replaces the body of an answer; None without one."""
         return self._next.pop(0)(body) if self._next and path.endswith("/events") else None
 
 
@@ -165,7 +165,7 @@ def client_of(
         engine: the engine that a TableFeed reads through.
         path: the address of the feed in the application.
         headers: sent with every request, such as credentials.
-        faults: lets pages go wrong.
+        faults: the faults of the next pages.
     """
     transport = _Transport(_app_of(feed, engine, path), faults or Faults())
     return Client(f"http://feed.test{path}", httpx.Client(transport=transport, headers=headers))

@@ -82,8 +82,8 @@ def check_handler(
         ConfigurationError: a table of the store's database is not empty.
     """
     options = (prepare, effects, sessions, start, page_events)
-    scenes = _Scenes(store or store_of(), apply, partitions_of(events), *options)
-    blocking(scenes.check(twice=twice, poison=poison))
+    check = _HandlerCheck(store or store_of(), apply, partitions_of(events), *options)
+    blocking(check.run(twice=twice, poison=poison))
 
 
 async def async_check_handler(
@@ -101,8 +101,8 @@ async def async_check_handler(
 ) -> None:
     """Check a handler of an AsyncConsumer, whose store has an AsyncEngine; see `check_handler`."""
     options = (prepare, effects, sessions, start, page_events)
-    scenes = _Scenes(store or async_store_of(), apply, partitions_of(events), *options)
-    await scenes.check(twice=twice, poison=poison)
+    check = _HandlerCheck(store or async_store_of(), apply, partitions_of(events), *options)
+    await check.run(twice=twice, poison=poison)
 
 
 _NAME = "handler-check"
@@ -116,7 +116,7 @@ _AT_MOST = 200
 
 
 class _Killed(BaseException):
-    """Raised where the process of a handler is killed, and at whatever it does after that."""
+    """Raised where the process of a handler is killed, and at every statement after that."""
 
 
 _watching: ContextVar["_Watch | None"] = ContextVar("_watching", default=None)
@@ -132,7 +132,7 @@ class _Watch(Observer):
         self.outside = ""  # a statement that wrote past the transaction
         self._kill_at = kill_at
         self._is_dead = False
-        self._own: Any = None
+        self._page_connection: Any = None
         self._page = ""
 
     @contextmanager
@@ -157,7 +157,7 @@ class _Watch(Observer):
         del consumer
         first = printable(events[0].raw.decode(errors="replace"), longest=_AT_MOST)
         self._page = f"the page of partition {partition} that begins with {first}"
-        self._own = None
+        self._page_connection = None
         token = _watching.set(self)
         try:
             yield
@@ -172,17 +172,17 @@ class _Watch(Observer):
         if _watching.get() is not self:
             return
         driver = connection.connection.dbapi_connection
-        if self._own is None:  # the statement that moves the cursor
-            self._own = driver
-        elif driver is not self._own and _WRITES.match(statement):
-            self.outside = _short(statement)
-            self._die()
+        if self._page_connection is None:  # the statement that moves the cursor
+            self._page_connection = driver
+        elif driver is not self._page_connection and _WRITES.match(statement):
+            self.outside = _shorten(statement)
+            self._kill()
 
     def _after_statement(
         self, _connection: Connection, cursor: Any, statement: str, *_: Any
     ) -> None:
         try:
-            self._pass(f"after the statement {_short(statement)!r}")
+            self._pass(f"after the statement {_shorten(statement)!r}")
         except _Killed:
             cursor.close()  # SQLite keeps its lock as long as a cursor of many rows is open
             raise
@@ -192,15 +192,15 @@ class _Watch(Observer):
         self._pass("before the commit")
 
     def _pass(self, place: str) -> None:
-        """Come to a place in the transaction of a page, perhaps that of the kill."""
+        """Count a place in the transaction of a page; kill the handler at the place of the kill."""
         if _watching.get() is not self:
             return
         if self.places == self._kill_at:
             self.place = f"{place}, in {self._page}"
-            self._die()
+            self._kill()
         self.places += 1
 
-    def _die(self) -> None:
+    def _kill(self) -> None:
         self._is_dead = True
         raise _Killed
 
@@ -210,7 +210,7 @@ class _Watch(Observer):
 
 
 @dataclass
-class _Scenes:
+class _HandlerCheck:
     """Run a handler in a database that is emptied before each run, and compare the effects."""
 
     store: CursorStore
@@ -222,14 +222,14 @@ class _Scenes:
     start: Callable[[], object] | None
     page_events: int
 
-    async def check(self, *, twice: bool, poison: Iterable[Any]) -> None:
+    async def run(self, *, twice: bool, poison: Iterable[Any]) -> None:
         """Check everything; the arguments are those of `check_handler`."""
         await self._do(self._begin)
         try:
             await self._check_kills()
             if twice:
                 doubled = [[each for each in log for _ in range(2)] for log in self.partitions]
-                await self._check_scene("Each event came twice", doubled)
+                await self._check_scenario("Each event came twice", doubled)
             if poisonous := list(map(event_of, poison)):
                 await self._check_poison(poisonous)
         finally:
@@ -269,71 +269,72 @@ class _Scenes:
         return self._read(connection)
 
     def _forget_processes(self, connection: Connection) -> None:
-        """Let the time pass for which a process that was killed holds its leases."""
+        """Delete the leases of a process that was killed, as if they had run out."""
         for table in (self.store.tables.leases, self.store.tables.members):
             connection.execute(delete(table))
 
     async def _check_kills(self) -> None:
         untouched = await self._do(self._set_up)
-        witness = await self._run(_PLAIN, self.partitions)
+        witness = await self._consume(_PLAIN, self.partitions)
         self._expected = await self._do(self._read)
         if self._expected == untouched:
             raise AssertionError(
                 "The handler has left no effect in the database: without one there is nothing to "
                 "check. It may keep its state in memory, or in another database."
             )
-        await self._check_scene(
+        await self._check_scenario(
             "The events were applied again, in an emptied database",
             self.partitions,
             " The handler keeps state in memory, or writes what differs each time, such as the "
             "time of day: then give `effects`.",
         )
-        scenes = [("The handler was killed {}, and started again", True)]
+        scenarios = [("The handler was killed {}, and started again", True)]
         if self.start is not None:  # else the process is the same in both
-            scenes.append(
+            scenarios.append(
                 ("The transaction was rolled back {}, and the same process tried again", False)
             )
-        for scene, starts in scenes:
+        for scenario, starts in scenarios:
             for place in range(witness.places):
-                await self._check_kill(place, scene, starts=starts)
+                await self._check_kill(place, scenario, starts=starts)
 
-    async def _check_kill(self, place: int, scene: str, *, starts: bool) -> None:
+    async def _check_kill(self, place: int, scenario: str, *, starts: bool) -> None:
         await self._do(self._set_up)
-        killed = await self._run(_PLAIN, self.partitions, kill_at=place)
+        killed = await self._consume(_PLAIN, self.partitions, kill_at=place)
         if killed.place:
-            scene = scene.format(killed.place)
-            await self._run(scene, self.partitions, starts=starts)
-            await self._compare(scene)
+            scenario = scenario.format(killed.place)
+            await self._consume(scenario, self.partitions, starts=starts)
+            await self._compare(scenario)
 
-    async def _check_scene(
-        self, scene: str, partitions: Sequence[Sequence[Event]], hint: str = ""
+    async def _check_scenario(
+        self, scenario: str, partitions: Sequence[Sequence[Event]], hint: str = ""
     ) -> None:
         await self._do(self._set_up)
-        await self._run(scene, partitions)
-        await self._compare(scene, hint)
+        await self._consume(scenario, partitions)
+        await self._compare(scenario, hint)
 
     async def _check_poison(self, poison: Sequence[Event]) -> None:
         first, *rest = self.partitions
         middle = len(first) // 2
         mixed = [[*first[:middle], *poison, *first[middle:]], *rest]
-        scene = "There were poison events"
+        scenario = "There were poison events"
         await self._do(self._set_up)
-        await self._run(scene, mixed, failures=Failures(tries=1, then="set-aside"))
+        await self._consume(scenario, mixed, failures=Failures(tries=1, then="set-aside"))
         letters = await self._do(self.store.dead_letters.letters, _NAME)
         refused = [letter.event for letter in letters]
         for one in poison:
             if one not in refused:
-                raise AssertionError(f"{scene}, and the handler raised nothing at {_shown(one)}.")
+                raise AssertionError(f"{scenario}, and the handler raised nothing at {_show(one)}.")
         for letter in letters:
             if letter.event not in poison:
+                shown = _show(letter.event)
                 raise AssertionError(
-                    f"{scene}, and the handler also refused {_shown(letter.event)}: {letter.error}"
+                    f"{scenario}, and the handler also refused {shown}: {letter.error}"
                 )
-        await self._compare(scene)
+        await self._compare(scenario)
 
-    async def _run(
+    async def _consume(
         self,
-        scene: str,
+        scenario: str,
         partitions: Sequence[Sequence[Event]],
         *,
         kill_at: int | None = None,
@@ -367,7 +368,7 @@ class _Scenes:
         except ZeroEventHubError as error:
             cause = error.__cause__ or error
             raise AssertionError(
-                f"{scene}, and yet the handler could not apply its events: "
+                f"{scenario}, and yet the handler could not apply its events: "
                 f"{type(cause).__name__}: {printable(str(cause), longest=1_000)}"
             ) from error
         if watch.outside:
@@ -378,10 +379,10 @@ class _Scenes:
             )
         return watch
 
-    async def _compare(self, scene: str, hint: str = "") -> None:
+    async def _compare(self, scenario: str, hint: str = "") -> None:
         found = await self._do(self._read)
         if found != self._expected:
-            raise AssertionError(f"{scene}, and {_difference(self._expected, found)}{hint}")
+            raise AssertionError(f"{scenario}, and {_difference(self._expected, found)}{hint}")
 
     async def _do(self, act: Callable[..., _Found], *arguments: Any) -> _Found:
         """Call a function with a connection, in a transaction of its own."""
@@ -406,12 +407,12 @@ def _expect_empty(connection: Connection) -> None:
 
 def _rows(connection: Connection, table: Table) -> Counter[str]:
     """Read all rows of a table, as texts."""
-    columns = filter(_is_given, table.c)
+    columns = filter(_is_written, table.c)
     return Counter(repr(tuple(row)) for row in connection.execute(select(*columns)))
 
 
-def _is_given(column: Column[Any]) -> bool:
-    """Return whether the values of a column are given, and not drawn by the database."""
+def _is_written(column: Column[Any]) -> bool:
+    """Return whether writers give the values of a column, and not the database."""
     default = str(getattr(column.server_default, "arg", ""))
     return column.identity is None and column.autoincrement is not True and "nextval" not in default
 
@@ -419,19 +420,21 @@ def _is_given(column: Column[Any]) -> bool:
 def _difference(expected: Any, found: Any) -> str:
     """Say in a sentence how effects differ from those that were expected."""
     if not (isinstance(expected, dict) and isinstance(found, dict)):
-        return f"the effects were {_short(repr(found))} instead of {_short(repr(expected))}."
+        return f"the effects were {_shorten(repr(found))} instead of {_shorten(repr(expected))}."
     parts = []
     for name in sorted({*expected, *found}):
         before, after = expected.get(name, Counter()), found.get(name, Counter())
         for said, rows in (("lacked rows", before - after), ("had too many rows", after - before)):
             if rows:
-                parts.append(f"the table {name} {said}: {_short(', '.join(rows))} ({rows.total()})")
+                parts.append(
+                    f"the table {name} {said}: {_shorten(', '.join(rows))} ({rows.total()})"
+                )
     return f"{'; '.join(parts)}."
 
 
-def _shown(one: Event) -> str:
-    return _short(one.raw.decode(errors="replace"))
+def _show(one: Event) -> str:
+    return _shorten(one.raw.decode(errors="replace"))
 
 
-def _short(words: str) -> str:
+def _shorten(words: str) -> str:
     return printable(" ".join(words.split()), longest=_AT_MOST)

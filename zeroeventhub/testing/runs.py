@@ -7,7 +7,7 @@ from typing import Any
 
 from zeroeventhub.consumer.consumer import AsyncConsumer, Consumer
 from zeroeventhub.consumer.steps import Pause
-from zeroeventhub.coroutines import blocking, settled
+from zeroeventhub.coroutines import blocking, maybe_await
 
 LONGEST_PAUSE = 0.001
 """Seconds of a pause in a test: other threads get their turn."""
@@ -48,10 +48,10 @@ def run_to_head(
 ) -> list[Pause]:
     """Run a consumer until it has applied all that is there, without pauses; return these.
 
-    It is run as it would be otherwise, but for `follow`.
+    Only its option `follow` is ignored.
 
     Args:
-        consumer: the consumer, which is left as it is.
+        consumer: the consumer, of which a copy is run.
         apply: as for `Consumer.run`.
         sessions: as for `Consumer.run`.
 
@@ -78,5 +78,5 @@ async def _run_to_head(
     sessions: Callable[[], Any] | None,
 ) -> list[Pause]:
     with no_pauses() as pauses:
-        await settled(replace(consumer, follow=False).run(apply, sessions=sessions))
+        await maybe_await(replace(consumer, follow=False).run(apply, sessions=sessions))
     return pauses

@@ -25,9 +25,9 @@ def sqlite_engine() -> Engine:
     consumer uses several.
     """
     file, opened = _new_file()
-    # Without a pool, no connection is left to be closed by whoever drops the engine.
+    # Without a pool, a caller that drops the engine leaves no connection open.
     engine = create_engine(f"sqlite:///{file}", poolclass=NullPool)
-    return _tend(engine, file, opened)
+    return _set_up(engine, file, opened)
 
 
 def async_sqlite_engine() -> AsyncEngine:
@@ -35,7 +35,7 @@ def async_sqlite_engine() -> AsyncEngine:
     require("aiosqlite", extra="testing", user="An AsyncEngine of SQLite")
     file, opened = _new_file()
     engine = create_async_engine(f"sqlite+aiosqlite:///{file}", poolclass=NullPool)
-    _tend(engine.sync_engine, file, opened)
+    _set_up(engine.sync_engine, file, opened)
     return engine
 
 
@@ -52,17 +52,17 @@ def _new_file() -> tuple[Path, sqlite3.Connection]:
     return file, opened
 
 
-def _tend(engine: Engine, file: Path, opened: sqlite3.Connection) -> Engine:
-    """Let an engine not wait for the disk, and remove its database with it."""
+def _set_up(engine: Engine, file: Path, opened: sqlite3.Connection) -> Engine:
+    """Configure an engine not to wait for the disk, and remove its database with it."""
 
-    def forget_the_disk(connection: Any, _record: Any) -> None:
+    def do_not_wait_for_disk(connection: Any, _record: Any) -> None:
         connection.cursor().execute("PRAGMA synchronous=OFF")
 
     def remove() -> None:
         opened.close()
         shutil.rmtree(file.parent, ignore_errors=True)
 
-    event.listen(engine, "connect", forget_the_disk)
+    event.listen(engine, "connect", do_not_wait_for_disk)
     weakref.finalize(engine, remove)
     return engine
 

@@ -50,7 +50,7 @@ def body_length(metadata: bytes) -> int:
         ProtocolError: the metadata does not have it.
     """
     try:
-        field = _field(metadata, _followed(metadata, 0), _BODY_LENGTH)
+        field = _field(metadata, _follow(metadata, 0), _BODY_LENGTH)
         (length,) = struct.unpack_from("<q", metadata, field) if field else (0,)
     except struct.error:
         length = -1
@@ -66,16 +66,16 @@ def is_packed(metadata: bytes) -> bool:
         ProtocolError: the metadata is broken.
     """
     try:
-        message = _followed(metadata, 0)
+        message = _follow(metadata, 0)
         kind, header = (_field(metadata, message, field) for field in (_HEADER_TYPE, _HEADER))
         if not (kind and header) or metadata[kind] != _RECORD_BATCH:
             return False
-        return _field(metadata, _followed(metadata, header), _COMPRESSION) != 0
+        return _field(metadata, _follow(metadata, header), _COMPRESSION) != 0
     except (struct.error, IndexError):
         raise ProtocolError("A message of the Arrow stream is broken.") from None
 
 
-def _followed(buffer: bytes, place: int) -> int:
+def _follow(buffer: bytes, place: int) -> int:
     (offset,) = struct.unpack_from("<I", buffer, place)
     return place + int(offset)
 

@@ -18,7 +18,7 @@ _GZIP_ONLY = 16 + zlib.MAX_WBITS
 
 
 class ContentCoding:
-    """Undo a content coding (RFC 9110, section 8.4.1); refuse every body in an unknown one."""
+    """Undo a content coding (RFC 9110, section 8.4.1); this base class refuses unknown codings."""
 
     name = ""
     error: type[Exception] = zlib.error
@@ -123,4 +123,4 @@ def content_coding(header: str, *, zstd: bool = False) -> ContentCoding | None:
         case ["zstd"] if zstd:
             return _Zstd()
         case _:
-            return ContentCoding()  # it refuses a body, if there is one
+            return ContentCoding()  # it refuses every body that is not empty

@@ -58,7 +58,7 @@ def schema_of(model: Any) -> dict[str, Any]:
 def check_of(model: Any) -> Callable[[bytes], object] | None:
     """Return the function that raises InvalidEvent for JSON that is not of a model.
 
-    None for a model that is given as a schema: nothing here compares values with schemas.
+    None for a model that is a schema: this library does not compare values with schemas.
 
     Raises:
         ConfigurationError: values cannot be compared with the model.
@@ -88,7 +88,7 @@ _PLACE = re.compile(r" - at `(\$.*)`$")
 
 
 def _misfit(error: Exception) -> tuple[str, str]:
-    """Return the JSONPath of what does not fit, and why it does not, without its value."""
+    """Return the JSONPath of the value that does not fit, and the reason, without the value."""
     errors = getattr(error, "errors", None)
     if not callable(errors):
         found = _PLACE.search(str(error))
@@ -98,10 +98,10 @@ def _misfit(error: Exception) -> tuple[str, str]:
     return "$" + "".join(parts), first["msg"]
 
 
-def resolved(schema: Any, root: Any) -> dict[str, Any]:
-    """Return a schema with what its references within the document and its `allOf` say.
+def resolve(schema: Any, root: Any) -> dict[str, Any]:
+    """Return a schema whose `$ref` within the document and whose `allOf` are merged into it.
 
-    A reference that leads elsewhere bounds nothing.
+    A reference to another document is ignored.
     """
     if not isinstance(schema, dict):
         return {}
@@ -139,7 +139,7 @@ def alternatives(schema: Any, root: Any) -> dict[str, dict[str, Any]]:
     A kind is a type of JSON Schema with its format, ANYTHING, or, where a value may be one of
     several objects, "object" and its title.
     """
-    choices = [*_choices(resolved(schema, root), root)]
+    choices = [*_choices(resolve(schema, root), root)]
     objects = sum(kind == "object" for kind, _ in choices)
     found: dict[str, dict[str, Any]] = {}
     for number, (kind, one) in enumerate(choices, 1):
@@ -152,7 +152,7 @@ def alternatives(schema: Any, root: Any) -> dict[str, dict[str, Any]]:
 
 
 def contents_of(schema: dict[str, Any]) -> int:
-    """Return a number for what is in a value: a schema that contains itself has it again within."""
+    """Return a number for the contents of a schema; a schema that contains itself has it twice."""
     parts = ("properties", "items", "additionalProperties")
     return id(next(filter(None, map(schema.get, parts)), None))
 
@@ -161,7 +161,7 @@ def _choices(schema: dict[str, Any], root: Any) -> Iterator[tuple[str, dict[str,
     among = [*schema.get("anyOf", []), *schema.get("oneOf", [])]
     if among:
         for one in among:
-            yield from _choices(resolved(one, root), root)
+            yield from _choices(resolve(one, root), root)
         return
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     kinds = schema.get("type")

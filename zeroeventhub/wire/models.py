@@ -1,4 +1,4 @@
-"""How the data of events is read: as models, or by functions that take one, by the events' type."""
+"""Decode the data of events as models, or by functions that take a model, by the events' type."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from zeroeventhub.protocol import EVERY_TYPE
 from zeroeventhub.wire.json_schema import is_pydantic
 
 Read: TypeAlias = Callable[[bytes], Any]
-"""Make something of the JSON of an event's data."""
+"""Takes the JSON of an event's data; returns a model, or what a function has made of it."""
 
 
 def function_of(apply: Callable[..., Any]) -> Any:
@@ -27,7 +27,7 @@ def function_of(apply: Callable[..., Any]) -> Any:
 
 
 def choices_of(hint: Any) -> tuple[Any, ...]:
-    """Return the members of a union, or the one type that is none."""
+    """Return the members of a union; of any other type, the type itself."""
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
@@ -58,21 +58,21 @@ def reader_of(model: Any) -> Read:
     return read
 
 
-def reader_for(given: Any) -> tuple[Read, Any]:
-    """Return what reads an event's data by a model, or by a function of one, and what it makes."""
-    if not callable(given) or isinstance(given, type) or get_origin(given) is not None:
-        return reader_of(given), given
-    hints = get_type_hints(function_of(given))
-    parameter = next(iter(inspect.signature(given).parameters), "")
+def reader_for(model: Any) -> tuple[Read, Any]:
+    """Return what reads data by a model or a function of a model, and the type of its result."""
+    if not callable(model) or isinstance(model, type) or get_origin(model) is not None:
+        return reader_of(model), model
+    hints = get_type_hints(function_of(model))
+    parameter = next(iter(inspect.signature(model).parameters), "")
     read = reader_of(hints.get(parameter, Any))
-    return lambda text: given(read(text)), hints.get("return", Any)
+    return lambda text: model(read(text)), hints.get("return", Any)
 
 
 def reader_by_type(readers: Mapping[str, Read], kind: str) -> Read:
-    """Return what reads the data of events of a type.
+    """Return the function that reads the data of events of a type.
 
     Raises:
-        ProtocolError: nothing does.
+        ProtocolError: there is none for the type.
     """
     read = readers.get(kind) or readers.get(EVERY_TYPE)
     if read is None:

@@ -81,7 +81,7 @@ def size_of(events: Sequence[Event]) -> int:
     return sum(len(event.raw) for event in events)
 
 
-def joined(parts: Sequence[Sequence[Event]]) -> Sequence[Event]:
+def chain_parts(parts: Sequence[Sequence[Event]]) -> Sequence[Event]:
     """Return the events of several parts, one part after the other."""
     parts = [part for part in parts if part]
     if len(parts) == 1:
@@ -284,12 +284,12 @@ class PageEvents(EventSequence):
         self.prepared: dict[Any, Any] = {}
 
     def __len__(self) -> int:
-        """Return the number of events, without making them."""
+        """Return the number of events, without making the events."""
         return self._count
 
     @property
     def has_read_data(self) -> bool:
-        """Whether the data of the last event has been read, by an event that decodes it then."""
+        """Whether the caller has read the data of the last event, which was decoded only then."""
         return bool(self._events) and self._events[-1]._data is not _UNSET  # type: ignore[index] # noqa: SLF001 - of the protocol
 
     def decoded(self, data_type: Any) -> list[Any] | None:
@@ -306,7 +306,7 @@ class PageEvents(EventSequence):
         return [line.data for line in lines or () if line.data is not _UNSET]
 
     def texts(self) -> list[msgspec.Raw]:
-        """Return the JSON of all events, without making them."""
+        """Return the JSON of all events, without making the events."""
         return [line.data for line in self._undecoded()]
 
     def _undecoded(self) -> _Decoded:
@@ -397,17 +397,17 @@ class PageDecoder:
         # A publisher may leave out the last newline; a line that was cut is not a whole object.
         if is_whole and not body.endswith(b"\n") and _is_object(body[body.rfind(b"\n") + 1 :]):
             body += b"\n"
-        found, is_last = self._plain(body), True
+        found, is_last = self._decode_plain(body), True
         if found is None:
-            lines = self._at_once(body, _decode_lines)
-            settled = self._settle(self._one_by_one(body) if lines is None else lines)
-            if settled.checkpoint is None:
+            lines = self._decode_all(body, _decode_lines)
+            split = self._split(self._decode_each(body) if lines is None else lines)
+            if split.checkpoint is None:
                 error = CutPage("The page ended before its checkpoint: read it again.")
-                raise settled.error or error
-            text, is_last = body, not settled.tail
-            if lines is None or settled.tail:
-                text = b"\n".join(body.split(b"\n", settled.upto)[:-1])
-            found = PageEvents(settled.lines, text, None), settled.checkpoint
+                raise split.error or error
+            text, is_last = body, not split.tail
+            if lines is None or split.tail:
+                text = b"\n".join(body.split(b"\n", split.upto)[:-1])
+            found = PageEvents(split.lines, text, None), split.checkpoint
         events, checkpoint = found
         return Page(
             events,
@@ -417,7 +417,7 @@ class PageDecoder:
             stop_reached=bytes(checkpoint.stop_reached) == b"true",
         )
 
-    def _plain(self, body: bytes) -> tuple[PageEvents, Any] | None:
+    def _decode_plain(self, body: bytes) -> tuple[PageEvents, Any] | None:
         """Decode events with data alone and one checkpoint at the end; None for any other page."""
         end = body.rfind(b"\n", 0, -1) + 1
         try:
@@ -428,13 +428,13 @@ class PageDecoder:
         if not is_plain or not checkpoint.cursor:
             return None
         for data_type in (self._data_type, None) if self._data_type is not None else (None,):
-            lines = self._at_once(body, _plain_decoder(data_type), end)
+            lines = self._decode_all(body, _plain_decoder(data_type), end)
             if lines is not None:
                 _expect_cursor(checkpoint.cursor)
                 return PageEvents(lines, body, data_type), checkpoint
         return None
 
-    def _at_once(
+    def _decode_all(
         self, body: bytes, decode: Callable[[memoryview], _Decoded], end: int | None = None
     ) -> _Decoded | None:
         """Decode all lines, or those up to the last one, which begins at `end`, in one call.
@@ -442,8 +442,8 @@ class PageDecoder:
         Return None where one call does not check each line.
         """
         bounds = self._bounds
-        # Decoded lines take many times their bytes, so they are counted first.
-        # By a copy without their ends, which takes a fifth of the time of `count`.
+        # Lines are counted first, as decoded lines take many times their bytes. To copy the body
+        # without line ends takes a fifth of the time of `count`.
         count = len(body) - len(body.replace(b"\n", b"")) - (end is not None)
         is_bounded = len(body) <= bounds.line_bytes and count <= bounds.page_events
         is_ended = body.endswith(b"\n")
@@ -455,10 +455,10 @@ class PageDecoder:
             lines = decode(memoryview(body)[:end])
         except Exception:  # noqa: BLE001 - a model of the caller's may raise anything
             return None
-        # As many values as lines, and no two on a line: each line is one value from end to end.
+        # There are as many values as lines, and no two on one line: each line is one value.
         return lines if len(lines) == count else None
 
-    def _one_by_one(self, text: bytes) -> Iterator[_Line]:
+    def _decode_each(self, text: bytes) -> Iterator[_Line]:
         """Decode line by line, up to the first line that breaks a bound."""
         events, bounds = 0, self._bounds
         most = -1 if bounds.lines == math.inf else int(bounds.lines)
@@ -478,9 +478,9 @@ class PageDecoder:
         more = rest.count(b"\n")
         bounds.check(events=events, lines=len(lines) + more, longest=0 if more else len(rest))
 
-    def _settle(self, lines: Iterable[Any]) -> "_Settled":
+    def _split(self, lines: Iterable[Any]) -> "_SplitLines":
         """Find the last checkpoint and the events before it; refuse a line that is not valid."""
-        settled: _Decoded = []
+        before: _Decoded = []
         tail: _Decoded = []
         checkpoint, number, count, error = None, 0, 0, None
         try:
@@ -496,14 +496,14 @@ class PageDecoder:
                     tail.append(line)
                 if line.cursor:
                     _expect_cursor(line.cursor)
-                    settled += tail
+                    before += tail
                     tail, checkpoint, count = [], line, number
         except PageTooLarge as too_large:
             error = too_large
-        return _Settled(settled, tail, checkpoint, count, error)
+        return _SplitLines(before, tail, checkpoint, count, error)
 
 
-class _Settled(NamedTuple):
+class _SplitLines(NamedTuple):
     """A page, divided at its last checkpoint.
 
     Attributes:

@@ -28,7 +28,7 @@ class _CloudEvent(msgspec.Struct, rename={"expected_version": "expectedversion",
     data: msgspec.Raw = msgspec.Raw(b"null")
     key: str | None = None
     expected_version: int | None = None
-    # A value of this type is none: bytes that are no JSON cannot be stored.
+    # Refused: bytes that are not JSON cannot be stored.
     data_base64: msgspec.UnsetType = msgspec.UNSET
 
 

@@ -78,8 +78,8 @@ def error_of(problem: Problem, status: int, message: str) -> _Refusal:
     return error(message)
 
 
-_is_help = re.compile(r"https?://[!-~]{1,600}").fullmatch
-"""Match the address of what people may read about a kind of problem."""
+_match_url = re.compile(r"https?://[!-~]{1,600}").fullmatch
+"""Match the address of a page about a kind of problem."""
 
 
 def problem_in(body: bytes) -> Problem:
@@ -93,7 +93,7 @@ def problem_in(body: bytes) -> Problem:
         return Problem()
     text = printable(detail, longest=_LONGEST) if isinstance(detail, str) else ""
     help_url = document.get("help")
-    if text and isinstance(help_url, str) and _is_help(help_url):
+    if text and isinstance(help_url, str) and _match_url(help_url):
         text += f" See {help_url} for what to do."
     return Problem(kind.rpartition("/")[2], text, document)
 

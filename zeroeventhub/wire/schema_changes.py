@@ -1,4 +1,4 @@
-"""Compare the schemas of two versions of a feed: what of a change breaks its readers."""
+"""Compare the schemas of two versions of a feed, and find changes that break its readers."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ class Change(NamedTuple):
         type: the type of events.
         place: where in their data; empty for all of it.
         change: what is different.
-        breaks: whether a reader that was written for the older description may fail or err.
+        breaks: whether a reader that was written for the older description may fail or go wrong.
     """
 
     type: str
@@ -32,7 +32,7 @@ def changes(old: Schemas, new: Schemas) -> list[Change]:
     Bounds of numbers, texts and lists, and patterns, are not compared.
 
     Raises:
-        ProtocolError: a schema is none.
+        ProtocolError: one of the schemas is not a JSON Schema.
     """
     found = []
     if old.envelope != new.envelope:

@@ -163,7 +163,7 @@ def test_refused_event_fails_alone(append, written, sqlite):
     with client_of(url) as client:
         client.append([NewEvent("other", {}, id="e7"), NewEvent("other", {}, id="e8")])
     futures = []
-    with pytest.raises(NotAppended, match=r"2 of the events\. Of 'e7' it says: .*'e7'") as raised:
+    with pytest.raises(NotAppended, match=r"2 of the events\. The error of 'e7': .*'e7'") as raised:
         append(url, FIFTY, futures)
     kinds = {id_: type(error) for id_, error in raised.value.errors.items()}
     assert kinds == {"e7": IdReused, "e8": IdReused}

@@ -201,7 +201,7 @@ def test_transaction_that_cannot_be_had_is_refused(
 ):
     """A kind that the consumer, the function or the database cannot have is refused at once."""
     apply = typed(transaction, is_async=function == "async")
-    sentence = r"can be given one that is|or use Async"
+    sentence = r"first argument of apply is annotated|or use Async"
     refused(apply, sentence, database, is_async=consumer == "async")
 
 
@@ -216,7 +216,7 @@ UNFIT = [int, AsyncPendingPage, list[PendingPage], Order | OrderStruct]
 @pytest.mark.parametrize(
     ("apply", "sentence"),
     [
-        *[(typed(Connection, it), r"apply asks to be given|cannot be decoded") for it in UNFIT],
+        *[(typed(Connection, it), r"apply is annotated as|cannot be decoded") for it in UNFIT],
         (lambda one: None, "two arguments"),
         (lambda one, two, three: None, "two arguments"),
         (generator, "generator"),
@@ -561,7 +561,7 @@ def test_error_of_a_function_of_models_is_its_own(sync_shop):
 def test_model_that_apply_does_not_take_is_refused(sync_shop, argument):
     """A model for a type of events, or what a function returns, is named by the annotation."""
     for model in (Order, of_older):
-        with pytest.raises(ConfigurationError, match=r"`models` says Order for events of the type"):
+        with pytest.raises(ConfigurationError, match=r"`models` has Order for events of the type"):
             modelled(sync_shop, argument, {"order.placed": model})
 
 

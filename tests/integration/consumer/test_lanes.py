@@ -120,7 +120,7 @@ def test_page_that_lanes_have_begun_is_not_read_one_by_one(sync_shop):
     advance(shop.store, load(shop.store, 0), 1, 0, 2)
     for page in (before, shop.page()):
         with (
-            pytest.raises(ConfigurationError, match="let `run` finish it"),
+            pytest.raises(ConfigurationError, match="let `run` finish the page"),
             shop.engine.begin() as connection,
         ):
             page.commit(connection)

@@ -36,6 +36,6 @@ def test_nobody_counts_without_a_feed():
     moves = blocking(find_moves(None, {0: "1-3"}, {0: FIRST}))
     assert [(move.again, move.left_out) for move in moves] == [(None, None)]
     assert consequence(moves, "twice.", ", alas").startswith(
-        "How many events that repeats or leaves out is unknown, alas. Where"
+        "It is unknown how many events are read again or left out, alas. Where"
     )
     assert str(moves[0]) == "partition 0: 1-3 -> _first"

@@ -141,4 +141,4 @@ def test_user_who_may_not_see_writers_reads_all_the_same(log, records):
             assert len(feed.read(0, "_first", 10).events) == 1
             slow.commit()
     (warning,) = records()
-    assert warning.getMessage().endswith("Its oldest writer: none is to be seen.")
+    assert warning.getMessage().endswith("Its oldest writer: none is visible.")

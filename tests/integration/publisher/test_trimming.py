@@ -79,7 +79,7 @@ def test_what_cannot_be_meant_is_refused(any_shop, any_feed):
     change(any_shop, placed=None)
     for options, cut, error, complaint in (
         ({}, {}, ConfigurationError, "Say what to trim"),
-        ({}, {"older_than": -HOUR}, ConfigurationError, "still to come"),
+        ({}, {"older_than": -HOUR}, ConfigurationError, "zero or more"),
         ({"time": None}, {"older_than": HOUR}, ConfigurationError, "does not know the times"),
         ({}, {"older_than": HOUR}, ConfigurationError, "has no time"),
         ({"retention": None}, {"below": 3}, ConfigurationError, r"retention=Retention\(\)"),

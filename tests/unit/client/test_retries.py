@@ -2,7 +2,7 @@
 
 import pytest
 
-from zeroeventhub.client.retries import LONGEST_BACKOFF, backoff, retried
+from zeroeventhub.client.retries import LONGEST_BACKOFF, backoff, send_until_answered
 from zeroeventhub.coroutines import blocking
 from zeroeventhub.errors import Unavailable
 
@@ -31,8 +31,8 @@ def test_request_is_sent_until_it_is_answered(attempts, sent):
         pauses.append(seconds)
 
     if attempts is None:
-        assert blocking(retried(send, pause, attempts)) == "answer"
+        assert blocking(send_until_answered(send, pause, attempts)) == "answer"
     else:
         with pytest.raises(Unavailable):
-            blocking(retried(send, pause, attempts))
+            blocking(send_until_answered(send, pause, attempts))
     assert (len(tries), pauses) == (sent, [2] * (sent - 1))

@@ -8,7 +8,7 @@ import pydantic
 import pytest
 
 from zeroeventhub.errors import ConfigurationError, InvalidEvent
-from zeroeventhub.wire.json_schema import alternatives, check_of, resolved, schema_of
+from zeroeventhub.wire.json_schema import alternatives, check_of, resolve, schema_of
 
 
 @dataclass
@@ -55,7 +55,7 @@ def test_model_of_each_kind_has_a_schema_of_its_properties(model):
     """Dataclasses, Structs, pydantic models and TypedDicts are described by their properties."""
     schema = schema_of(model)
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
-    found = resolved(schema, schema)
+    found = resolve(schema, schema)
     assert {name: one["type"] for name, one in found["properties"].items()} == {
         "customer": "string",
         "amount": "number",
@@ -106,7 +106,7 @@ def test_schema_says_which_kinds_of_values_there_are(schema, kinds):
 def test_parts_of_a_schema_are_joined():
     """What `allOf` and a reference beside other words say holds together."""
     part = {"properties": {"a": {}}, "required": ["a"]}
-    joined = resolved({"allOf": [part, TREE], "properties": {"b": {}}, "title": "C"}, TREE)
+    joined = resolve({"allOf": [part, TREE], "properties": {"b": {}}, "title": "C"}, TREE)
     assert joined["properties"] == {"a": {}, "b": {}}
     assert (joined["required"], joined["title"]) == (["a"], "C")
 

@@ -73,10 +73,10 @@ class CursorStatus:
         updated_at: when the cursor was moved last, in UTC.
         owner: the process that holds the lease; None if no process does.
         lease_seconds: seconds until the lease ends if it is not renewed; None without a lease.
-        error: the error at which the partition halted: its type, and what it says. None if it has
-            not, or was entered or moved since.
-        tries: how often what follows the cursor was tried until then; None without an error.
-        halted_at: when that was, in UTC; None without an error.
+        error: the type and the text of the error at which the partition halted; None if it has not
+            halted, or if a process or operator has entered or moved its cursor since.
+        tries: how often the page after the cursor was tried; None without an error.
+        halted_at: when the partition halted, in UTC; None without an error.
     """
 
     consumer: str
@@ -150,7 +150,7 @@ class CursorStore:
         for table in self.tables.all():
             is_needed = table is not self.tables.halts
             if is_needed and not inspector.has_table(table.name, schema=table.schema):
-                raise _missing(table)
+                raise _no_table(table)
         columns = inspector.get_columns(cursors.name, schema=cursors.schema)
         there = {column["name"] for column in columns}
         if missing := [f"{name} {kind}" for name, kind in _ADDED.items() if name not in there]:
@@ -176,7 +176,7 @@ class CursorStore:
             # and MySQL read.
             row = connection.execute(self._place.with_for_update(), found).one()
         if row.cursor == HANDED_OVER:
-            raise _handed_over(partition)
+            raise _partition_replaced(partition)
         return Place(row.cursor, row.epoch)
 
     def enter(
@@ -211,7 +211,7 @@ class CursorStore:
         query = select(columns.cursor, columns.epoch).where(self._is_row(consumer, partition))
         found = connection.execute(query).one()
         if found.cursor == HANDED_OVER:
-            raise _handed_over(partition)
+            raise _partition_replaced(partition)
         # Only now, as the lease may run out while the write waits.
         if not self.leases.is_held(connection, consumer, partition, owner):
             raise LeaseLost(
@@ -256,7 +256,7 @@ class CursorStore:
         halts = self.tables.halts.c
         halt: list[ColumnElement[Any]] = [halts.error, halts.tries, halts.halted_at]
         if self._has_halts(connection):
-            # Whoever enters, moves or sets the cursor takes the error back by that.
+            # To enter, move or set the cursor is to clear the error.
             is_halted = and_(
                 halts.consumer == columns.consumer,
                 halts.partition == columns.partition,
@@ -363,7 +363,7 @@ class CursorStore:
         }
         result = connection.execute(self._moves[new != place.cursor], parameters)
         if result.rowcount != 1:
-            raise _moved(consumer, partition)
+            raise _cursor_moved(consumer, partition)
 
     def end(self, connection: Connection, consumer: str, partition: int, place: Place) -> None:
         """Store that a partition was read to its end.
@@ -373,7 +373,7 @@ class CursorStore:
         """
         end = self._at(consumer, partition, place).values(ended=True, updated_at=Moment())
         if connection.execute(end).rowcount != 1:
-            raise _moved(consumer, partition)
+            raise _cursor_moved(consumer, partition)
 
     def halt(
         self,
@@ -392,10 +392,10 @@ class CursorStore:
             ConfigurationError: there is no table of halts.
         """
         if not self._has_halts(connection):
-            raise _missing(self.tables.halts)
+            raise _no_table(self.tables.halts)
         stays = self._at(consumer, partition, place).values(epoch=place.epoch)
         if connection.execute(stays).rowcount != 1:
-            raise _moved(consumer, partition)
+            raise _cursor_moved(consumer, partition)
         row: dict[str, Any] = {
             "cursor": place.cursor,
             "epoch": place.epoch,
@@ -471,7 +471,7 @@ class CursorStore:
     def holdings(self, connection: Connection, consumer: str) -> dict[str, int]:
         """Count what a store has of a consumer: rows of `cursors`, `inbox`, and so on, by name."""
         found = {}
-        for name, table in self._present(connection).items():
+        for name, table in self._existing_tables(connection).items():
             query = select(func.count()).where(table.c.consumer == consumer)
             found[name] = connection.scalar(query) or 0
         return found
@@ -488,8 +488,8 @@ class CursorStore:
             ConfigurationError: a process of the consumer runs, or the new name is taken or invalid.
         """
         self.leases.end(connection, consumer)
-        self._expect_free(connection, name)
-        for table in self._present(connection).values():
+        self._check_unused(connection, name)
+        for table in self._existing_tables(connection).values():
             rename = table.update().where(table.c.consumer == consumer)
             connection.execute(rename.values(consumer=name))
 
@@ -514,7 +514,7 @@ class CursorStore:
         for column in (cursors.c.epoch, letters.c.tries):
             of_consumer = column.table.c.consumer == consumer
             connection.execute(column.table.update().where(of_consumer).values({column: column}))
-        self._expect_free(connection, name)
+        self._check_unused(connection, name)
         for table in (cursors, self.tables.inbox, letters, self.tables.lanes):
             # Ids of dead letters and epochs of cursors are the copy's own.
             columns = [each for each in table.c if each.name not in {"consumer", "id", "epoch"}]
@@ -544,8 +544,8 @@ class CursorStore:
         halts = self.tables.halts
         return inspect(connection).has_table(halts.name, schema=halts.schema)
 
-    def _present(self, connection: Connection) -> dict[str, Table]:
-        """Return the tables that there are, by name."""
+    def _existing_tables(self, connection: Connection) -> dict[str, Table]:
+        """Return the tables that exist, by name."""
         found: dict[str, Table] = {
             field.name: getattr(self.tables, field.name) for field in fields(self.tables)
         }
@@ -553,7 +553,7 @@ class CursorStore:
             del found["halts"]
         return found
 
-    def _expect_free(self, connection: Connection, name: str) -> None:
+    def _check_unused(self, connection: Connection, name: str) -> None:
         check_consumer_name(name)
         if any(self.holdings(connection, name).values()):
             raise ConfigurationError(
@@ -622,24 +622,24 @@ def check_consumer_name(name: str) -> None:
         )
 
 
-def _missing(table: Table) -> ConfigurationError:
+def _no_table(table: Table) -> ConfigurationError:
     return ConfigurationError(
         f"This database has no table {table.fullname}: is it the one that the consumer writes to? "
         "CursorStore.create_tables creates it."
     )
 
 
-def _moved(consumer: str, partition: int) -> Fenced:
+def _cursor_moved(consumer: str, partition: int) -> Fenced:
     return Fenced(
         f"The cursor of consumer {consumer!r} in partition {partition} has moved since this page "
-        "was read; roll back: another process has applied the page, or may."
+        "was read; roll back: another process has applied the page or may apply it."
     )
 
 
-def _handed_over(partition: int) -> TokenChanged:
+def _partition_replaced(partition: int) -> TokenChanged:
     return TokenChanged(
-        f"Other partitions have taken over from partition {partition}: the feed shows "
-        "partitions from before that change."
+        f"Other partitions have replaced partition {partition}, but the feed still shows it: its "
+        "answer is older than the change."
     )
 
 

@@ -105,7 +105,7 @@ class DeadLetters:
             "headers": json.dumps(dict(event.headers)),
             "tries": tries,
             "state": HELD if error is None else FAILED,
-            **_described(error),
+            **_error_columns(error),
         }
         connection.execute(self._table.insert().values(row))
 
@@ -216,7 +216,7 @@ class DeadLetters:
         """Store another failure of a letter, unless it was discarded meanwhile."""
         if place := place_in(letter.error):
             note_place(error, place)
-        values = {"state": FAILED, "tries": tries, **_described(error)}
+        values = {"state": FAILED, "tries": tries, **_error_columns(error)}
         connection.execute(self._update([letter.id]).values(values))
 
     def partitions_due(self, connection: Connection, consumer: str) -> frozenset[int]:
@@ -251,16 +251,16 @@ class DeadLetters:
 
 def error_text(error: BaseException) -> str:
     """Return the type of an error and what it says, as it is stored."""
-    return _short("".join(format_exception_only(error)).strip())
+    return _shorten("".join(format_exception_only(error)).strip())
 
 
-def _described(error: BaseException | None) -> dict[str, str]:
+def _error_columns(error: BaseException | None) -> dict[str, str]:
     if error is None:
         return {"error": "", "traceback": ""}
-    return {"error": error_text(error), "traceback": _short("".join(format_exception(error)))}
+    return {"error": error_text(error), "traceback": _shorten("".join(format_exception(error)))}
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     """Keep the beginning and the end of a text that is too long for some databases."""
     half = _LONGEST // 2
     shown = text if len(text) <= _LONGEST else f"{text[:half]}\n…\n{text[-half:]}"

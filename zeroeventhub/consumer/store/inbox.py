@@ -44,7 +44,7 @@ class Inbox:
         if insert_ignore(connection, self._table, rows) != len(rows):
             raise StoreUnavailable(
                 f"Another partition brought events of partition {partition} at the same moment: "
-                "roll back and try again, and they are known."
+                "roll back and try again; the inbox then has them."
             )
         return {by_digest[number] for number in unseen}
 

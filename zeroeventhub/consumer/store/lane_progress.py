@@ -111,7 +111,7 @@ class Lanes:
             self._is_row(consumer, partition), columns.lane == lane, or_(here, *left_over)
         )
         if connection.execute(update.values(row)).rowcount != 1:
-            raise _fenced(consumer, partition)
+            raise _lane_moved(consumer, partition)
 
     def clear(self, connection: Connection, consumer: str, partition: int) -> None:
         """Delete a partition's progress, in the transaction that moves its cursor."""
@@ -140,15 +140,15 @@ class Lanes:
             query = select(columns.partition).where(*here).with_for_update(read=True)
             found = connection.execute(query).first() is not None
         if not found:
-            raise _fenced(consumer, partition)
+            raise _lane_moved(consumer, partition)
 
     def _is_row(self, consumer: Any, partition: Any) -> ColumnElement[bool]:
         columns = self._table.c
         return and_(columns.consumer == consumer, columns.partition == partition)
 
 
-def _fenced(consumer: str, partition: int) -> Fenced:
+def _lane_moved(consumer: str, partition: int) -> Fenced:
     return Fenced(
         f"Partition {partition} of consumer {consumer!r} has moved since this page was read; roll "
-        "back: another process has applied the lane, or may."
+        "back: another process has applied the lane or may apply it."
     )

@@ -24,17 +24,17 @@ def divide(
 ) -> tuple[frozenset[int], frozenset[int]]:
     """Return the free partitions that a process takes, and the held ones that it has to release.
 
-    Both are sorted first, so that a repeated claim finds the same surplus. `most` is the number of
-    partitions that belong to the process.
+    Both arguments are sorted first, so that a repeated claim finds the same surplus. `most` is the
+    number of partitions that belong to the process.
     """
     taken = sorted(free)[: max(0, most - len(held))]
     return frozenset(taken), frozenset(sorted(held)[most:])
 
 
-LONGEST_TURN = 10.0
-"""Seconds after which PostgreSQL ends a stalled claim, for which other processes wait."""
+LONGEST_CLAIM = 10.0
+"""Seconds after which PostgreSQL ends a claim that stalls, as other processes wait for it."""
 
-_TURN = ""
+_LOCK = ""
 """The name in the row that a process locks before it changes leases of a consumer."""
 
 
@@ -79,10 +79,10 @@ class Leases:
         """
         if not 0 < len(owner) <= NAME_LENGTH:
             raise ConfigurationError(f"A process's name has 1 to {NAME_LENGTH} characters.")
-        self._take_turn(connection, consumer)
+        self._lock_leases(connection, consumer)
         now = unix_time(connection)
         members = self._join(connection, consumer, owner, now, seconds) if share else {owner}
-        leases = self._found(connection, consumer, wanted)
+        leases = self._read_leases(connection, consumer, wanted)
         held = frozenset(number for number, (holder, _) in leases.items() if holder == owner)
         elsewhere = {
             number: (holder, expires_at)
@@ -98,12 +98,12 @@ class Leases:
         taken, surplus = divide(held.intersection(wanted), free, most)
         lease = {"owner": owner, "expires_at": now + seconds}
         has = held | taken
-        if self._hold(connection, consumer, lease, taken, now) != len(has):
+        if self._write_leases(connection, consumer, lease, taken, now) != len(has):
             raise StoreUnavailable(
                 f"The leases of consumer {consumer!r} have changed since this transaction began: "
                 "claim in a transaction of its own, and try again."
             )
-        epochs, ended = self._standing(connection, consumer, has)
+        epochs, ended = self._read_cursors(connection, consumer, has)
         return Claimed(
             held=has,
             surplus=surplus,
@@ -117,7 +117,7 @@ class Leases:
         self, connection: Connection, consumer: str, owner: str, partitions: Collection[int]
     ) -> None:
         """Release leases of a process, so that other processes may take them at once."""
-        self._take_turn(connection, consumer)
+        self._lock_leases(connection, consumer)
         columns = self._tables.leases.c
         mine = self._update(consumer).where(columns.owner == owner)
         connection.execute(
@@ -126,7 +126,7 @@ class Leases:
 
     def leave(self, connection: Connection, consumer: str, owner: str) -> None:
         """Release all leases of a process, and remove it from the members."""
-        self._take_turn(connection, consumer)
+        self._lock_leases(connection, consumer)
         mine = self._update(consumer).where(self._tables.leases.c.owner == owner)
         connection.execute(mine, {"owner": None, "expires_at": 0})
         columns = self._tables.members.c
@@ -144,13 +144,13 @@ class Leases:
         Raises:
             ConfigurationError: a process holds a lease, or shares the partitions.
         """
-        self._take_turn(connection, consumer)
+        self._lock_leases(connection, consumer)
         now = unix_time(connection)
         for table in (self._tables.leases, self._tables.members):
             columns = table.c
             mine = columns.consumer == consumer
             runs = select(columns.owner).where(
-                mine, columns.owner != _TURN, columns.expires_at > now
+                mine, columns.owner != _LOCK, columns.expires_at > now
             )
             if (owner := connection.scalar(runs.limit(1))) is not None:
                 raise ConfigurationError(
@@ -175,14 +175,14 @@ class Leases:
         )
         return connection.execute(query).first() is not None
 
-    def _take_turn(self, connection: Connection, consumer: str) -> None:
+    def _lock_leases(self, connection: Connection, consumer: str) -> None:
         """Lock the leases of a consumer for this transaction.
 
         A process that is suspended here keeps other processes from renewing their leases.
         """
-        database_of(connection).limit_idle(connection, LONGEST_TURN)
+        database_of(connection).limit_idle(connection, LONGEST_CLAIM)
         # A write, so that SQLite takes its lock, and of one row, so that claims do not deadlock.
-        row = {"consumer": consumer, "owner": _TURN, "expires_at": 0}
+        row = {"consumer": consumer, "owner": _LOCK, "expires_at": 0}
         upsert(connection, self._tables.members, row, {"expires_at": 0})
 
     def _join(
@@ -191,7 +191,7 @@ class Leases:
         """Add or renew a member, and delete expired ones; return the names of the rest."""
         members, columns = self._tables.members, self._tables.members.c
         query = select(columns.owner, columns.expires_at).where(
-            columns.consumer == consumer, columns.owner != _TURN
+            columns.consumer == consumer, columns.owner != _LOCK
         )
         rows = connection.execute(query).all()
         gone = [row.owner for row in rows if row.expires_at <= now and row.owner != owner]
@@ -203,7 +203,7 @@ class Leases:
         upsert(connection, members, row, {"expires_at": now + seconds})
         return {owner, *(row.owner for row in rows)}.difference(gone)
 
-    def _found(
+    def _read_leases(
         self, connection: Connection, consumer: str, wanted: Sequence[int]
     ) -> dict[int, tuple[str | None, float]]:
         """Return the owner and the end of each lease, after inserting missing rows."""
@@ -217,7 +217,7 @@ class Leases:
         insert_ignore(connection, self._tables.leases, rows)
         return found | new
 
-    def _hold(
+    def _write_leases(
         self,
         connection: Connection,
         consumer: str,
@@ -239,7 +239,7 @@ class Leases:
     def _update(self, consumer: str) -> Update:
         return self._tables.leases.update().where(self._tables.leases.c.consumer == consumer)
 
-    def _standing(
+    def _read_cursors(
         self, connection: Connection, consumer: str, held: Collection[int]
     ) -> tuple[dict[int, int], frozenset[int]]:
         """Return the epochs of held cursors, and the partitions that were read to their ends."""

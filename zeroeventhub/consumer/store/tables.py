@@ -164,4 +164,4 @@ cursor_metadata = MetaData()
 """Metadata that holds the tables of a store, for Alembic's `target_metadata`."""
 
 default = cursor_tables(cursor_metadata)
-"""The tables of a store that was given none."""
+"""The tables of a store whose caller passes none."""

@@ -109,14 +109,14 @@ class Observed(Ordering):
         """Refuse a server that does not show its writers, and a column it does not number."""
         events, mariadb = self._events, is_mariadb(connection)
         check_table(connection, events, OLDEST)
-        with granted("SELECT ON performance_schema.*"):
+        with name_missing_rights("SELECT ON performance_schema.*"):
             shown = connection.scalar(text(_SHOWS_WRITERS[mariadb]))
         if not shown:
             raise ConfigurationError(
                 f"This server does not show who is writing: {_SHOW_WRITERS[mariadb]}, or choose "
                 "the ordering sequenced."
             )
-        if not connection.scalar(_DRAWS, self._named(connection, column=events.position.name)):
+        if not connection.scalar(_DRAWS, self._table_name(connection, column=events.position.name)):
             raise ConfigurationError(
                 f"{events.position} is not AUTO_INCREMENT: its order is not the order of writing. "
                 "Declare it so, or choose the ordering sequenced, if its rows never change."
@@ -139,7 +139,7 @@ class Observed(Ordering):
         began = self._tracker.begin(server_name(connection, _SERVER))
         number = self._last_number(connection)
         query = text(_WRITERS[is_mariadb(connection)])
-        holders = connection.execute(query, self._named(connection)).all()
+        holders = connection.execute(query, self._table_name(connection)).all()
         # In this order: a writer that becomes prepared after the first query is in the second.
         prepared = self._read_prepared(connection)
         writers = frozenset(
@@ -154,7 +154,8 @@ class Observed(Ordering):
 
     def blockers(self, connection: Connection) -> list[Blocker]:
         """Name the writers of the table, and every prepared transaction."""
-        rows = connection.execute(text(_BLOCKERS[is_mariadb(connection)]), self._named(connection))
+        query = text(_BLOCKERS[is_mariadb(connection)])
+        rows = connection.execute(query, self._table_name(connection))
         open_ = [
             Blocker(
                 row.id,
@@ -177,14 +178,14 @@ class Observed(Ordering):
 
     def _read_prepared(self, connection: Connection) -> list[str]:
         """Read the names of all transactions that are prepared and have not ended."""
-        with granted("XA_RECOVER_ADMIN ON *.*"):
+        with name_missing_rights("XA_RECOVER_ADMIN ON *.*"):
             names = [row[3] for row in connection.execute(text("XA RECOVER"))]
         return [
             name if isinstance(name, str) else name.decode(errors="backslashreplace")
             for name in names
         ]
 
-    def _named(self, connection: Connection, **more: str) -> dict[str, str | None]:
+    def _table_name(self, connection: Connection, **more: str) -> dict[str, str | None]:
         events = self._events
         return {"schema": events.schema(connection), "name": events.table.name, **more}
 
@@ -228,8 +229,8 @@ def is_read_only(connection: Connection) -> bool:
 
 
 @contextmanager
-def granted(rights: str) -> Iterator[None]:
-    """Turn the server's refusal into an error that names the missing rights."""
+def name_missing_rights(rights: str) -> Iterator[None]:
+    """Replace an error of the server for missing rights by one that names the rights."""
     try:
         yield
     except DBAPIError as error:

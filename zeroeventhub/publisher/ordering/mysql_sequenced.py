@@ -121,7 +121,7 @@ class Sequenced(SideTableOrdering):
                 raise
             installed = None
         if installed != words["version"]:
-            raise self._outdated()
+            raise self._no_trigger_error()
 
     def ddl(self, connection: Connection) -> Ddl:
         """Return the statements of the tables, the routines and the trigger."""

@@ -237,7 +237,7 @@ class Ordering(ABC):
         """Let the table draw its next number above a position; it may have no rows yet.
 
         Raises:
-            ConfigurationError: rows cannot get positions of before back.
+            ConfigurationError: this ordering cannot give rows the positions that they had.
         """
         raise ConfigurationError(
             "With this ordering, rows get new positions when they are inserted, so a table cannot "

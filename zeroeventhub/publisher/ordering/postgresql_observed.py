@@ -55,22 +55,22 @@ class SequenceOrdering(Ordering):
 
     def check(self, connection: Connection) -> None:
         """Refuse a table whose numbers do not always rise, or that its writers number."""
-        self._names = self._found(connection)
+        self._names = self._find_names(connection)
 
     @abstractmethod
     def horizon(self, connection: Connection, seconds: float | None = None) -> Horizon:
         """Return the horizon; `seconds` is that of `last_number`."""
 
     def _last_number(self, connection: Connection, seconds: float | None) -> int:
-        return last_number(connection, *(self._names or self._found(connection)), seconds)
+        return last_number(connection, *(self._names or self._find_names(connection)), seconds)
 
-    def _found(self, connection: Connection) -> tuple[str, str]:
+    def _find_names(self, connection: Connection) -> tuple[str, str]:
         sequence = find_sequence(connection, self._events)
         return sequence, quoted_name(connection, self._events)
 
     def continue_after(self, connection: Connection, position: int) -> None:
         """Set the sequence, which no rollback undoes."""
-        sequence, _ = self._found(connection)
+        sequence, _ = self._find_names(connection)
         connection.execute(_CONTINUE, {"sequence": sequence, "last": position})
 
     def blockers(self, connection: Connection) -> list[Blocker]:
@@ -224,8 +224,8 @@ def _check_table(connection: Connection, events: Events) -> None:
     kind = connection.execute(_KIND, {"table": quoted_name(connection, events)}).one()
     if not kind.is_table:
         raise ConfigurationError(
-            f"{fullname!r} is a view or another thing that is not written to: publish its "
-            "table, and choose its columns by data=…"
+            f"{fullname!r} is not a table, but a view or the like: publish the table that is "
+            "written to, and choose its columns by data=…"
         )
     if not kind.is_logged:
         raise ConfigurationError(

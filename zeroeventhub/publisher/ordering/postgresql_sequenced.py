@@ -178,7 +178,7 @@ class Sequenced(SideTableOrdering):
         self._is_replica = bool(connection.scalar(select(func.pg_is_in_recovery())))
         words = self._words(connection)
         if not connection.scalar(_INSTALLED, words):
-            raise self._outdated()
+            raise self._no_trigger_error()
         if not connection.scalar(_RIGHTS, words):
             raise ConfigurationError(
                 f"The feed may not read its positions: GRANT SELECT ON {words['positions']}, "

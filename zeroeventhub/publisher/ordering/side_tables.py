@@ -193,7 +193,7 @@ class SideTableOrdering(Ordering):
         # A cursor from the primary may be ahead of its replica.
         return Horizon(settled=last, highest=HIGHEST_POSITION if self._is_replica else last)
 
-    def _outdated(self) -> ConfigurationError:
+    def _no_trigger_error(self) -> ConfigurationError:
         """Return the error for a table without a trigger, or with that of another version."""
         return ConfigurationError(
             f"Table {self._events.table.fullname!r} has no trigger of this version that notes its "

@@ -36,7 +36,7 @@ class Sequenced(SideTableOrdering):
         check_key(connection, self._events)
         words = self._words()
         if declaration(connection, "trigger", words["trigger"]) != _TRIGGER.format(**words):
-            raise self._outdated()
+            raise self._no_trigger_error()
 
     def horizon(self, connection: Connection) -> Horizon:
         """Return the last committed position."""

@@ -152,7 +152,7 @@ def test_claim_in_an_older_snapshot_takes_nothing_of_others(leveled_store):
 def test_claim_that_has_stalled_is_ended_for_the_others(postgresql, monkeypatch):
     """A process that freezes within a claim does not keep the others from their leases."""
     store = new_store(postgresql)
-    monkeypatch.setattr(leases, "LONGEST_TURN", 0.2)
+    monkeypatch.setattr(leases, "LONGEST_CLAIM", 0.2)
     with store.engine.connect() as frozen:
         store.leases.claim(frozen, NAME, "one", ALL, seconds=30, share=True)
         assert claim(store, "two", ALL).held == set(ALL)
