@@ -210,7 +210,7 @@ def test_operator_learns_how_many_events_are_read_again(feed, sqlite, sqlite_url
     asked = run("reset", *options, "--feed", feed, "--empty", "orders", answer="n\n")
     assert "About 65 events are read again: all rows of orders are deleted" in asked.stderr
     asked = run("reset", *options, answer="n\n")
-    assert "is unknown: --feed URL lets the feed count them. Where" in asked.stderr
+    assert "left out: --feed URL lets the feed count them. Where" in asked.stderr
     done = json.loads(run("reset", *options, "--feed", feed, "--yes", "--json").stdout)
     assert [move["again"] for move in done["moves"]] == [20, 45]
 

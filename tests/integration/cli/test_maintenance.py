@@ -306,7 +306,7 @@ def test_log_shrinks_as_far_as_snapshots_cover_it(engine, database_url, tmp_path
     trim = ["trim", *options, "--version", "version", "--below", 100, "--yes", "--json"]
     said = json.loads(invoke(*trim).stdout)
     assert (said["trimmed"], said["until"]) == (3, 3)
-    assert "the next event is of key 'ada'" in said["held_back"][0]
+    assert "the state of key 'ada'" in said["held_back"][0]
     with engine.begin() as connection:
         log.save_snapshot(connection, "ada", 4, [4])
         log.save_snapshot(connection, "bob", 3, [3])

@@ -326,7 +326,7 @@ def commit_in_silence(transaction, page):
     ("end", "cause", "complaint"),
     [
         (lambda given, _: given.commit(), ConfigurationError, "must not commit the transaction"),
-        (commit_in_silence, ConfigurationError, "kept from committing"),
+        (commit_in_silence, ConfigurationError, "tried to commit it"),
         (lambda given, _: given.rollback(), ConfigurationError, "rolled back"),
         (lambda given, page: page.commit(given), ConfigurationError, "must not commit the page"),
     ],
@@ -431,7 +431,7 @@ def test_error_that_apply_swallows_does_not_lose_the_page_in_silence(postgresql_
                 connection.execute(effects.insert().values(n=None))
 
     shop.feed.publish(event(1), event(2))
-    with halting(ConfigurationError, "PostgreSQL had aborted"):
+    with halting(ConfigurationError, "PostgreSQL has aborted"):
         shop.run(apply)
     assert shop.landed() == []
     shop.run(apply, failures=ASIDE)

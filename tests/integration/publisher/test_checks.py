@@ -203,7 +203,7 @@ def test_form_that_changed_is_no_other_history(engine):
     break_, mend = RETYPED[engine.dialect.name]
     engine.dispose()  # a statement that was prepared would fail by itself
     execute(engine, *break_)
-    with pytest.raises(FeedFailure, match="'part' in table 'orders' is another one"):
+    with pytest.raises(FeedFailure, match="'part' in table 'orders' has changed"):
         feed.read(0, cursor, 3)
     execute(engine, *mend)
     engine.dispose()
