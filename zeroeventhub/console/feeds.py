@@ -221,8 +221,8 @@ async def _status(
     document: dict[str, Any] = {}
     if principal.partitions is None and principal.types is None:
         answers = [
-            {"route": route, "status": status, "count": count}
-            for (route, status), count in sorted(watched.answers.items())
+            {"route": route, "status": status, "kind": kind, "count": count}
+            for (route, status, kind), count in sorted(watched.answers.items())
         ]
         document |= {"answers": answers, "waiting": app.runner.waiting}
         is_told = tells_names or bool(principal.name)
@@ -366,34 +366,27 @@ def _seconds(duration: str | None) -> float | None:
     return None if duration is None else msgspec.convert(duration, timedelta).total_seconds()
 
 
-_REFUSALS = {
-    400: "Not understood (400)",
-    401: "Without credentials (401)",
-    403: "Forbidden (403)",
-    404: "Not there (404)",
-    409: "Partitions changed (409)",
-    410: "History gone (410)",
-    429: "Over quota (429)",
-    500: "Failed (500)",
-    503: "Busy (503)",
-}
-
-
 def _readers(status: dict[str, Any]) -> dict[str, Any] | None:
-    """Count what the feed has answered since its process began."""
+    """Count what the feed has answered since its process began, and its refusals by their kind."""
     if "answers" not in status:
         return None
     pages = unchanged = 0
-    refusals: dict[str, int] = {}
+    refusals = Counter[tuple[int, str]]()
     for one in status["answers"]:
         code, count = one["status"], one["count"]
         pages += count if one["route"] == "events" and code == httpx.codes.OK else 0
         unchanged += count if code == httpx.codes.NOT_MODIFIED else 0
         if code >= httpx.codes.BAD_REQUEST:
-            kind = _REFUSALS.get(code, f"Status {code}")
-            refusals[kind] = refusals.get(kind, 0) + count
-    found = {"waiting": status["waiting"], "pages": pages, "unchanged": unchanged}
-    return {**found, "refusals": refusals}
+            refusals[code, one["kind"]] += count
+    return {
+        "waiting": status["waiting"],
+        "pages": pages,
+        "unchanged": unchanged,
+        "refusals": [
+            {"kind": kind, "status": code, "count": count}
+            for (code, kind), count in sorted(refusals.items())
+        ],
+    }
 
 
 async def _registered(

@@ -82,7 +82,8 @@ class FeedApp:
         on_progress: called with the principal, consumer, partition and cursor of each progress that
             was registered; None for no call.
         help_url: the page of errors that problem documents name; empty for none.
-        answers: how many requests were answered, by route and status.
+        answers: how many requests were answered, by route, status and kind of problem, which is
+            empty for an answer without a problem document.
     """
 
     name: str
@@ -99,7 +100,7 @@ class FeedApp:
     console: str = ""
     on_progress: Callable[[str, str, int, str], None] | None = None
     help_url: str = ""
-    answers: Counter[tuple[str, int]] = field(default_factory=Counter)
+    answers: Counter[tuple[str, int, str]] = field(default_factory=Counter)
 
 
 Answer: TypeAlias = Callable[[FeedApp, FeedRequest], Awaitable[Response]]
@@ -123,7 +124,7 @@ class RouteApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, if need be with a problem."""
         app, request, started = self.app, FeedRequest(scope, receive, send), perf_counter()
-        account = None
+        account, kind = None, ""
         if app.console and self.route == "discovery" and _is_browser(request):
             moved = RedirectResponse(app.console, HTTP_302_FOUND, FRESH)
             await moved(scope, receive, send)
@@ -137,12 +138,12 @@ class RouteApp:
                 if isinstance(response, StreamingResponse):
                     response.body_iterator = self._stream(response.body_iterator, request)
             except HTTPException as error:
-                app.answers[self.route, error.status_code] += 1
+                app.answers[self.route, error.status_code, kind] += 1
                 self._observe(request, error.status_code, 0, started)
                 raise  # the host's own, from its own hook, for its own handlers
             except Exception as error:  # noqa: BLE001 - its text is for the log alone
-                response = self._problem(error, request)
-            app.answers[self.route, response.status_code] += 1
+                response, kind = self._problem(error, request)
+            app.answers[self.route, response.status_code, kind] += 1
             if request.hook is not None:
                 response.headers.add_vary_header("Authorization")
             if app.observer is not None:
@@ -196,15 +197,16 @@ class RouteApp:
         except Exception as error:  # noqa: BLE001 - its text is for the log alone
             self._problem(error, request)
 
-    def _problem(self, error: Exception, request: FeedRequest) -> Response:
-        """Log an error, and return the answer that reports it."""
+    def _problem(self, error: Exception, request: FeedRequest) -> tuple[Response, str]:
+        """Log an error; return the answer that reports it, and the kind of problem that it is."""
         if not isinstance(error, ZeroEventHubError):
             failure = FeedFailure("The feed failed in an unexpected way.")
             failure.__cause__ = error
             error = failure
         request_id = str(uuid4())
         self.app.log.failed(error, route=self.route, request=request, request_id=request_id)
-        return problem(error, request_id, self.app.help_url)
+        answer = problem(error, request_id, self.app.help_url)
+        return answer, getattr(error, "problem", "failed")
 
     def _observe(self, request: FeedRequest, status: int, size: int, started: float) -> None:
         if self.app.observer is None:

@@ -1,31 +1,37 @@
 """What a console shows of feeds, as documents of its API."""
 
 import shlex
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
 from harness.console import append, console, lagging, shop_routes
 from harness.readers import Numbers, cursor_of, get, head_of
-from harness.shop import orders, place
+from harness.shop import fill, orders, place
 from harness.waiting import meanwhile, until
 from harness.web import serving
-from sqlalchemy import MetaData, event
+from sqlalchemy import MetaData, event, update
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 
 from zeroeventhub import (
+    LAST,
     AsyncClient,
     Client,
     EventLog,
+    FeedInfo,
     NewEvent,
+    Principal,
     Progress,
     Retention,
     TableFeed,
     everybody,
     feed_routes,
 )
+from zeroeventhub.archive import Archive
 from zeroeventhub.console import console_routes, feeds
+from zeroeventhub.console.pages import size
 
 
 def told(http, path="feeds/orders", **query):
@@ -40,8 +46,17 @@ def numbers(document):
     return [int(event["id"]) for event in document["events"]]
 
 
+@contextmanager
+def console_of(feed, engine=None):
+    """Serve a feed and its console; yield an httpx client whose base is the console."""
+    routes = feed_routes("/orders", feed, engine)
+    host = Starlette(routes=[*routes, *console_routes("/", feeds={"orders": routes})])
+    with serving(host) as url, httpx.Client(base_url=f"{url}/") as http:
+        yield http
+
+
 def test_feed_is_described(sqlite):
-    """A feed's document has each partition's events and oldest event, and the head of one."""
+    """A feed's document has each partition's events, oldest event and head, and more of one."""
     append(sqlite, *({"part": n % 2} for n in range(60)), ago=30)
     began = datetime.now(UTC) - timedelta(seconds=30)
     with console(sqlite, feed={"partitions": 2}) as http:
@@ -52,7 +67,9 @@ def test_feed_is_described(sqlite):
         assert abs(datetime.fromisoformat(one["oldest"]) - began) < timedelta(seconds=10)
         assert found["horizon"]["settled"] == found["horizon"]["drawn"] == 60
         assert found["chosen"]["id"] == 0
-        assert found["chosen"]["head"].startswith("2-60-")
+        head = Client(str(http.base_url.join("/orders"))).fetch(1, LAST).cursor
+        assert [one["head"] for one in (one, other, found["chosen"])] == [head, head, head]
+        assert http.get("feeds/orders").text.count(f'title="{head}"') == 2
         assert told(http, partition=1)["chosen"]["id"] == 1
         assert [one["name"] for one in told(http, "overview")["feeds"]] == ["orders"]
 
@@ -75,19 +92,100 @@ def test_readers_are_counted_without_the_console(sqlite):
     """Pages, unchanged pages, refusals and waiting readers are counted, but not the console's."""
     append(sqlite, *({} for _ in range(3)))
     with console(sqlite) as http:
-        assert told(http)["readers"] == {"waiting": 0, "pages": 0, "unchanged": 0, "refusals": {}}
+        assert told(http)["readers"] == {"waiting": 0, "pages": 0, "unchanged": 0, "refusals": []}
         feed = str(http.base_url.join("/orders"))
         page = {"cursor": cursor_of(get(feed, pagesizehint=1)), "pagesizehint": 1}
         tag = get(feed, **page).headers["etag"]
         get(feed, headers={"If-None-Match": tag}, **page)
-        get(feed, token=7)
         head = head_of(feed)
         with meanwhile(lambda: get(feed, cursor=head, wait=1)):
             until(lambda: told(http)["readers"]["waiting"] == 1, "a reader waits")
         readers = told(http)["readers"]
         assert readers["unchanged"] == 1
-        assert readers["refusals"] == {"Partitions changed (409)": 1}
+        assert readers["refusals"] == []
         assert readers["pages"] >= 3
+
+
+def test_refusals_are_counted_by_kind(sqlite):
+    """Refusals of one status are counted by the kinds of their problems, and the host's apart."""
+    append(sqlite, *({} for _ in range(3)))
+
+    def hook(request):
+        if "x-blocked" in request.headers:
+            raise HTTPException(403)
+        return Principal(name="reader")
+
+    with console(sqlite, feed={"authorize": hook}) as http:
+        feed = str(http.base_url.join("/orders"))
+        head = head_of(feed)
+        with sqlite.begin() as connection:
+            connection.execute(update(orders).values(data={"n": "another"}))
+        for query in ({"token": 7}, {"cursor": "x"}, {"cursor": "x"}, {"partition": "x"}):
+            get(feed, **query)
+        get(feed, cursor=head)
+        get(feed, headers={"x-blocked": "1"})
+        found = told(http)["readers"]["refusals"]
+        assert [(one["kind"], one["status"], one["count"]) for one in found] == [
+            ("bad-cursor", 400, 2),
+            ("bad-request", 400, 1),
+            ("", 403, 1),
+            ("token-changed", 409, 1),
+            ("diverged", 410, 1),
+        ]
+        page = http.get("feeds/orders").text
+        for kind in ("Bad cursor (400)", "Refused (403)", "Token changed (409)", "Diverged (410)"):
+            assert f"<dt>{kind}</dt>" in page
+
+
+class TwoPartitions(Numbers):
+    """A feed of one's own whose partitions 0 and 1 have different heads."""
+
+    def info(self):
+        return FeedInfo.of(2)
+
+    def read(self, partition, cursor, limit):
+        return self._page(cursor, limit, self.count + partition)
+
+
+def test_partitions_of_ones_own_have_their_own_heads():
+    """Each partition of a feed with two methods has the head that its publisher gives it."""
+    with console_of(TwoPartitions(3)) as http:
+        assert [one["head"] for one in told(http)["partitions"]] == ["3", "4"]
+        assert told(http, partition=1)["chosen"]["head"] == "4"
+
+
+def test_archive_is_measured(sqlite, tmp_path):
+    """The page has the number of an archive's segments that readers may see, and their bytes."""
+    archive = Archive(tmp_path / "archive", shared="https://cdn.example/orders")
+    feed = TableFeed(orders, data="data", retention=Retention(), archive=archive)
+    fill(sqlite, 30)
+    with sqlite.begin() as connection:
+        feed.install(connection)
+    feed.bind(sqlite).seal(segment_events=10)
+    with console_of(feed, sqlite) as http:
+        found = told(http)["chosen"]
+        files = [*(tmp_path / "archive").glob("segments/*")]
+        assert (found["segments"], len(files)) == (3, 3)
+        assert found["segment_bytes"] == sum(file.stat().st_size for file in files)
+        page = http.get("feeds/orders").text
+        assert "<dt>Archive segments</dt><dd>3</dd>" in page
+        assert f"<dt>Archive size</dt><dd>{size(found['segment_bytes'])}</dd>" in page
+
+
+def test_trimmed_history_says_where_it_begins(sqlite):
+    """The page has the cursor after which the history of a feed begins that was trimmed."""
+    feed = TableFeed(orders, data="data", retention=Retention())
+    fill(sqlite, 30)
+    with sqlite.begin() as connection:
+        feed.install(connection)
+    bound = feed.bind(sqlite)
+    bound.trim(bound.plan_trim(below=11))
+    with console_of(feed, sqlite) as http:
+        found = told(http)["chosen"]
+        assert found["begins"].startswith("2-10-")
+        assert f"<dt>History begins after</dt><dd><code>{found['begins']}</code></dd>" in (
+            http.get("feeds/orders").text
+        )
 
 
 def test_events_are_found(sqlite):
@@ -136,9 +234,7 @@ def test_key_has_a_history(sqlite):
             key = "ann" if number % 2 else "bob"
             event_of_key = NewEvent("moved", {"n": number})
             log.append_to(connection, key, [event_of_key], expected_version=number // 2)
-    routes = feed_routes("/orders", log.feed(key_history=True), sqlite)
-    host = Starlette(routes=[*routes, *console_routes("/", feeds={"orders": routes})])
-    with serving(host) as url, httpx.Client(base_url=url) as http:
+    with console_of(log.feed(key_history=True), sqlite) as http:
         found = told(http, "feeds/orders/events", key="bob", limit=2)
         assert [event["version"] for event in found["events"]] == [1, 2]
         rest = told(http, "feeds/orders/events", key="bob", after_version=found["after_version"])
