@@ -321,15 +321,20 @@ async def describe(reader: Reader, chosen: int | None) -> dict[str, Any]:
     client = reader.client
     info = await client.discover()
     status = await reader.own("status")
-    ids = [one.id for one in info.partitions]
-    rows = await reader.side_by_side([partial(_partition, reader, info, one) for one in ids])
+    head = None
+    if "horizon" in status and info.partitions:
+        with suppress(Unavailable):  # the rows say why
+            # The partitions of a table have one numbering, and so one head.
+            head = (await client.fetch(info.partitions[0].id, LAST, limit=1)).cursor
+    asked = [partial(_partition, reader, info, one.id, head) for one in info.partitions]
+    rows = await reader.side_by_side(asked)
     return {
         "name": reader.feed.name,
         "token": info.token,
         "exactly_once": info.exactly_once,
         "extensions": sorted(info.extensions),
         "partitions": rows,
-        "chosen": await _chosen(reader, info, ids, chosen),
+        "chosen": await _chosen(reader, info, rows, chosen),
         "horizon": await _horizon(reader, info, status),
         "readers": _readers(status),
         "registered": await _registered(reader, info, status),
@@ -403,14 +408,17 @@ async def _registered(
     return [{**one, "lag": lag} for one, lag in zip(status["registered"], lags, strict=True)]
 
 
-async def _partition(reader: Reader, info: FeedInfo, number: int) -> dict[str, Any]:
+async def _partition(
+    reader: Reader, info: FeedInfo, number: int, head: str | None
+) -> dict[str, Any]:
     """Describe a partition in a row, also while the feed waits for a writer to know its horizon."""
     count, rate, error = None, None, None
-    if LAG in info.extensions:
-        try:
+    try:
+        head = head or (await reader.client.fetch(number, LAST, limit=1)).cursor
+        if LAG in info.extensions:
             count, rate = await _count(reader, info, number)
-        except Unavailable as unavailable:
-            error = str(unavailable)
+    except Unavailable as unavailable:
+        error = str(unavailable)
     return {
         "id": number,
         "closed": next(one.closed for one in info.partitions if one.id == number),
@@ -418,6 +426,7 @@ async def _partition(reader: Reader, info: FeedInfo, number: int) -> dict[str, A
         "exact": count and count.exact,
         "oldest": _before(count.seconds) if count and count.events else None,
         "rate": rate,
+        "head": head,
         "error": error,
     }
 
@@ -449,24 +458,23 @@ async def _count(reader: Reader, info: FeedInfo, number: int) -> tuple[Lag, floa
 
 
 async def _chosen(
-    reader: Reader, info: FeedInfo, ids: list[int], chosen: int | None
+    reader: Reader, info: FeedInfo, rows: list[dict[str, Any]], chosen: int | None
 ) -> dict[str, Any] | None:
     """Tell more of one partition: where its history begins, and what the archive holds of it."""
-    if not ids:
+    if not rows:
         return None
-    if chosen is None:
-        chosen = ids[0]
-    if chosen not in ids:
+    row = next((one for one in rows if chosen is None or one["id"] == chosen), None)
+    if row is None:
         raise BadRequest("The feed has no such partition.")
+    chosen = row["id"]
     found: dict[str, Any] = {
         "id": chosen,
         "has_rates": {CURSOR_OF_TIME, CURSOR_OF_COUNT} <= info.extensions,
-        "head": None,
+        "head": row["head"],
         "begins": None,
     }
-    with suppress(Unavailable):
-        found["head"] = (await reader.client.fetch(chosen, LAST, limit=1)).cursor
-        if SPLITS in info.extensions:
+    if SPLITS in info.extensions:
+        with suppress(Unavailable):
             found["begins"] = (await reader.client.splits(chosen, 1))[0]
     if SEGMENTS in info.extensions:
         parts, cursor = list[Any](), FIRST
