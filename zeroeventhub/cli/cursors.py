@@ -101,7 +101,8 @@ def list_(engine: Engine, store: CursorStore, *, consumer: str | None) -> Answer
         found = list(group)
         processes = len({one.owner for one in found} - {None})
         moved = max(one.updated_at for one in found)
-        halted = sum(one.error is not None for one in found)
+        halted = sum(one.halted_at is not None for one in found)
+        retried = sum(one.retried_since is not None for one in found)
         listed.append(
             {
                 "consumer": name,
@@ -109,11 +110,14 @@ def list_(engine: Engine, store: CursorStore, *, consumer: str | None) -> Answer
                 "processes": processes,
                 "updated_at": moved,
                 "halted": halted,
+                "retried": retried,
             }
         )
         lines.append(
             f"{printable(name)}: partitions {len(found)}, processes {processes}, "
-            f"moved {moved:{TIME_FORMAT}}" + (f", halted {halted}" if halted else "")
+            f"moved {moved:{TIME_FORMAT}}"
+            + (f", halted {halted}" if halted else "")
+            + (f", retried {retried}" if retried else "")
         )
     return listed, lines
 
@@ -122,7 +126,7 @@ def list_(engine: Engine, store: CursorStore, *, consumer: str | None) -> Answer
 @consumer_options
 @answering
 def show(engine: Engine, store: CursorStore, *, consumer: str) -> Answer:
-    """Show a consumer's cursors, who reads, and why it halted."""
+    """Show a consumer's cursors, who reads, and why it halted or retries."""
     found = _statuses(engine, store, consumer)
     return found, map(_line, found)
 
@@ -141,10 +145,15 @@ def _line(status: CursorStatus) -> str:
         owner = printable(status.owner)
         notes.append(f"read by {owner}, whose lease ends in {status.lease_seconds:.0f} s")
     if status.error is not None:
-        notes.append(
-            f"halted {status.halted_at:{TIME_FORMAT}} after {status.tries} tries: "
-            f"{brief(status.error)}"
-        )
+        if status.retry_seconds is None:
+            state = f"halted {status.halted_at:{TIME_FORMAT}} after {status.tries} tries"
+        else:
+            due = f"in {status.retry_seconds:.0f} s" if status.retry_seconds > 0 else "due"
+            state = (
+                f"retried since {status.retried_since:{TIME_FORMAT}}, failed tries {status.tries}, "
+                f"the next one {due}"
+            )
+        notes.append(f"{state}: {brief(status.error)}")
     return f"partition {status.partition}: {printable(status.cursor)}; {'; '.join(notes)}"
 
 

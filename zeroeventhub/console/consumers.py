@@ -132,7 +132,7 @@ async def list_consumers(store: ConsoleStore, principal: Principal) -> list[dict
                 "partitions": len(standings),
                 "processes": len({one.owner for one in standings} - {None}),
                 "moved": max(one.updated_at for one in standings),
-                "halted": sum(one.error is not None for one in standings),
+                "halted": sum(one.halted_at is not None for one in standings),
                 "dead_letters": sum(visible),
             }
         )
@@ -216,7 +216,7 @@ async def describe(
     reader: Reader | None,
     found: list[CursorStatus],
 ) -> dict[str, Any]:
-    """Describe a consumer: its cursors, leases, lags, halts and dead letters."""
+    """Describe a consumer: its cursors, leases, lags, retries, halts and dead letters."""
     now = datetime.now(UTC)
     cursors = {one.partition: one.cursor for one in found}
     known = dict.fromkeys(cursors) if reader is None else await lags(reader, cursors)
@@ -238,13 +238,15 @@ async def describe(
                 "epoch": one.epoch,
                 "ended": one.ended,
                 "owner": one.owner,
-                "until": one.lease_seconds and now + timedelta(seconds=one.lease_seconds),
+                "until": _moment(now, one.lease_seconds),
                 "lag": lag,
                 "stands_still": bool(lag and lag.events and idle > LATE),
                 # It may hold an event's data, as those of dead letters.
                 "error": one.error if principal.types is None else None,
                 "tries": one.tries,
                 "halted_at": one.halted_at,
+                "retried_since": one.retried_since,
+                "retry_at": _moment(now, one.retry_seconds),
             }
         )
     return {
@@ -256,6 +258,11 @@ async def describe(
         "partitions": partitions,
         "dead_letters": [summary(one) for one in letters if _may_see(principal, one)],
     }
+
+
+def _moment(now: datetime, seconds: float | None) -> datetime | None:
+    """Return the moment in some seconds from now, by the clock of the console."""
+    return None if seconds is None else now + timedelta(seconds=seconds)
 
 
 async def _rate(

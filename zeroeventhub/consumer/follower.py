@@ -22,10 +22,10 @@ from zeroeventhub.consumer.steps import (
     EmptyPages,
     End,
     Fetch,
-    Halt,
     Load,
     Pause,
     Place,
+    RecordFailure,
     Redeliver,
     RetryBudget,
     Step,
@@ -311,13 +311,17 @@ class PartitionFollower:
     def _retry_or_halt(self, tries: int, error: Exception) -> Generator[Step, Any, bool]:
         """Wait before the next try, or raise Halted; return whether to set aside what fails."""
         failures = self.config.failures
-        if tries < failures.tries:
-            yield Pause(backoff(tries, error), error)
-        elif failures.then == "halt":
+        is_last = tries >= failures.tries
+        if is_last and failures.then == "halt":
             raise (yield from self._halted(tries, error)) from error
+        if not self.stopped():
+            pause = Pause(0.0 if is_last else backoff(tries, error), error)
+            yield RecordFailure(self.partition.id, self._place, error, tries, pause.seconds)
+            if not is_last:
+                yield pause
         if self.stopped():
             raise Stopped
-        return tries >= failures.tries
+        return is_last
 
     def _commit(self, step: Step) -> Generator[Step, Any, bool]:
         """Yield a step that writes to the store; return whether it succeeded."""
@@ -355,7 +359,7 @@ class PartitionFollower:
 
         The store has the text of the cause, which may hold data; the error that is raised has not.
         """
-        yield Halt(self.partition.id, self._place, error, tries)
+        yield RecordFailure(self.partition.id, self._place, error, tries)
         reason = f" {error}" if isinstance(error, TooManyDeadLetters) else ""
         return Halted(
             f"Partition {self.partition.id} stands still at cursor {self._place.cursor!r}: what "

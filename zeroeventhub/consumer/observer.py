@@ -135,10 +135,10 @@ class RunLog:
             extra=self._where(None),
         )
 
-    def could_not_store_halt(self, partition: int, error: Exception) -> None:
-        """Log that the store does not have the error at which a partition halts."""
+    def could_not_record_failure(self, partition: int, error: Exception) -> None:
+        """Log that the store does not have the error of a failed try."""
         _log.warning(
-            "Why the partition halts was not stored: %s",
+            "The error of the last try was not stored: %s",
             _sentence(error),
             extra=self._where(partition),
         )

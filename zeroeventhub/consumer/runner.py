@@ -27,10 +27,10 @@ from zeroeventhub.consumer.steps import (
     Deliver,
     Discover,
     Fetch,
-    Halt,
     Load,
     Outcome,
     Pause,
+    RecordFailure,
     Redeliver,
     Start,
     Step,
@@ -170,8 +170,8 @@ class PartitionReader:
             config = runner.config
             return await in_store(config.store, carry_out, config, runner.owner, step)
         except Exception as error:
-            if isinstance(step, Halt):
-                runner.config.log.could_not_store_halt(self._partition, error)
+            if isinstance(step, RecordFailure):
+                runner.config.log.could_not_record_failure(self._partition, error)
                 return None
             if isinstance(error, Fenced) and not isinstance(step, Load):
                 runner.config.log.fenced(self._partition, error)

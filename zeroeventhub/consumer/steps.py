@@ -121,20 +121,22 @@ class Redeliver:
 
 
 @dataclass(frozen=True)
-class Halt:
-    """Store the error at which a partition halts; it halts even if the store cannot be written.
+class RecordFailure:
+    """Store the error of a failed try; the consumer goes on even if the store cannot be written.
 
     Attributes:
         partition: the partition's id.
         place: the consumer's place.
         error: the error of the last try.
         tries: how often the page after the place was tried.
+        pause: seconds until the next try; None if the partition halts.
     """
 
     partition: int
     place: Place
     error: Exception
     tries: int
+    pause: float | None = None
 
 
 @dataclass(frozen=True)
@@ -239,7 +241,7 @@ Step = (
     | Deliver
     | End
     | Redeliver
-    | Halt
+    | RecordFailure
     | Pause
     | Claim
     | Start

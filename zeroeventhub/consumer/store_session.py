@@ -7,7 +7,16 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DatabaseError
 
 from zeroeventhub.consumer.config import Config
-from zeroeventhub.consumer.steps import Advance, Claim, End, Halt, Inherit, Load, Release, Step
+from zeroeventhub.consumer.steps import (
+    Advance,
+    Claim,
+    End,
+    Inherit,
+    Load,
+    RecordFailure,
+    Release,
+    Step,
+)
 from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.databases.error_codes import translate_store_errors
 from zeroeventhub.protocol import FIRST
@@ -62,9 +71,15 @@ def carry_out(connection: Connection, config: Config, owner: str, step: Step) ->
             store.advance(connection, name, step.partition, step.place, step.new)
         case End():
             store.end(connection, name, step.partition, step.place)
-        case Halt():
-            store.halt(
-                connection, name, step.partition, step.place, error=step.error, tries=step.tries
+        case RecordFailure():
+            store.record_failure(
+                connection,
+                name,
+                step.partition,
+                step.place,
+                error=step.error,
+                tries=step.tries,
+                pause=step.pause,
             )
         case Claim():
             share, seconds = config.partitions is None, config.lease

@@ -1,6 +1,7 @@
 """`zeroeventhub cursors` and `lag`: an operator shows cursors, sets them, and sees the lag."""
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -63,7 +64,7 @@ def test_list_and_show_say_where_consumers_stand(store, any_database_url, of_bil
 def test_halted_partition_is_shown_with_its_error(store, any_database_url, of_billing):
     """List counts partitions that halted, and show has the error in a line that stays one."""
     error = ValueError(f"no such customer\x1b[2J{'x' * 200}\n[SQL: SELECT 1]")
-    call(store, store.halt, 0, Place("a"), error=error, tries=3)
+    call(store, store.record_failure, 0, Place("a"), error=error, tries=3, pause=None)
     assert run("list", "--store", any_database_url).stdout.endswith(", halted 1\n")
     assert json.loads(run("list", *of_billing, "--json").stdout)[0]["halted"] == 1
     shown, other = run("show", *of_billing).stdout.splitlines()
@@ -73,6 +74,22 @@ def test_halted_partition_is_shown_with_its_error(store, any_database_url, of_bi
     found, _ = json.loads(run("show", *of_billing, "--json").stdout)
     assert (found["error"], found["tries"]) == (f"ValueError: {error}", 3)
     assert datetime.fromisoformat(found["halted_at"]).tzinfo is not None
+
+
+@pytest.mark.parametrize(("pause", "due"), [(1e6, r"in \d+ s"), (-1.0, "due")])
+def test_retries_are_shown_with_the_last_error(store, any_database_url, of_billing, pause, due):
+    """List counts partitions that are retried, and show says since when and when next."""
+    error = ValueError("no such customer")
+    call(store, store.record_failure, 0, Place("a"), error=error, tries=2, pause=pause)
+    assert run("list", "--store", any_database_url).stdout.endswith(", retried 1\n")
+    (document,) = json.loads(run("list", *of_billing, "--json").stdout)
+    assert (document["halted"], document["retried"]) == (0, 1)
+    shown, _ = run("show", *of_billing).stdout.splitlines()
+    said = rf"; retried since .+, failed tries 2, the next one {due}: ValueError: {error}$"
+    assert re.search(said, shown)
+    found, _ = json.loads(run("show", *of_billing, "--json").stdout)
+    assert datetime.fromisoformat(found["retried_since"]).tzinfo is not None
+    assert found["retry_seconds"] == pytest.approx(pause, abs=60)
 
 
 def test_set_puts_one_cursor_elsewhere(store, of_billing):

@@ -47,11 +47,11 @@ def set_aside(store, data, *, partition=0, key="ann", error="It broke.", name="b
         store.dead_letters.add(connection, name, partition, event, key=key, error=found, tries=3)
 
 
-def halt(store, error, partition=0, name="billing"):
-    """Let a partition halt where its cursor is."""
+def halt(store, error, partition=0, name="billing", pause=None):
+    """Let a partition halt where its cursor is, or be retried after a pause."""
     with store.engine.begin() as connection:
-        place = store.load(connection, name, partition)
-        store.halt(connection, name, partition, place, error=ValueError(error), tries=3)
+        where = (name, partition, store.load(connection, name, partition))
+        store.record_failure(connection, *where, error=ValueError(error), tries=3, pause=pause)
 
 
 def stand(store, cursor, partition=0, name="billing"):
@@ -118,6 +118,26 @@ def test_halted_partition_is_shown_with_its_error(sqlite, store):
         assert "Partition 0 has halted" in page
         assert "no price of &lt;b&gt;17" in page
         assert "Partition 1 has halted" not in page
+
+
+def test_retries_are_shown_while_they_go_on(sqlite, store):
+    """The page has the last error, how many tries failed since when, and when the next is due."""
+    append(sqlite, {})
+    with shown(sqlite, store) as http:
+        stand(store, FIRST)
+        halt(store, "no price of <b>17</b>", pause=30.0)
+        assert told(http, "overview")["consumers"][0]["halted"] == 0
+        (found,) = told(http, CONSUMER, name="billing")["partitions"]
+        assert (found["error"], found["tries"]) == ("ValueError: no price of <b>17</b>", 3)
+        assert found["halted_at"] is None
+        assert found["moved"] <= found["retried_since"] < found["retry_at"]
+        page = http.get(CONSUMER, params={"name": "billing"}).text
+        for words in ("Partition 0 is retried", "tries that failed: 3", "no price of &lt;b&gt;17"):
+            assert words in page
+        assert "No process reads it now" in page
+        claim(store, "billing", [0])
+        page = http.get(CONSUMER, params={"name": "billing"}).text
+        assert f'Next try: <time datetime="{found["retry_at"][:16]}' in page
 
 
 def test_rate_is_that_between_two_looks(sqlite, store, monkeypatch):

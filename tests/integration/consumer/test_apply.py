@@ -11,6 +11,7 @@ from harness.deliveries import (
     LONG,
     Poison,
     Rival,
+    Seen,
     effects,
     event,
     failing,
@@ -83,16 +84,47 @@ def test_error_of_a_halt_is_in_the_store(every_shop):
     assert (found.error, shop.landed()) == (None, [1, 2])
 
 
-def test_partition_halts_also_where_its_error_cannot_be_stored(either_shop, caplog):
-    """A store without the table of halts halts as before, and the log says what it lacks."""
+@pytest.mark.parametrize(("tries", "then"), [(4, "halt"), (2, "set-aside")])
+def test_tries_that_failed_are_in_the_store_until_one_succeeds(every_shop, tries, then):
+    """Between two tries the store has the error of the last; the page that succeeds clears it."""
+    shop, found, calls = every_shop, [], []
+
+    class Looking(Seen):
+        """Looks at the store before each try."""
+
+        def applying(self, consumer, partition, events):
+            found.extend(call(shop.store, shop.store.standings))
+            return super().applying(consumer, partition, events)
+
+    def apply(connection, page):
+        calls.append(page)
+        if len(calls) < 4:
+            raise Poison(f"try {len(calls)}")
+        write_page(connection, page)
+
+    shop.feed.publish(event(1))
+    shop.run(apply, observer=Looking(), failures=Failures(tries=tries, then=then))
+    failed = [1, 2, 3] if then == "halt" else [1, 2]
+    assert [one.tries for one in found] == [None, *failed]
+    assert found[2].error.startswith("harness.deliveries.Poison: try 2\n")
+    assert found[1].retried_since == found[-1].retried_since
+    assert {one.halted_at for one in found} == {None}
+    assert None not in {one.retry_seconds for one in found[1:]}
+    (after,) = call(shop.store, shop.store.standings)
+    assert (after.error, shop.landed()) == (None, [1])
+
+
+def test_failure_that_cannot_be_stored_changes_nothing(either_shop, caplog):
+    """A store without the table of failures retries and halts, and the log says what it lacks."""
     shop = either_shop
-    execute(shop.engine, "DROP TABLE zeroeventhub_halts")
+    execute(shop.engine, "DROP TABLE zeroeventhub_failures")
     shop.feed.publish(event(1))
     with halting(Poison):
-        shop.run(failing(1))
-    (told,) = [one for one in caplog.records if "was not stored" in one.getMessage()]
-    assert "no table zeroeventhub_halts" in told.getMessage()
-    assert (told.levelname, told.consumer, told.partition) == ("WARNING", "billing", 0)
+        shop.run(failing(1), failures=Failures(tries=2))
+    told = [one for one in caplog.records if "was not stored" in one.getMessage()]
+    assert len(told) == 2
+    assert "no table zeroeventhub_failures" in told[0].getMessage()
+    assert (told[0].levelname, told[0].consumer, told[0].partition) == ("WARNING", "billing", 0)
 
 
 @pytest.mark.slow

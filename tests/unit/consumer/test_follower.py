@@ -29,11 +29,11 @@ from zeroeventhub.consumer.steps import (
     Discover,
     End,
     Fetch,
-    Halt,
     Inherit,
     Load,
     Pause,
     Place,
+    RecordFailure,
     Redeliver,
 )
 from zeroeventhub.errors import (
@@ -274,7 +274,7 @@ def test_page_that_fails_is_tried_again_after_pauses(error):
     """Whatever a handler raises is waited out, so many times, without fetching the page again."""
     world = leased("a", "b", answers={Deliver: [error, error, None] * 2})
     assert read(world, failures=Failures(tries=3))
-    assert kinds(world.taken)[:7] == [Load, Fetch, *[Deliver, Pause] * 2, Deliver]
+    assert kinds(world.taken)[:9] == [*[Load, Fetch, *[Deliver, RecordFailure, Pause] * 2, Deliver]]
     assert [pause.reason for pause in of_kind(world.taken, Pause)] == [error] * 4
     assert world.applied == [(0, "a"), (0, "b")]
 
@@ -293,4 +293,4 @@ def test_partition_halts_where_nothing_can_be_set_aside():
     with pytest.raises(Halted) as raised:
         read(world, failures=Failures(tries=2, then="set-aside"))
     assert raised.value.__cause__ is BROKEN
-    assert world.taken[-1] == Halt(0, Place(FIRST, 1), BROKEN, 3)
+    assert world.taken[-1] == RecordFailure(0, Place(FIRST, 1), BROKEN, 3)

@@ -73,10 +73,13 @@ class CursorStatus:
         updated_at: when the cursor was moved last, in UTC.
         owner: the process that holds the lease; None if no process does.
         lease_seconds: seconds until the lease ends if it is not renewed; None without a lease.
-        error: the type and the text of the error at which the partition halted; None if it has not
-            halted, or if a process or operator has entered or moved its cursor since.
+        error: the type and the text of the error of the last try to apply the page after the
+            cursor; None if no try has failed since a process or operator entered or moved it.
         tries: how often the page after the cursor was tried; None without an error.
-        halted_at: when the partition halted, in UTC; None without an error.
+        halted_at: when the partition halted, in UTC; None unless it has halted.
+        retried_since: when the first try failed, in UTC; None unless the page is tried again.
+        retry_seconds: seconds until the page is tried again, below 0 once that is due; None unless
+            it is tried again.
     """
 
     consumer: str
@@ -90,6 +93,8 @@ class CursorStatus:
     error: str | None = None
     tries: int | None = None
     halted_at: datetime | None = None
+    retried_since: datetime | None = None
+    retry_seconds: float | None = None
 
 
 class CursorStore:
@@ -141,14 +146,14 @@ class CursorStore:
             self.check_tables(connection)
 
     def check_tables(self, connection: Connection) -> None:
-        """Check that the tables exist, in this version; an older store has no table of halts.
+        """Check that the tables exist, in this version; an older store has no table of failures.
 
         Raises:
             ConfigurationError: a table is missing, or that of cursors is of an older version.
         """
         cursors, inspector = self.tables.cursors, inspect(connection)
         for table in self.tables.all():
-            is_needed = table is not self.tables.halts
+            is_needed = table is not self.tables.failures
             if is_needed and not inspector.has_table(table.name, schema=table.schema):
                 raise _no_table(table)
         columns = inspector.get_columns(cursors.name, schema=cursors.schema)
@@ -253,24 +258,29 @@ class CursorStore:
         )
         if consumer is not None:
             query = query.where(columns.consumer == consumer)
-        halts = self.tables.halts.c
-        halt: list[ColumnElement[Any]] = [halts.error, halts.tries, halts.halted_at]
-        if self._has_halts(connection):
+        failures = self.tables.failures.c
+        failure: list[ColumnElement[Any]] = [
+            *(failures.error, failures.tries, failures.since),
+            (failures.retry_at - now).label("retry_seconds"),
+        ]
+        if self._has_failures(connection):
             # To enter, move or set the cursor is to clear the error.
-            is_halted = and_(
-                halts.consumer == columns.consumer,
-                halts.partition == columns.partition,
-                halts.epoch == columns.epoch,
-                is_at(halts.cursor, columns.cursor),
+            is_there = and_(
+                failures.consumer == columns.consumer,
+                failures.partition == columns.partition,
+                failures.epoch == columns.epoch,
+                is_at(failures.cursor, columns.cursor),
             )
-            query = query.outerjoin(self.tables.halts, is_halted).add_columns(*halt)
+            query = query.outerjoin(self.tables.failures, is_there).add_columns(*failure)
         else:
-            query = query.add_columns(*(null().label(column.key) for column in halt))
+            query = query.add_columns(*(null().label(column.key) for column in failure))
         found = []
         for row in connection.execute(query).mappings():
-            halted_at = row["halted_at"] and as_utc(row["halted_at"])
-            moments = {"updated_at": as_utc(row["updated_at"]), "halted_at": halted_at}
-            found.append(CursorStatus(**{**row, **moments}))
+            status: dict[str, Any] = {**row, "updated_at": as_utc(row["updated_at"])}
+            since = status.pop("since")
+            state = "halted_at" if row["retry_seconds"] is None else "retried_since"
+            status[state] = since and as_utc(since)
+            found.append(CursorStatus(**status))
         return found
 
     def begin(
@@ -375,7 +385,7 @@ class CursorStore:
         if connection.execute(end).rowcount != 1:
             raise _cursor_moved(consumer, partition)
 
-    def halt(
+    def record_failure(
         self,
         connection: Connection,
         consumer: str,
@@ -384,15 +394,26 @@ class CursorStore:
         *,
         error: Exception,
         tries: int,
+        pause: float | None,
     ) -> None:
-        """Store the error at which a partition halted.
+        """Store the error of a failed try to apply the page after a place, until the cursor moves.
+
+        Args:
+            connection: a connection to the store, in a transaction of its own.
+            consumer: the consumer's name.
+            partition: the partition's id.
+            place: the consumer's place.
+            error: the error of the last try.
+            tries: how often the page was tried.
+            pause: seconds until the next try; None if the partition halts.
 
         Raises:
             Fenced: the cursor has moved; roll the transaction back.
-            ConfigurationError: there is no table of halts.
+            ConfigurationError: there is no table of failures.
         """
-        if not self._has_halts(connection):
-            raise _no_table(self.tables.halts)
+        failures = self.tables.failures
+        if not self._has_failures(connection):
+            raise _no_table(failures)
         stays = self._at(consumer, partition, place).values(epoch=place.epoch)
         if connection.execute(stays).rowcount != 1:
             raise _cursor_moved(consumer, partition)
@@ -401,9 +422,11 @@ class CursorStore:
             "epoch": place.epoch,
             "error": error_text(error),
             "tries": tries,
+            "retry_at": None if pause is None else unix_time(connection) + pause,
         }
         key = {"consumer": consumer, "partition": partition}
-        upsert(connection, self.tables.halts, key | row, row | {"halted_at": Moment()})
+        since = {"since": Moment()} if tries == 1 or pause is None else {}
+        upsert(connection, failures, key | row, row | since)
 
     def set(self, connection: Connection, consumer: str, partition: int, cursor: str) -> None:
         """Set a cursor for an operator, and fence the process that reads the partition.
@@ -539,18 +562,18 @@ class CursorStore:
         self._forget(connection, found, consumer, None)
         return found
 
-    def _has_halts(self, connection: Connection) -> bool:
-        """Return whether there is a table of halts, which an older store lacks."""
-        halts = self.tables.halts
-        return inspect(connection).has_table(halts.name, schema=halts.schema)
+    def _has_failures(self, connection: Connection) -> bool:
+        """Return whether there is a table of failures, which an older store lacks."""
+        failures = self.tables.failures
+        return inspect(connection).has_table(failures.name, schema=failures.schema)
 
     def _existing_tables(self, connection: Connection) -> dict[str, Table]:
         """Return the tables that exist, by name."""
         found: dict[str, Table] = {
             field.name: getattr(self.tables, field.name) for field in fields(self.tables)
         }
-        if not self._has_halts(connection):
-            del found["halts"]
+        if not self._has_failures(connection):
+            del found["failures"]
         return found
 
     def _check_unused(self, connection: Connection, name: str) -> None:

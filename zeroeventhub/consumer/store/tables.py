@@ -43,7 +43,7 @@ class Tables:
         inbox: the ids of events that were applied, of feeds that may publish an event twice.
         dead_letters: events that could not be applied, and those held back after them.
         lanes: how far the parallel lanes of a page have applied it.
-        halts: the errors at which partitions halted.
+        failures: the errors of pages that are tried again, and of those at which partitions halted.
     """
 
     cursors: Table
@@ -52,7 +52,7 @@ class Tables:
     inbox: Table
     dead_letters: Table
     lanes: Table
-    halts: Table
+    failures: Table
 
     def all(self) -> tuple[Table, ...]:
         """Return the tables in the order in which they are created."""
@@ -135,14 +135,16 @@ def cursor_tables(metadata: MetaData, *, schema: str | None = None) -> Tables:
             Column("cursor", exact(Text()), nullable=False),
             Column("done", BigInteger, nullable=False),
         ),
-        halts=table(
-            "halts",
+        failures=table(
+            "failures",
             _partition(primary_key=True),
             Column("cursor", exact(Text()), nullable=False),
             Column("epoch", BigInteger, nullable=False),
             Column("error", long_text(is_exact=True), nullable=False),
             Column("tries", Integer, nullable=False),
-            Column("halted_at", _MOMENT, nullable=False, default=Moment()),
+            Column("since", _MOMENT, nullable=False, default=Moment()),
+            # When the page is tried again; NULL where the partition halted.
+            Column("retry_at", Double),
         ),
     )
 

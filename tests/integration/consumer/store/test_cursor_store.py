@@ -2,9 +2,11 @@
 
 import threading
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 
 import pytest
+from harness.statements import execute
 from harness.stores import (
     NAME,
     advance,
@@ -263,9 +265,9 @@ def test_standings_show_who_reads_what(store):
     assert max(ages) < 60
 
 
-def halt(store, place, error, tries, partition=0):
-    """Store the error at which a partition halts."""
-    call(store, store.halt, partition, place, error=error, tries=tries)
+def fail(store, place, error, tries, *, partition=0, pause=None):
+    """Store the error of a try; by default of the last one, at which a partition halts."""
+    call(store, store.record_failure, partition, place, error=error, tries=tries, pause=pause)
 
 
 def test_error_of_a_halt_is_shown_where_the_partition_halted(store):
@@ -274,7 +276,7 @@ def test_error_of_a_halt_is_shown_where_the_partition_halted(store):
     load(store, 1, start="a")
     call(store, store.load, 0, start="a", name="audit")
     for tries in (1, 3):
-        halt(store, place, ValueError(f"no customer \0 in try {tries}"), tries)
+        fail(store, place, ValueError(f"no customer \0 in try {tries}"), tries)
     found = call(store, store.standings, name=None)
     assert [(one.error, one.tries) for one in found] == [
         (None, None),
@@ -283,6 +285,29 @@ def test_error_of_a_halt_is_shown_where_the_partition_halted(store):
     ]
     assert found[0].halted_at is None
     assert abs((found[1].halted_at - found[1].updated_at).total_seconds()) < 60
+
+
+def test_retries_are_shown_until_the_partition_halts(store):
+    """Of tries that failed an operator sees the last error, since when, and when the next is due;
+    the last one is no retry, but a halt.
+    """
+    place, past = load(store, 0, start="a"), datetime(2026, 1, 31, tzinfo=UTC)
+    fail(store, place, ValueError("earlier"), 1, pause=9.0)
+    age = store.tables.failures.update().values(since=past)
+    execute(store.engine, age)
+    fail(store, place, ValueError("no"), 2, pause=30.0)
+    (found,) = call(store, store.standings)
+    assert (found.error, found.tries, found.halted_at) == ("ValueError: no", 2, None)
+    assert (found.retried_since, 0 < found.retry_seconds <= 30) == (past, True)
+    fail(store, place, ValueError("anew"), 1, pause=-1.0)
+    (found,) = call(store, store.standings)
+    assert found.retried_since > past
+    assert found.retry_seconds <= -1
+    execute(store.engine, age)
+    fail(store, place, ValueError("no"), 3)
+    (found,) = call(store, store.standings)
+    assert found.halted_at > past
+    assert (found.retried_since, found.retry_seconds) == (None, None)
 
 
 def enter_anew(store):
@@ -301,16 +326,18 @@ def enter_anew(store):
     ],
     ids=["moved", "set", "reset", "entered"],
 )
-def test_error_of_a_halt_is_gone_once_the_partition_goes_on(store, go_on):
+@pytest.mark.parametrize("pause", [None, 30.0], ids=["halt", "retry"])
+def test_error_is_gone_once_the_partition_goes_on(store, go_on, pause):
     """Who moves, sets, resets or enters a cursor clears its error; a stale one is not stored."""
     place = load(store, 0, start="a")
-    halt(store, place, ValueError("no"), 3)
+    fail(store, place, ValueError("no"), 3, pause=pause)
     go_on(store)
     with pytest.raises(Fenced):
-        halt(store, place, ValueError("stale"), 3)
+        fail(store, place, ValueError("stale"), 3, pause=pause)
     (found,) = call(store, store.standings)
-    assert (found.error, found.tries, found.halted_at) == (None, None, None)
-    halt(store, load(store, 0), ValueError("again"), 1)
+    assert (found.error, found.tries) == (None, None)
+    assert (found.halted_at, found.retried_since, found.retry_seconds) == (None, None, None)
+    fail(store, load(store, 0), ValueError("again"), 1)
     assert call(store, store.standings)[0].error == "ValueError: again"
 
 
@@ -384,8 +411,8 @@ def lived(store, name=NAME):
     for number in (1, 2):
         letter = (Event.of(number, {"h": "1"}), "k", ValueError("no"), 1)
         call(store, store.dead_letters.add, 0, letter[0], key="k", error=letter[2], tries=1)
-    halt(store, load(store, 1, name=name), ValueError("no"), 1, partition=1)
-    return {"cursors": 2, "inbox": 2, "dead_letters": 2, "lanes": 1, "halts": 1}
+    fail(store, load(store, 1, name=name), ValueError("no"), 1, partition=1)
+    return {"cursors": 2, "inbox": 2, "dead_letters": 2, "lanes": 1, "failures": 1}
 
 
 def letters_of(store, name=NAME):
@@ -421,7 +448,7 @@ def test_copy_is_a_consumer_of_its_own(store):
     claim(store, "one", [0, 1])
     enter(store, 0, "one")
     call(store, store.copy, "shadow")
-    assert holdings(store, "shadow") | {"halts": 1} == before
+    assert holdings(store, "shadow") | {"failures": 1} == before
     assert letters_of(store, "shadow") == letters
     assert [one.ended for one in call(store, store.standings, name="shadow")] == [False, True]
     assert call(store, store.lanes.progress, 0, Place("a"), name="shadow").done == {0: 2}

@@ -33,20 +33,21 @@ def test_tables_may_lie_in_a_schema(postgresql):
     assert inspect(postgresql).get_table_names() == []
 
 
-def test_store_of_an_older_version_lacks_only_halts(store):
-    """Without the table of halts a store works, names the table, and says of no halt why."""
-    execute(store.engine, "DROP TABLE zeroeventhub_halts")
+def test_store_of_an_older_version_lacks_only_failures(store):
+    """Without the table of failures a store works, names the table, and has no error to show."""
+    execute(store.engine, "DROP TABLE zeroeventhub_failures")
     place = load(store, 0, start="a")
     call(store, lambda connection, _: store.check_tables(connection))
-    with pytest.raises(ConfigurationError, match="no table zeroeventhub_halts"):
-        call(store, store.halt, 0, place, error=ValueError("no"), tries=1)
+    with pytest.raises(ConfigurationError, match="no table zeroeventhub_failures"):
+        call(store, store.record_failure, 0, place, error=ValueError("no"), tries=1, pause=None)
     move(store, 0, place, "b")
     call(store, store.rename, "invoices")
     (found,) = call(store, store.standings, name="invoices")
     assert (found.cursor, found.error, found.halted_at) == ("b", None, None)
     assert call(store, store.forget, name="invoices")["cursors"] == 1
     new_store(store.engine)
-    call(store, store.halt, 0, load(store, 0), error=ValueError("no"), tries=1)
+    place, error = load(store, 0), ValueError("no")
+    call(store, store.record_failure, 0, place, error=error, tries=1, pause=None)
     assert call(store, store.standings)[0].error == "ValueError: no"
 
 
