@@ -19,9 +19,9 @@ from zeroeventhub.consumer.lag import lag_at
 from zeroeventhub.consumer.store.cursor_store import CursorStatus, CursorStore
 from zeroeventhub.consumer.store.dead_letters import DeadLetter
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.error_codes import translate_store_errors
+from zeroeventhub.databases.error_codes import is_late, translate_store_errors
 from zeroeventhub.databases.port import read_only
-from zeroeventhub.errors import BadCursor, ConfigurationError, FeedError, NotFound
+from zeroeventhub.errors import BadCursor, ConfigurationError, FeedError, NotFound, StoreUnavailable
 from zeroeventhub.protocol import CURSOR_OF_COUNT, FIRST, LAST, MOST_COUNTED, FeedInfo, Lag
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.server.auth import Principal
@@ -30,7 +30,7 @@ CONNECTIONS = 2
 """Connections to a store that a console uses at once, each only while it reads or writes."""
 
 STATEMENT_SECONDS = 5.0
-"""The longest time of a statement in a store."""
+"""The longest time of a statement that reads a store, and of a wait for a lock."""
 
 MOST_READ = 1_000
 """Events that are read to count a lag, of a feed that does not count."""
@@ -66,9 +66,19 @@ class ConsoleStore:
         """Call a function with a connection that is read-only, with a deadline, and arguments.
 
         Raises:
-            StoreUnavailable: the store did not answer.
+            StoreUnavailable: the store did not answer, or not in time.
             ConfigurationError: its tables do not exist.
         """
+        try:
+            return await self._read(ask, *arguments)
+        except DatabaseError as error:
+            if is_late(error):
+                late = f"A statement in the store {self.name} took longer than it may."
+                raise StoreUnavailable(late) from error
+            await self._read(self.store.check_tables)
+            raise
+
+    async def _read(self, ask: Callable[..., _Found], *arguments: Any) -> _Found:
         engine = self.store.engine
         session = database_of(engine).read_only(engine.dialect, STATEMENT_SECONDS)
 
@@ -76,11 +86,7 @@ class ConsoleStore:
             with read_only(connection, session):
                 return ask(connection, *arguments)
 
-        try:
-            return await self._with_connection(ask_read_only)
-        except DatabaseError:
-            await self._with_connection(self.store.check_tables)
-            raise
+        return await self._with_connection(ask_read_only)
 
     async def change(self, write: Callable[[Connection], _Found]) -> _Found:
         """Call a function in a transaction that waits for no lock for long.

@@ -34,10 +34,11 @@ from zeroeventhub.errors import (
     NotFound,
     TransientError,
     Unauthorized,
+    Unavailable,
     ZeroEventHubError,
 )
 from zeroeventhub.server.auth import SCOPE_KEY, Access, Authorize, Principal, everybody
-from zeroeventhub.server.problems import check_help, describe, problem
+from zeroeventhub.server.problems import FAILED, check_help, describe, problem
 from zeroeventhub.server.request import number_in
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
@@ -454,9 +455,15 @@ def _known(error: Exception) -> ZeroEventHubError:
     """Return the error to report: one of another kind says nothing but that something failed."""
     if isinstance(error, ConfigurationError):
         return BadRequest(str(error))
+    if isinstance(error, TransientError) and not isinstance(error, Unavailable):
+        return Unavailable(str(error))
     if isinstance(error, ZeroEventHubError):
         return error
     return FeedFailure("The console failed in an unexpected way.")
+
+
+def _status(known: ZeroEventHubError) -> int:
+    return getattr(known, "status", FAILED)
 
 
 def _told(error: ZeroEventHubError) -> str:
@@ -466,7 +473,7 @@ def _told(error: ZeroEventHubError) -> str:
 def _logged(error: Exception) -> str:
     """Log an error that is no refusal; return the id of its record."""
     record = str(uuid4())
-    if not isinstance(error, ZeroEventHubError) or isinstance(error, FeedFailure):
+    if _status(_known(error)) >= FAILED:
         _log.error("The console failed: request_id=%s\n%s", record, describe(error))
     return record
 
@@ -474,7 +481,7 @@ def _logged(error: Exception) -> str:
 def _error(console: Console, request: Request, error: Exception, base: str) -> Response:
     """Answer with a page that says what is wrong, and what to do."""
     known, record = _known(error), _logged(error)
-    status = getattr(known, "status", 502 if isinstance(known, TransientError) else 500)
+    status = _status(known)
     data = {"message": _told(known), "status": status, "record": record, "console": console}
     template = "sign_in.html" if isinstance(known, Unauthorized) else "error.html"
     answer = page(template, {**data, **_context(request)}, base=base, status=status)

@@ -73,7 +73,7 @@ def feed_error(error: exc.SQLAlchemyError | OSError) -> FeedFailure | Unavailabl
     """Return the feed's error for one of its database."""
     if _is(error, "full"):
         return StorageFull("The feed's database has no room for more events.", retry_after=60)
-    if _is(error, "late"):
+    if is_late(error):
         return Unavailable("A statement of the feed's took longer than it may.", retry_after=1)
     if _is(error, "changed"):
         return FeedFailure(
@@ -86,6 +86,11 @@ def feed_error(error: exc.SQLAlchemyError | OSError) -> FeedFailure | Unavailabl
     if isinstance(error, (exc.OperationalError, exc.InterfaceError, exc.TimeoutError, OSError)):
         return Unavailable("The feed's database cannot answer just now.", retry_after=1)
     return FeedFailure("The feed's database refused the feed's query.")
+
+
+def is_late(error: Exception) -> bool:
+    """Return whether the database has ended a statement because it took longer than it may."""
+    return _is(error, "late")
 
 
 def is_duplicate(error: exc.IntegrityError) -> bool:

@@ -247,5 +247,5 @@ def test_locked_store_is_not_waited_for(request, database, monkeypatch):
         with engine.begin() as connection:
             store.set(connection, "billing", 0, FIRST)
             answer = http.post("stores/billing/change", data=form)
-        assert answer.status_code == 502
+        assert answer.status_code == 503
         assert "did not answer, or asked to try again" in answer.text

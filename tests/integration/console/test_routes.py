@@ -1,21 +1,38 @@
 """Who gets what from a console, and what a browser may do with it."""
 
+import asyncio
 import json
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 
 import httpx
 import pytest
 from harness.console import OWASP, Structure, append, console, shop_routes
-from harness.readers import kind, raising
+from harness.readers import engine_of, kind, raising
 from harness.shop import place
+from harness.statements import execute, scalars
+from harness.stores import call, new_store
 from harness.waiting import until
 from harness.web import serving
+from sqlalchemy import event
+from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.routing import Mount
+from starlette.responses import JSONResponse
+from starlette.routing import Mount, Route
 
-from zeroeventhub import FeedAuthorization, Principal, bearer_tokens
+from zeroeventhub import (
+    FIRST,
+    LAST,
+    CursorStore,
+    FeedAuthorization,
+    Principal,
+    bearer_tokens,
+    everybody,
+)
 from zeroeventhub.console import console_routes
 from zeroeventhub.errors import ConfigurationError, Forbidden
 
@@ -245,3 +262,94 @@ def test_what_is_no_feed_is_refused():
     """A console says which of its feeds is none."""
     with pytest.raises(ConfigurationError, match="'orders' is neither"):
         console_routes("/console", feeds={"orders": []})
+
+
+@contextmanager
+def store_console(store):
+    """Serve a console of a store alone; yield an httpx client whose base is the console."""
+    routes = console_routes("/", feeds={}, stores={"billing": store}, authorize=everybody)
+
+    @asynccontextmanager
+    async def lifespan(_):
+        yield
+        if isinstance(store.engine, AsyncEngine):
+            await store.engine.dispose()
+
+    host = Starlette(routes=routes, lifespan=lifespan)
+    with serving(host) as url, httpx.Client(base_url=f"{url}/") as http:
+        yield http
+
+
+SLOW = {
+    "sqlite": "EXISTS (WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n) "
+    "SELECT 1 FROM n WHERE i < 0)",
+    "postgresql": "pg_sleep({}) IS NOT NULL",
+    "mariadb": "SLEEP({}) = 0",
+}
+"""Conditions that take some seconds, of SQLite for ever."""
+
+
+def slow_store(engine, seconds=60):
+    """Make a store with a consumer, whose cursors are read slowly."""
+    store = new_store(engine)
+    call(store, store.set, 0, FIRST)
+    slow = SLOW[engine.dialect.name].format(seconds)
+    execute(
+        engine,
+        "ALTER TABLE zeroeventhub_cursors RENAME TO kept",
+        f"CREATE VIEW zeroeventhub_cursors AS SELECT * FROM kept WHERE {slow}",
+    )
+    return store
+
+
+def test_long_statement_is_ended(any_engine, monkeypatch, caplog):
+    """A statement in a store that takes too long is ended, and page and API say so."""
+    monkeypatch.setattr("zeroeventhub.console.consumers.STATEMENT_SECONDS", 0.2)
+    with store_console(slow_store(any_engine)) as http:
+        page, document = http.get(""), http.get("api/overview.json")
+    assert (page.status_code, document.status_code) == (503, 503)
+    said = "A statement in the store billing took longer than it may."
+    assert said in page.text
+    assert document.json()["detail"] == said
+    assert re.search(r"the id <code>([^<]+)</code>", page.text)[1] in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["sync", pytest.param("async", marks=pytest.mark.test_all)])
+def test_store_gives_two_connections(postgresql, kind):
+    """Ten pages that are asked for at once use two connections of a store."""
+    slow_store(postgresql, seconds=0.05)
+    engine = engine_of(kind, postgresql, connect_args={"application_name": "console"})
+    with store_console(CursorStore(engine)) as http, ThreadPoolExecutor(10) as pool:
+        answers = [*pool.map(http.get, [""] * 10)]
+        assert {answer.status_code for answer in answers} == {200}
+        # The pool of the engine keeps five, had there been so many.
+        used = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'console'"
+        assert scalars(postgresql, used) == [2]
+
+
+def test_nothing_goes_on_after_the_last_page(sqlite):
+    """When the pages are closed, no task and no connection is left, and no statement is sent."""
+    append(sqlite, {})
+    store = new_store(sqlite)
+    call(store, store.set, 0, FIRST)
+    routes = shop_routes(sqlite)
+    console = console_routes(
+        "/", feeds={"orders": routes}, stores={"billing": store}, authorize=everybody
+    )
+
+    async def tasks(_):
+        return JSONResponse(len(asyncio.all_tasks()))
+
+    host = Starlette(routes=[Route("/tasks", tasks), *routes, *console])
+    with serving(host) as url, httpx.Client(base_url=url) as http:
+        before = http.get("tasks").json()
+        for path in ("", "feeds/orders", "stores/billing/consumer?name=billing"):
+            assert http.get(path).status_code == 200
+        head = http.get(API[2], params={"cursor": LAST}).json()["next"]
+        with pytest.raises(httpx.ReadTimeout):
+            http.get(API[2], params={"cursor": head, "wait": 15}, timeout=0.2)
+        until(lambda: http.get("tasks").json() == before, "tasks have ended")
+        sent = []
+        event.listen(sqlite, "before_cursor_execute", lambda *one: sent.append(one[2]))
+        time.sleep(0.3)
+        assert (sent, http.get("tasks").json(), sqlite.pool.checkedout()) == ([], before, 0)
