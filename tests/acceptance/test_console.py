@@ -115,6 +115,20 @@ def stand(http, options, name, *, events, partitions=2):
         call(store, store.leases.claim, "worker-1", [0, 1], seconds=30, share=True, name=name)
 
 
+def troubled(http, options):
+    """Let a consumer of long names have halted, with dead letters; return its name."""
+    store, name = options["stores"]["billing"], "n" * 200
+    stand(http, options, name, events=1)
+    with pytest.raises(LookupError) as failed:
+        raise LookupError("e" * 200)
+    event, key = Event.of({"text": "d" * 200}, {"trace": "t" * 200}), "k" * 200
+    for error in (failed.value, None):
+        call(store, store.dead_letters.add, 0, event, key=key, error=error, tries=1, name=name)
+    place = call(store, store.load, 1, name=name)
+    call(store, store.halt, 1, place, error=failed.value, tries=3, name=name)
+    return name
+
+
 def rows(page, table):
     """Return the texts of a table's cells, row by row."""
     return [
@@ -308,14 +322,29 @@ def test_event_with_a_script_is_text(browser, sqlite):
         pytest.param("dark", 2560, marks=pytest.mark.test_all),
     ],
 )
-def test_everybody_can_use_it(browser, sqlite, scheme, width):
+def test_everybody_can_use_it(browser, sqlite, billing, scheme, width):
     """No page has a serious violation of axe-core, nor scrolls sideways, in any width."""
-    append(sqlite, *({"part": n % 2} for n in range(9)))
-    with console(sqlite, feed={"partitions": 2}) as http, browser.at(http, width, scheme) as page:
-        for path in ("", "feeds/orders", "feeds/orders/events", "sign-in", "missing"):
+    append(sqlite, *({"part": n % 2, "data": {"text": "d" * 200}} for n in range(9)))
+    options = {"feed": {"partitions": 2}, "allow_changes": True, **billing}
+
+    def look():
+        assert violations(page) == [], page.url
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, page.url
+
+    with console(sqlite, **options) as http, browser.at(http, width, scheme) as page:
+        name = troubled(http, options)
+        of_name = f"?name={name}&id=1"
+        for path in (
+            *("", "feeds/orders", "feeds/orders/events", "sign-in", "missing"),
+            *(f"stores/billing/{path}{of_name}" for path in ("consumer", "dead-letter")),
+            *(f"stores/billing/confirm{of_name}&action={act}" for act in ("reset", "retry")),
+        ):
             browser.open(path)
-            assert violations(page) == [], path
-            assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+            look()
+        page.get_by_role("button", name="Yes, do it").click()
+        page.get_by_role("link", name="audit log", exact=True).click()
+        page.get_by_role("table", name="The last changes").wait_for()
+        look()
 
 
 @pytest.mark.test_all
