@@ -306,6 +306,7 @@ class HeadWatcher:
         self._pages.clear()
         self._changed_at = anyio.current_time()
         self._ignore_until = -math.inf
+        self._is_notified = False  # else the commit that brought this change would count twice
         self.version += 1
         self._flight = SingleFlight(self._watch)
 
