@@ -309,7 +309,7 @@ class PartitionFollower:
                 self._place = Place(page.cursor, self._place.epoch)
 
     def _retry_or_halt(self, tries: int, error: Exception) -> Generator[Step, Any, bool]:
-        """Wait before the next try, or raise Halted; return whether to set aside what fails."""
+        """Store the error and wait, or raise Halted; return whether to set aside what fails."""
         failures = self.config.failures
         is_last = tries >= failures.tries
         if is_last and failures.then == "halt":
