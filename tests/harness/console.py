@@ -84,11 +84,11 @@ def lagging(engine):
 
 
 class Structure(HTMLParser):
-    """The elements and attributes of a page, without texts and values."""
+    """The elements and attributes of a page, its texts, its links, and the fields of its forms."""
 
     def __init__(self, answer):
         super().__init__()
-        self.elements, self.links, self.texts = [], [], []
+        self.elements, self.links, self.fields, self.texts = [], [], [], []
         self.feed(answer.text)
 
     def handle_starttag(self, tag, attrs):
@@ -96,6 +96,8 @@ class Structure(HTMLParser):
         self.links += [
             value for name, value in attrs if name in {"href", "src", "action", "hx-get"}
         ]
+        if tag == "input":
+            self.fields.append((dict(attrs).get("name"), dict(attrs).get("value")))
 
     def handle_data(self, data):
         self.texts.append(data)

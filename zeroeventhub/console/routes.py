@@ -234,16 +234,20 @@ async def _audit(console: Console, request: Request, principal: Principal) -> di
     return {"store": store.name, "entries": await of_changes.audit_entries(store)}
 
 
+_OF_A_CHANGE = ("name", "action", "partition", "time", "zone", "id")
+"""Parameters of a link that the form takes over: no other, such as what stands for a consent."""
+
+
 async def _confirm(console: Console, request: Request, principal: Principal) -> dict[str, Any]:
     """Say what a change will do; the form of the page that shows it does it."""
-    query = {name: request.query_params.getlist(name) for name in request.query_params}
+    query = {name: request.query_params.getlist(name) for name in _OF_A_CHANGE}
     change = await _planned(console, request, principal, query)
     # The moment that the operator has confirmed, and not one that is counted from later.
-    if query.get("time", [""])[0]:
-        moment = moment_in(query["time"][0], query.pop("zone", [""])[0])
+    if query["time"] and query["time"][0]:
+        moment = moment_in(query["time"][0], (query.pop("zone") or [""])[0])
         query["time"] = [moment.isoformat()]
     query["ids"] = [*map(str, change.ids)]
-    query.pop("id", None)
+    query.pop("id")
     fields = [{"name": name, "value": value} for name in query for value in query[name]]
     return {
         "store": console.store(request).name,

@@ -136,6 +136,19 @@ def test_event_that_was_applied_meanwhile_is_not_skipped(shop, store):
         assert cursor(store, 0) == place_of(http, 4)[0]
 
 
+def test_link_brings_no_confirmation(shop, store):
+    """What a link has besides its question is no field of the form that confirms a change."""
+    with console_of(shop, store) as http:
+        stand(store, place_of(http, 3)[0])
+        _, own = question(http, action="skip", partition=0)
+        stand(store, place_of(http, 4)[0])
+        others = {"csrf": "x", "ids": "7", "confirmed": own["confirmed"], "more": "x"}
+        _, form = question(http, action="skip", partition=0, **others)
+        assert {*form} == {*own}
+        assert [len(values) for values in form.values()] == [1] * len(form)
+        assert form["confirmed"] != own["confirmed"]
+
+
 def test_dead_letters_are_retried_and_discarded(shop, store):
     """Those that were chosen are retried or discarded, with their number said before."""
     with console_of(shop, store) as http:
