@@ -3,19 +3,22 @@
 import json
 import re
 import runpy
+import ssl
 import sys
 import threading
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
 import pytest
+import trustme
 from harness.browser import launched, violations
 from harness.command_line import started
-from harness.console import OWASP, append, console, lagging, shop_routes
+from harness.console import OWASP, Structure, append, console, lagging, shop_routes
 from harness.engines import connected
 from harness.guides import guide
-from harness.nginx_paths import reserved_port
+from harness.nginx_paths import nginx, reserved_port
 from harness.readers import raising
 from harness.shop import fill, orders, place, write
 from harness.stores import call, new_store
@@ -24,6 +27,7 @@ from harness.web import serving
 from starlette.applications import Starlette
 
 from zeroeventhub import (
+    FIRST,
     Client,
     ConnectionPool,
     Consumer,
@@ -40,7 +44,7 @@ from zeroeventhub.errors import Forbidden
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES, PICTURES = ROOT / "examples", ROOT / "docs" / "console"
-PART = "partition-0123456789"
+PART, TOKEN = "partition-0123456789", "operator-0123456789"
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +87,92 @@ def test_example_has_operators(monkeypatch, tmp_path):
             answer = http.post("sign-in", data=form)
         assert "There are none yet. A consumer is shown" in answer.text
     found["engine"].dispose()
+
+
+PROXY = """
+server {{
+    listen 127.0.0.1:{port} reuseport ssl;
+    ssl_certificate {folder}/server.pem;
+    ssl_certificate_key {folder}/server.key;
+    location /behind/a/proxy/ {{
+        proxy_pass {console}/;
+        proxy_set_header Host $http_host;
+        proxy_set_header X-Forwarded-Proto $scheme;
+    }}
+}}
+"""
+
+
+@contextmanager
+def behind_nginx(url, folder):
+    """Let an nginx serve an application through TLS below a prefix; yield a client of the prefix.
+
+    The client follows redirections, as a browser does.
+    """
+    authority, trusted = trustme.CA(), ssl.create_default_context()
+    authority.configure_trust(trusted)
+    certificate = authority.issue_cert("127.0.0.1")
+    certificate.cert_chain_pems[0].write_to_path(folder / "server.pem")
+    certificate.private_key_pem.write_to_path(folder / "server.key")
+    with reserved_port() as port:
+        base = f"https://127.0.0.1:{port}/behind/a/proxy/"
+        with (
+            nginx(PROXY.format(port=port, folder=folder, console=url), port),
+            httpx.Client(base_url=base, verify=trusted, follow_redirects=True) as http,
+        ):
+            yield http
+
+
+def form_of(answer):
+    """Return the fields of the last form of a page."""
+    return dict(Structure(answer).fields)
+
+
+def test_console_works_behind_a_proxy(sqlite, billing, tmp_path):
+    """Below a prefix of nginx, which terminates TLS, people find the console and sign in safely."""
+    append(sqlite, *({} for _ in range(3)))
+    (store,) = billing["stores"].values()
+    call(store, store.dead_letters.add, 0, Event.of({}), key="a", error=ValueError("No."), tries=1)
+    call(store, store.set, 0, FIRST)
+    hook = bearer_tokens({TOKEN: "operator"})
+    options = {**billing, "authorize": hook, "allow_changes": True, "feed": {"authorize": hook}}
+    with (
+        console(sqlite, **options) as direct,
+        behind_nginx(str(direct.base_url.join("/")).rstrip("/"), tmp_path) as http,
+    ):
+        asked = http.get("orders", headers={"Accept": "text/html"})
+        assert asked.url.path == "/behind/a/proxy/console/feeds/orders"
+        sign_in = asked.url.join(Structure(asked).links[-1])
+        opened = http.post(sign_in, data={**form_of(asked), "token": TOKEN})
+        assert (opened.status_code, opened.url.path) == (200, "/behind/a/proxy/console/")
+        kept = {cookie.name: (cookie.secure, cookie.path) for cookie in http.cookies.jar}
+        own = "/behind/a/proxy/console"
+        assert kept == {"zeroeventhub_csrf": (True, "/"), "zeroeventhub_console": (True, own)}
+
+        name = {"name": "billing"}
+        consumer = http.get("console/stores/billing/consumer", params=name)
+        question = consumer.url.join("confirm")
+        asked = http.get(question, params={**name, "action": "discard"})
+        for answer in (opened, consumer, asked):
+            links = Structure(answer).links
+            assert not [link for link in links if link.startswith(("/", "http"))], answer.url
+        done = http.post(question.join("change"), data=form_of(asked))
+        assert done.url.path == "/behind/a/proxy/console/stores/billing/consumer"
+        assert "Done." in done.text
+        assert call(store, store.dead_letters.letters) == []
+
+
+@pytest.mark.parametrize(
+    ("address", "scheme", "secure"),
+    [("127.0.0.1", "https", True), ("127.0.0.1", "http", False), ("127.0.0.2", "https", False)],
+)
+def test_scheme_is_believed_of_a_proxy(sqlite, address, scheme, secure):
+    """X-Forwarded-Proto marks cookies as secure if it comes from this machine's own proxy."""
+    append(sqlite, {})
+    transport = httpx.HTTPTransport(local_address=address)
+    with console(sqlite) as http, httpx.Client(transport=transport) as proxy:
+        answer = proxy.get(http.base_url, headers={"X-Forwarded-Proto": scheme})
+        assert ("; Secure" in answer.headers["set-cookie"]) == secure
 
 
 @pytest.fixture
