@@ -2,15 +2,18 @@
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from types import GenericAlias
 from typing import Annotated, Any, Literal
 
 import click
 import msgspec
+from click.core import ParameterSource
 from msgspec import UNSET, Meta, UnsetType
 
 from zeroeventhub.cli.options import (
@@ -36,6 +39,8 @@ from zeroeventhub.cli.table_options import (
 from zeroeventhub.errors import ConfigurationError
 
 _Group = Callable[[Callable[..., Any]], Callable[..., Any]]
+Place = Callable[[], AbstractContextManager[None]]
+"""What names a place of the file in errors."""
 
 _Age = Annotated[str, Meta(pattern=AGE.pattern)]
 _NAME = "^[A-Za-z0-9_-]+$"
@@ -145,6 +150,10 @@ File = _struct(
 """The whole file."""
 
 
+class _FileError(ConfigurationError):
+    """Say what is wrong with a file, with the line and the key."""
+
+
 def read_toml(file: Path, kind: Any) -> dict[str, Any]:
     """Read a file of TOML; an error names the file, the line and the key, and shows no value."""
     try:
@@ -155,7 +164,7 @@ def read_toml(file: Path, kind: Any) -> dict[str, Any]:
     except ValueError as error:  # not UTF-8, or not TOML
         raise ConfigurationError(f"{file} is not TOML: {error}.") from None
     if complaint := _complaint(document, kind):
-        raise ConfigurationError(f"{file}, {_explained(complaint, text, document, kind)}")
+        raise _FileError(f"{file}, {_explained(complaint, text, document, kind)}")
     return document
 
 
@@ -242,21 +251,97 @@ def entry(section: str, name: str, file: str | None) -> dict[str, Any]:
     return found
 
 
-class FeedCommand(click.Command):
-    """A command that takes what FEED is in the file as the defaults of its options."""
+@contextmanager
+def located(context: click.Context, file: str | None, *place: str) -> Iterator[None]:
+    """Name the file, the line and the key in an error about what a table of the file says.
+
+    An error that names no key has the line of the feed or the consumer, but none if it is about the
+    server.
+
+    Args:
+        context: of the command that uses the table; an error about what it was given is left.
+        file: the file; None for the usual one.
+        place: the keys that lead to the table, such as feeds and the name of one.
+    """
+    path = Path(file or CONFIG)
+    text = path.read_text("utf-8")
+    table: Any = tomllib.loads(text)
+    for key in place:
+        table = table.get(key, {})
+    try:
+        yield
+    except _FileError:
+        raise
+    except (ConfigurationError, click.BadParameter) as error:
+        sentence = error.format_message() if isinstance(error, click.BadParameter) else str(error)
+        given = {
+            str(option.name): context.params.get(str(option.name))
+            for option in context.command.params
+            if context.get_parameter_source(str(option.name)) in _GIVEN
+        }
+        named = _named(sentence, table | given)
+        is_of_feed = place != ("serve",) and isinstance(error, ConfigurationError)
+        if given.keys() & named or not (named or is_of_feed):
+            raise
+        keys = [*place, *named]
+        where = f"line {_line(text, keys)}, {'.'.join(keys)}"
+        raise _FileError(f"{path}, {where}: {sentence}") from error
+
+
+_GIVEN = {ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT}
+
+
+def _named(sentence: str, table: Mapping[str, Any]) -> list[str]:
+    """Return the key that a sentence is about, if it says so.
+
+    The last one whose value the sentence repeats in quotes, or else the first one that it names.
+    """
+    for quoted in reversed(re.findall(r"(?<!\w)'[^']*'", sentence)):
+        for key, value in table.items():
+            if quoted in repr(value).replace("env:", ""):
+                return [key]
+    words = [word.replace("-", "_") for word in re.findall(r"\b[a-z_-]+\b", sentence)]
+    return [word for word in words if word in table][:1]
+
+
+class FileCommand(click.Command):
+    """A command that takes a table of the file as the defaults of its options.
+
+    An error about the table names its place in the file.
+    """
+
+    def look_up(self, ctx: click.Context, args: list[str], words: dict[str, Any]) -> Place:
+        """Set the defaults of a command line, whose words are parsed; return where they stand."""
+        raise NotImplementedError
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Look the feed up first."""
+        """Look the table up first."""
         words = self.make_parser(ctx).parse_args([*args])[0]
         wants_help = not {*args}.isdisjoint(ctx.help_option_names)
-        if isinstance(name := words.get("feed"), str) and not wants_help:
-            feed = entry("feeds", name, words.get("config"))
-            if feed.get("log"):
-                feed = LOG_COLUMNS | feed
-            loses_events = not feed.keys().isdisjoint({"trim", "compact", "compacted", "archive"})
-            own = feed.get(str(self.name), {})
-            ctx.default_map = defaults({"retention": loses_events, **feed, **own})
-        return super().parse_args(ctx, args)
+        ctx.meta[__name__] = nullcontext if wants_help else self.look_up(ctx, args, words)
+        with ctx.meta[__name__]():
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        with ctx.meta[__name__]():
+            return super().invoke(ctx)
+
+
+class FeedCommand(FileCommand):
+    """A command that takes what FEED is in the file as the defaults of its options."""
+
+    def look_up(self, ctx: click.Context, args: list[str], words: dict[str, Any]) -> Place:  # noqa: ARG002 - for serve
+        """Look FEED up."""
+        if not isinstance(name := words.get("feed"), str):
+            return nullcontext
+        feed = entry("feeds", name, file := words.get("config"))
+        if feed.get("log"):
+            feed = LOG_COLUMNS | feed
+        loses_events = not feed.keys().isdisjoint({"trim", "compact", "compacted", "archive"})
+        own = feed.get(str(self.name), {})
+        ctx.default_map = defaults({"retention": loses_events, **feed, **own})
+        return partial(located, ctx, file, "feeds", name)
 
 
 @click.command()

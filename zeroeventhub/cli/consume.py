@@ -5,13 +5,15 @@ import sys
 import threading
 import time
 from collections.abc import Collection
+from contextlib import nullcontext
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import click
 from sqlalchemy import Connection
 
-from zeroeventhub.cli.configuration import entry
+from zeroeventhub.cli.configuration import FileCommand, Place, entry, located
 from zeroeventhub.cli.options import (
     ATTEMPTS,
     NAMED_CURSORS,
@@ -157,20 +159,23 @@ PATIENCE = 1.0
 """Seconds without a partition after which a consumer says why it waits."""
 
 
-class SyncCommand(click.Command):
+class SyncCommand(FileCommand):
     """A command that takes what URL is in the file, if it is the name of a consumer there."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Look the consumer up first."""
-        words = self.make_parser(ctx).parse_args([*args])[0]
+    def look_up(self, ctx: click.Context, args: list[str], words: dict[str, Any]) -> Place:  # noqa: ARG002 - for serve
+        """Look the consumer up."""
         name = words.get("url")
         if not isinstance(name, str) or "://" in name:
-            return super().parse_args(ctx, args)
-        consumer = entry("consumers", name, words.get("config"))
+            return nullcontext
+        consumer = entry("consumers", name, file := words.get("config"))
         ctx.default_map = {"consumer": name, **consumer}
-        rest = super().parse_args(ctx, args)
-        ctx.params["url"] = consumer["url"]
-        return rest
+        return partial(located, ctx, file, "consumers", name)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Read the feed of the consumer."""
+        if ctx.default_map is not None:
+            ctx.params["url"] = ctx.default_map["url"]
+        return super().invoke(ctx)
 
 
 @click.command(cls=SyncCommand)

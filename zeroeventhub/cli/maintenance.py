@@ -406,7 +406,7 @@ def erase(*, ids: tuple[str, ...], keys: tuple[str, ...], yes: bool, **table: An
     """
     archive = _expect_archive(table, "erase from")
     if not ids and not keys:
-        raise ConfigurationError("Give the events to erase: --event-id or --event-key.")
+        raise click.UsageError("Give the events to erase: --event-id or --event-key.")
     if "://" not in archive and not Path(archive).exists():
         raise ConfigurationError(f"There is no archive {archive}.")
     feed = open_feed(**table)

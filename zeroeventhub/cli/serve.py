@@ -5,8 +5,8 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -27,7 +27,15 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 from uvicorn.importer import ImportFromStringError, import_from_string
 
-from zeroeventhub.cli.configuration import described, entry, keys, values
+from zeroeventhub.cli.configuration import (
+    FileCommand,
+    Place,
+    described,
+    entry,
+    keys,
+    located,
+    values,
+)
 from zeroeventhub.cli.options import CONFIG, server_options
 from zeroeventhub.cli.output import write_log
 from zeroeventhub.cli.table_options import mount_options, open_archive, open_feed, publish_options
@@ -44,6 +52,7 @@ from zeroeventhub.server import (
     everybody,
     feed_routes,
 )
+from zeroeventhub.server.problems import check_help
 
 GRACE = 10
 """Seconds that open requests may take after SIGTERM."""
@@ -85,14 +94,11 @@ class _Asked:
         ]
 
 
-class ServeCommand(click.Command):
+class ServeCommand(FileCommand):
     """A command that serves feeds of the file, unless it is asked for others."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Look the feeds up first."""
-        words = self.make_parser(ctx).parse_args([*args])[0]
-        if not {*args}.isdisjoint(ctx.help_option_names):
-            return super().parse_args(ctx, args)
+    def look_up(self, ctx: click.Context, args: list[str], words: dict[str, Any]) -> Place:
+        """Look the feeds up."""
         name, file = words.get("feed"), words.get("config")
         asked = partial(_Asked, [*args], file or CONFIG)
         if isinstance(name, str) and "log" in words:
@@ -109,9 +115,10 @@ class ServeCommand(click.Command):
                 raise ConfigurationError(f"{file or CONFIG} describes no feeds.")
         else:
             ctx.obj = asked()
-        if ctx.obj.feeds is not None or file:
-            ctx.default_map = described("serve", file)
-        return super().parse_args(ctx, args)
+        if ctx.obj.feeds is None and not file:
+            return nullcontext
+        ctx.default_map = described("serve", file)
+        return partial(located, ctx, file, "serve")
 
 
 @click.command(cls=ServeCommand)
@@ -148,8 +155,8 @@ def serve(
     """
     if not (token_file or public or is_loopback(host)):
         raise ConfigurationError(
-            f"Everybody who can connect to {host} could read all feeds. Let in only readers with a "
-            "token by --token-file, or allow everybody by --public."
+            f"Everybody who can connect to host {host} could read all feeds. Let in only readers "
+            "with a token by --token-file, or allow everybody by --public."
         )
     application, feeds, console = _site(context)
     with listen(host, port) as listening, upkeep(context.obj.upkeep):
@@ -239,8 +246,9 @@ def _site(context: click.Context) -> tuple[ASGIApp, dict[str, Any], str]:
     observer, observe_horizon, routes = _metrics(metrics, tokens) if metrics else (None, None, [])
     feeds: dict[str, Any] = {}
     shown: dict[str, list[Route]] = {}
+    check_help(help_url)  # here, as it is no mistake of a feed
     for name, options in _described(context, made).items():
-        with _blaming(name if asked.feeds else None):
+        with located(context, asked.file, "feeds", name) if asked.feeds else nullcontext():
             path = _path("--path", options["path"])
             if path in feeds:
                 raise ConfigurationError(f"Another feed has the path {path} already.")
@@ -310,17 +318,6 @@ def _described(context: click.Context, made: Collection[str] | None) -> dict[str
 def _choices(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of how a feed is served, without its path."""
     return {name: options[name] for name in keys(mount_options) if name != "path"}
-
-
-@contextmanager
-def _blaming(feed: str | None) -> Iterator[None]:
-    """Name the feed of the file in an error."""
-    try:
-        yield
-    except ConfigurationError as error:
-        if feed is None:
-            raise
-        raise ConfigurationError(f"Feed {feed}: {error}") from error
 
 
 def _open(options: Mapping[str, Any], *, is_trimmed: bool) -> BoundFeed:

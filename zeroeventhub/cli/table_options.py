@@ -70,7 +70,7 @@ def from_environment(text: str) -> str:
     if name == text:
         return text
     if not (value := os.environ.get(name)):
-        raise ConfigurationError(f"The environment variable {name} is not set.")
+        raise ConfigurationError(f"The environment variable {name!r} is not set.")
     return value
 
 

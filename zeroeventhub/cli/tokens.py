@@ -86,7 +86,7 @@ def authorization(
 
 def _principal(name: str, reader: Reader) -> Principal:
     if reader.types is not None and reader.skip_types is not None:
-        raise ConfigurationError(f"Reader {name} has types or skip_types, not both.")
+        raise ConfigurationError(f"Of its readers, {name} has types or skip_types, not both.")
     types: Any = reader.types
     if reader.skip_types is not None:
         types = TypeFilter(frozenset(reader.skip_types), skip=True)

@@ -84,10 +84,9 @@ def test_help_needs_no_file(tmp_path, arguments):
     [
         (["check", "order"], "zeroeventhub.toml has no 'order' among its feeds: orders, other."),
         (["check", "postgresql://u:canary@host/x"], "Name one of the feeds of zeroeventhub.toml."),
-        (["check", "other"], "The environment variable OTHER_DATABASE is not set."),
+        (["check", "other"], "The environment variable 'OTHER_DATABASE' is not set."),
         (["check", "orders", "--columns", "id"], "not both"),
         (["check"], "give --database and --table"),
-        (["serve"], "Feed other: The environment variable OTHER_DATABASE is not set."),
         (["sync", "orders"], "among its consumers: none."),
     ],
 )
@@ -98,3 +97,64 @@ def test_name_that_means_nothing_is_refused(arguments, words):
     assert (result.exit_code, result.stdout) == (2, "")
     assert words in result.stderr
     assert "canary" not in result.stderr
+
+
+SHOP = 'database = "env:SHOP_DATABASE"\ntable = "orders"\n'
+COPY = '[consumers.copy]\nurl = "http://127.0.0.1:1/"\ninto = "sqlite://"\ntable = "copy"\n'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text", "place", "words"),
+    [
+        ("check shop", "key = 'nothing'", "line 4, feeds.shop.key", "no column 'nothing'"),
+        ("check shop", "columns = [\n'id', 'nothing']", "line 4, feeds.shop.columns", "no column"),
+        ("check shop", "attributes = { x = 'id' }", "line 1, feeds.shop", "give cloudevents"),
+        ("check shop", "data = 'data'\ncolumns = ['id']", "line 4, feeds.shop.data", "not both"),
+        ("check shop", "cursor_secret = 'env:NO'", "line 4, feeds.shop.cursor_secret", "not set"),
+        ("check shop", "position = 'customer'", "line 4, feeds.shop.position", "whole numbers"),
+        ("check shop", "partitions = 2", "line 4, feeds.shop.partitions", "--partitions needs"),
+        ("horizon shop", "ordering = 'gated'", "line 4, feeds.shop.ordering", "no ordering"),
+        ("seal shop", "", "line 1, feeds.shop", "Give the archive"),
+        ("trim shop", "", "line 1, feeds.shop", "Say what to trim"),
+        ("serve", "key = 'nothing'", "line 4, feeds.shop.key", "no column 'nothing'"),
+        ("serve", "path = '/{x}'", "line 4, feeds.shop.path", "--path may not have"),
+        ("serve", f"[feeds.b]\n{SHOP}path = 'shop/'", "line 7, feeds.b.path", "Another feed"),
+        ("serve", "readers = {}", "line 4, feeds.shop.readers", "give --token-file"),
+        ("serve", "[serve]\ntoken_file = 'none'", "line 5, serve.token_file", "not exist"),
+        ("serve", "[serve]\nhelp_url = 'none'", "line 5, serve.help_url", "address of a page"),
+        ("serve", "[serve]\nhost = '192.0.2.1'", "line 5, serve.host", "Let in only readers"),
+        ("sync copy", COPY.replace("sqlite://", "env:NO"), "line 6, consumers.copy.into", "'NO'"),
+        ("sync copy", f"{COPY}token_file = 'no'", "line 8, consumers.copy.token_file", "not exist"),
+        (
+            "sync copy",
+            f"{COPY}event_types = ['a']\nskip_event_types = ['b']",
+            "line 4, consumers.copy:",
+            "not both",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("described")
+def test_mistake_of_meaning_is_named_with_its_place(tmp_path, arguments, text, place, words):
+    """An error names the file, the line and the key, or the line of the feed if it has no key."""
+    (tmp_path / "zeroeventhub.toml").write_text(f"[feeds.shop]\n{SHOP}{text}\n")
+    result = invoke(*arguments.split())
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"Error: zeroeventhub.toml, {place}")
+    assert words in result.stderr
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *("check shop --table nothing", "trim shop --older-than soon", "check shop --time 'x'"),
+        *("check shop --partitions 0", "serve --port x", "serve nothing:feeds"),
+    ],
+)
+@pytest.mark.usefixtures("described")
+def test_mistake_of_the_command_line_has_no_key_of_the_file(tmp_path, options):
+    """An error about an option that is given names neither the file nor the key it replaces."""
+    feed = f"[feeds.shop]\n{SHOP}partition = 'part'\npartitions = 2\ntrim.older_than = '1d'\n"
+    (tmp_path / "zeroeventhub.toml").write_text(f"{feed}[serve]\nport = 80\n")
+    result = invoke(*options.split())
+    assert result.exit_code == 2
+    assert "line " not in result.stderr

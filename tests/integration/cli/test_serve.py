@@ -80,11 +80,7 @@ def served(here, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "arguments", "words"),
     [
-        (f"[feeds.a]\n{FEED}path = '/x'\n[feeds.b]\n{FEED}path = 'x/'\n", [], "Feed b: Another"),
-        (f"[feeds.a]\n{FEED}path = '/{{x}}'\n", [], "Feed a: --path may not have parameters"),
-        (f"[feeds.a]\n{FEED}key = 'nothing'\n", ["a"], "Feed a: Table 'orders' has no column"),
-        (f"[feeds.a]\n{FEED}readers = {{}}\n", [], "Feed a: Only its readers may read it"),
-        (f"[feeds.a]\n{FEED}trim = {{}}\n", [], "Feed a: Table 'zeroeventhub_retention' has no"),
+        (f"[feeds.a]\n{FEED}trim = {{}}\n", [], "feeds.a: Table 'zeroeventhub_retention' has no"),
         ("", [], "zeroeventhub.toml describes no feeds."),
         ("", ["numbers_of_mine:nothing"], "not found in module"),
         ("", ["nothing_of_mine:feeds"], "Could not import module"),
