@@ -113,7 +113,8 @@ def consume(store, texts):
     letter = Event.of({"member": f"data {every}"}, {f"header {every}": f"value {every}"})
     error, halt = ValueError(f"error {every}"), ValueError(f"halt {every}")
     call(store, store.dead_letters.add, 0, letter, key=f"key {every}", error=error, tries=1, **name)
-    call(store, store.halt, 0, load(store, 0, **name), error=halt, tries=1, **name)
+    place = load(store, 0, **name)
+    call(store, store.record_failure, 0, place, error=halt, tries=1, pause=None, **name)
 
 
 @contextmanager
