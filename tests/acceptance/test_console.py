@@ -215,7 +215,8 @@ def troubled(http, options):
     for error in (failed.value, None):
         call(store, store.dead_letters.add, 0, event, key=key, error=error, tries=1, name=name)
     place = call(store, store.load, 1, name=name)
-    call(store, store.halt, 1, place, error=failed.value, tries=3, name=name)
+    failure = {"error": failed.value, "tries": 3, "pause": None}
+    call(store, store.record_failure, 1, place, **failure, name=name)
     return name
 
 

@@ -79,12 +79,13 @@ def elsewhere(texts):
         partitions = [{"id": "0"}]
         return JSONResponse({"token": token, "partitions": partitions, "extensions": extensions})
 
-    async def events(_):
-        names = ("id", "type", "subject", "time")
+    async def events(request):
+        names, end = ("id", "type", "subject", "time"), {"cursor": f"cursor {every}"}
         data = [{name: f"{name} {one}" for name in names} for one in texts]
         lines = [{"data": {"specversion": "1.0", **one}} for one in data]
-        lines.append({"cursor": f"cursor {every}"})
-        return Response("".join(f"{json.dumps(line)}\n" for line in lines))
+        if request.query_params["cursor"] == end["cursor"]:
+            lines = []
+        return Response("".join(f"{json.dumps(line)}\n" for line in (*lines, end)))
 
     async def splits(_):
         return JSONResponse({"cursors": [f"begin {every}", f"end {every}"]})
@@ -107,7 +108,7 @@ def consume(store, texts):
     """Let consumers of a store have texts wherever they can be, most of them the first one."""
     for text in texts:
         name = {"name": f"consumer {text}"}
-        call(store, store.set, 0, FIRST, **name)
+        call(store, store.set, 0, f"cursor {' '.join(texts)}", **name)
         call(store, store.leases.claim, f"owner {text}", [0], seconds=30, share=True, **name)
     every, name = " ".join(texts), {"name": f"consumer {texts[0]}"}
     letter = Event.of({"member": f"data {every}"}, {f"header {every}": f"value {every}"})
