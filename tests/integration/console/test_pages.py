@@ -160,7 +160,8 @@ def pages_of(http, texts):
     asked = [("", {}), *((f"feeds/{one}", {}) for one in ("orders", "hostile", "refusing"))]
     for feed in ("orders", "hostile"):
         asked += [(f"feeds/{feed}/events", {}), (f"feeds/{feed}/events", {"follow": 1})]
-    asked.append(("feeds/hostile/events", {"id": "absent"}))
+    for query in ({"id": "absent"}, {"cursor": f"cursor {every}"}):
+        asked.append(("feeds/hostile/events", query))
     asked += [("stores/billing/dead-letter", {**name, "id": 1})]
     asked += [("stores/billing/consumer", {"name": f"consumer {one}"}) for one in texts]
     for action in ("retry", "discard", "reset"):
