@@ -9,6 +9,7 @@ from benchmarks.suites.append_http import append_http
 from benchmarks.suites.apply import apply
 from benchmarks.suites.archive import archive
 from benchmarks.suites.cache import cache
+from benchmarks.suites.console import console
 from benchmarks.suites.data_frames import data_frames
 from benchmarks.suites.depth import depth
 from benchmarks.suites.drain import drain
@@ -43,6 +44,7 @@ SUITES: dict[str, Suite] = {
             many,
         ),
         *(depth, memory, archive),
+        console,
         *(data_frames, spark, spark_tasks, spark_memory),
     )
 }

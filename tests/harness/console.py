@@ -64,13 +64,15 @@ def console(engine, path="/console", *, feed=None, **options):
 
 
 @contextmanager
-def lagging(engine):
+def lagging(engine, *, partitions=1):
     """Serve a feed of five orders and its console, where billing has registered the first two.
 
     Yields a client of the feed and an httpx client whose base is the console.
     """
-    append(engine, *({} for _ in range(5)))
-    feed = TableFeed(orders, data="data", time="placed", retention=Retention(), progress=Progress())
+    append(engine, *({"part": n % partitions} for n in range(5)))
+    columns = {"partition": "part", "partitions": partitions} if partitions > 1 else {}
+    columns |= {"retention": Retention(), "progress": Progress()}
+    feed = TableFeed(orders, data="data", time="placed", **columns)
     with engine.begin() as connection:
         feed.install(connection)
     routes = feed_routes("/orders", feed, engine)

@@ -84,6 +84,9 @@ MOST_REPORTED = 500
 MOST_PAST = 480
 """Counts that a plot of the past of consumers' lag takes, about; it has fewer points for many."""
 
+MOST_LAGS = 200
+"""Registered consumers' partitions that a page counts; of more, only those of one partition."""
+
 SHARE = 100
 """A count is repeated when this many times its own duration has passed."""
 
@@ -337,7 +340,7 @@ async def describe(reader: Reader, chosen: int | None) -> dict[str, Any]:
         "chosen": await _chosen(reader, info, rows, chosen),
         "horizon": await _horizon(reader, info, status),
         "readers": _readers(status),
-        "registered": await _registered(reader, info, status),
+        "registered": await _registered(reader, info, status, chosen),
     }
 
 
@@ -395,17 +398,26 @@ def _readers(status: dict[str, Any]) -> dict[str, Any] | None:
 
 
 async def _registered(
-    reader: Reader, info: FeedInfo, status: dict[str, Any]
+    reader: Reader, info: FeedInfo, status: dict[str, Any], chosen: int | None
 ) -> list[dict[str, Any]] | None:
     """Return the consumers that register their progress, with their lag."""
     if "registered" not in status:
         return None
+    found = _few(status, info, chosen)
     asked = [
-        partial(_lag_or_none, reader.client, info, one["partition"], one["cursor"])
-        for one in status["registered"]
+        partial(_lag_or_none, reader.client, info, one["partition"], one["cursor"]) for one in found
     ]
     lags = await reader.side_by_side(asked)
-    return [{**one, "lag": lag} for one, lag in zip(status["registered"], lags, strict=True)]
+    return [{**one, "lag": lag} for one, lag in zip(found, lags, strict=True)]
+
+
+def _few(status: dict[str, Any], info: FeedInfo, chosen: int | None) -> list[dict[str, Any]]:
+    """Return the registered consumers, of many only those in the chosen or the first partition."""
+    found: list[dict[str, Any]] = status.get("registered", [])
+    if len(found) <= MOST_LAGS or not info.partitions:
+        return found
+    number = info.partitions[0].id if chosen is None else chosen
+    return [one for one in found if one["partition"] == number]
 
 
 async def _partition(
@@ -530,8 +542,12 @@ async def _between(client: AsyncClient, number: int, start: str, stop: str) -> i
     return (await client.cursor_of_count(number, start, MOST_COUNTED, stop=stop)).events
 
 
-async def lags(reader: Reader) -> dict[str, Any]:
+async def lags(reader: Reader, chosen: int | None) -> dict[str, Any]:
     """Count how far registered consumers lagged at the ends of the last slots of time.
+
+    Args:
+        reader: reads the feed.
+        chosen: the partition of which consumers are shown if there are many; None for the first.
 
     Returns:
         The ends in seconds since 1970, and by consumer the events after its last cursor of then,
@@ -540,8 +556,7 @@ async def lags(reader: Reader) -> dict[str, Any]:
     client, reported = reader.client, reader.feed.reported
     info, status = await client.discover(), await reader.own("status")
     keys = [
-        (one["principal"], one["consumer"], one["partition"])
-        for one in status.get("registered", ())
+        (one["principal"], one["consumer"], one["partition"]) for one in _few(status, info, chosen)
     ]
     ends = range(0)
     if keys and reported and {CURSOR_OF_TIME, CURSOR_OF_COUNT} <= info.extensions:

@@ -203,7 +203,7 @@ async def _rates(console: Console, request: Request, _: Principal) -> dict[str, 
 
 async def _lags(console: Console, request: Request, _: Principal) -> dict[str, Any]:
     async with console.feed(request).reading(request) as reader:
-        return await of_feeds.lags(reader)
+        return await of_feeds.lags(reader, _number(request, "partition"))
 
 
 async def _consumer(console: Console, request: Request, principal: Principal) -> dict[str, Any]:

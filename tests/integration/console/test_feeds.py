@@ -3,6 +3,7 @@
 import shlex
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import httpx
 import pytest
@@ -269,6 +270,20 @@ def test_consumers_that_register_are_named(sqlite):
         (one,) = told(http)["registered"]
         assert (one["consumer"], one["partition"], one["lag"]["events"]) == ("billing", 0, 3)
         assert "billing" in http.get("feeds/orders").text
+
+
+def test_of_many_consumers_those_of_a_partition_are_counted(sqlite, monkeypatch):
+    """If consumers have registered more partitions than a page counts, it counts the chosen one."""
+    monkeypatch.setattr(feeds, "SLOT", 0.5)
+    with lagging(sqlite, partitions=2) as (client, http):
+        client.register_progress("billing", 1, client.fetch(1, "_first", limit=1).cursor)
+        assert [one["partition"] for one in told(http)["registered"]] == [0, 1]
+        monkeypatch.setattr(feeds, "MOST_LAGS", 1)
+        assert [one["partition"] for one in told(http)["registered"]] == [0]
+        (one,) = told(http, partition=1)["registered"]
+        assert (one["partition"], one["lag"]["events"]) == (1, 1)
+        past = partial(told, http, "feeds/orders/lags", partition=1)
+        until(lambda: past()["lags"]["billing"][-1:] == [1], "a slot has ended")
 
 
 def test_lag_has_a_past(sqlite, monkeypatch):
