@@ -85,7 +85,7 @@ MOST_PAST = 480
 """Counts that a plot of the past of consumers' lag takes, about; it has fewer points for many."""
 
 MOST_LAGS = 200
-"""Registered consumers' partitions that a page counts; of more, only those of one partition."""
+"""Registered cursors whose lag a page counts; of more, only those of one partition."""
 
 SHARE = 100
 """A count is repeated when this many times its own duration has passed."""
