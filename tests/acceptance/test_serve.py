@@ -9,7 +9,7 @@ import sys
 
 import httpx
 import pytest
-from harness.command_line import PATIENCE, started
+from harness.command_line import PATIENCE, children, started
 from harness.readers import get
 from harness.shop import fill
 from harness.waiting import until
@@ -71,18 +71,12 @@ feeds = {{"orders": TableFeed(orders, data="data").bind(create_engine({shop!r}))
 
 def workers(process):
     """The processes that answer requests, beside the one that keeps track of resources."""
-    children = subprocess.run(
-        ["pgrep", "-P", str(process.pid), "-f", "spawn_main"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return {int(line) for line in children.stdout.split()}
+    return children(process.pid, "spawn_main")
 
 
 @pytest.mark.slow
 def test_workers_share_the_requests_of_feeds_that_python_makes(sqlite, sqlite_url, tmp_path):
-    """Workers serve a mapping of feeds, with metrics of all; one that is killed is replaced."""
+    """Each worker serves a mapping of feeds, with metrics of all; a killed one is replaced."""
     fill(sqlite, 10)
     (tmp_path / "shop.py").write_text(MODULE.format(shop=sqlite_url))
     environment = {"PYTHONPATH": os.pathsep.join([*sys.path, str(tmp_path)])}
@@ -97,6 +91,10 @@ def test_workers_share_the_requests_of_feeds_that_python_makes(sqlite, sqlite_ur
             shown = httpx.get(httpx.URL(url).join("/metrics")).text
             assert 'events_total{feed="orders",route="events"} 80.0' in shown
             assert 'horizon_age_seconds{feed="orders"} 0.0' in shown
+        for other in (first, second):
+            os.kill(other, signal.SIGSTOP)
+            assert get(url).status_code == 200
+            os.kill(other, signal.SIGCONT)
         os.kill(first, signal.SIGKILL)
         assert get(url).status_code == 200
         until(lambda: workers(process) - {first, second}, "another worker runs", PATIENCE)

@@ -1,12 +1,15 @@
 """Upkeep beside the server: what the file asks for is done from time to time."""
 
+import os
 import signal
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 
 import pytest
-from harness.command_line import PATIENCE, invoke, started
+from harness.command_line import PATIENCE, children, invoke, started
 from harness.guides import block
+from harness.readers import get
 from harness.shop import orders, write
 from harness.statements import count_of
 from harness.trimmed import numbers, ten_days
@@ -88,6 +91,33 @@ def test_archive_is_sealed_continuously(shop, tmp_path):
     (tmp_path / "zeroeventhub.toml").write_text(FILE.partition("seal =")[0] + shown)
     tasks = serve.make_context("serve", []).obj.upkeep
     assert [(task.command, task.seconds) for task in tasks] == [("seal", 10), ("tidy", 3600)]
+
+
+@pytest.mark.test_all
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL], ids=["ended", "killed"])
+def test_workers_leave_upkeep_to_their_server(shop, tmp_path, ending):
+    """The server seals, none of its workers does, one that dies is replaced, and all end with it."""
+    archive = Archive(tmp_path / "archive")
+    with started("serve", "--workers", 2) as process:
+        url = process.stdout.readline().split()[1]
+        until(lambda: archive.look().sealed == 10, "all events are sealed", PATIENCE)
+        until(lambda: len(children(process.pid, "spawn_main")) == 2, "both run", PATIENCE)
+        first, second = children(process.pid, "spawn_main")
+        os.kill(first, signal.SIGKILL)
+
+        def replaced():
+            return children(process.pid, "spawn_main") - {first, second}
+
+        until(replaced, "another worker runs", PATIENCE)
+        write(shop, first=11)
+        until(lambda: archive.look().sealed == 11, "the next one is sealed", PATIENCE)
+        assert get(url).text.count("data") == 11
+        (sealing,) = children(process.pid, "zeroeventhub seal")
+        running = {second, sealing, *replaced()}
+        assert [children(one, "zeroeventhub") for one in running] == [set()] * 3
+        process.send_signal(ending)
+        process.communicate(timeout=PATIENCE)  # to the end of stderr, which all of them share
+        until(lambda: not any(Path(f"/proc/{one}").exists() for one in running), "all end", 5)
 
 
 @pytest.mark.test_all

@@ -103,6 +103,14 @@ def logged(command: list[object], log: Path, **environment: str) -> Iterator[Ser
         process.wait(PATIENCE)
 
 
+def children(process: int, words: str) -> set[int]:
+    """Return the processes that a process has started by a command line with these words."""
+    found = subprocess.run(
+        ["pgrep", "-P", str(process), "-f", words], capture_output=True, text=True, check=False
+    )
+    return {int(line) for line in found.stdout.split()}
+
+
 @contextmanager
 def started(
     *arguments: object, program: list[str] = PROGRAM, **environment: str

@@ -1,16 +1,20 @@
 """Serve feeds over HTTP."""
 
 import json
+import multiprocessing
 import os
 import re
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from ipaddress import ip_address
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -64,6 +68,8 @@ UVICORN: dict[str, Any] = {
     "log_level": "warning",
     "access_log": False,
     "timeout_graceful_shutdown": GRACE,
+    # A worker answers only when it has imported its code, which a busy machine takes long for.
+    "timeout_worker_healthcheck": 60,
 }
 """How uvicorn serves feeds and consoles."""
 
@@ -186,7 +192,15 @@ def worker() -> ASGIApp:
     """Make the application of a worker, by the command line of its server."""
     is_verbose, arguments = json.loads(os.environ[_WORKER])
     write_log(verbose=is_verbose)
+    if (server := multiprocessing.parent_process()) is not None:
+        threading.Thread(target=_end_with, args=(server,), daemon=True).start()
     return _site(serve.make_context("serve", arguments))[0]
+
+
+def _end_with(server: BaseProcess) -> None:
+    """End this worker when its server has ended, which may have been killed."""
+    server.join()
+    signal.raise_signal(signal.SIGTERM)
 
 
 def is_loopback(host: str) -> bool:
