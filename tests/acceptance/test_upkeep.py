@@ -96,7 +96,7 @@ def test_archive_is_sealed_continuously(shop, tmp_path):
 @pytest.mark.test_all
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL], ids=["ended", "killed"])
 def test_workers_leave_upkeep_to_their_server(shop, tmp_path, ending):
-    """The server seals, none of its workers does, one that dies is replaced, and all end with it."""
+    """A server seals, not its workers; one that dies is replaced, and all end with it."""
     archive = Archive(tmp_path / "archive")
     with started("serve", "--workers", 2) as process:
         url = process.stdout.readline().split()[1]
