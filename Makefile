@@ -10,7 +10,7 @@ EVERYTHING = -m "" --hypothesis-profile=random
 # Python keeps what it compiles, whatever the caller's environment says: a process starts in half the time.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo spark quick test test-all check docs coverage screenshots mutants soak bench wheel clean
+.PHONY: demo spark quick test test-all check docs links coverage screenshots mutants soak bench wheel clean
 
 demo: .venv/demo
 	.venv/bin/python examples/flights/demo.py
@@ -47,6 +47,10 @@ check: .venv/test
 docs: .venv/test
 	.venv/bin/sphinx-build --fail-on-warning --nitpicky --quiet --conf-dir docs \
 		--doctree-dir build/doctrees . build/site
+
+# The links to other hosts, which need the network.
+links: .venv/test
+	.venv/bin/sphinx-build --builder linkcheck --quiet --conf-dir docs --doctree-dir build/doctrees . build/links
 
 # Which lines and branches tests reach; the pages are in .coverage-html.
 coverage: .venv/test

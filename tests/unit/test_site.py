@@ -1,5 +1,6 @@
 """The pages of the site name all that there is."""
 
+import importlib
 import inspect
 import re
 import shlex
@@ -21,6 +22,7 @@ PAGES = [
     *sorted(ROOT.glob("spec/*.md")),
     *sorted(ROOT.glob("examples/**/README.md")),
 ]
+SITE = ROOT / "build" / "site"
 TESTS = [file.read_text() for file in ROOT.glob("tests/**/test_*.py")]
 
 
@@ -53,6 +55,48 @@ def test_every_module_that_documents_import_from_is_in_the_reference():
     reference = (ROOT / "docs" / "api.md").read_text()
     assert used
     assert used - set(re.findall(r"automodule:: (\S+)", reference)) == set()
+
+
+def test_every_public_name_is_in_the_reference():
+    """Each name of a public package is described: by its docstring, or data by the page itself."""
+    page = (ROOT / "docs" / "api.md").read_text()
+    described = re.findall(r"(?:py:data|automodule):: (\S+)", page)
+    packages = [
+        (importlib.import_module(name), re.findall(r"\w+", members))
+        for name, members in re.findall(
+            r"automodule:: (\S+)\n +:members:(.*)\n +:imported-members:", page
+        )
+    ]
+    shown = [
+        value
+        for package, members in packages
+        for value in (getattr(package, name) for name in members or package.__all__)
+        if (inspect.isclass(value) or inspect.isroutine(value)) and value.__doc__
+    ]
+    missing = [
+        f"{package.__name__}.{name}"
+        for package, _ in packages
+        for name in package.__all__
+        if getattr(package, name) not in shown and f"{package.__name__}.{name}" not in described
+    ]
+    assert shown
+    assert missing == []
+
+
+@pytest.mark.test_all
+@pytest.mark.skipif(not SITE.exists(), reason="make docs")
+def test_site_needs_no_server_and_no_other_host():
+    """The site that `make docs` has made has a search, and loads nothing from other hosts."""
+    assert "Search.setIndex(" in (SITE / "searchindex.js").read_text()
+    assert "searchtools.js" in (SITE / "search.html").read_text()
+    loading = re.compile(
+        r"""<(?:script|link|img|iframe|source)\b[^>]*\s(?:src|href)=["']?(?:\w+:)?//[^>]*>"""
+        r"""|url\(["']?(?:\w+:)?//[^)]*\)|@import[^;]*//[^;]*;"""
+    )
+    files = [*SITE.rglob("*.html"), *SITE.rglob("*.css")]
+    assert {
+        file.name: found for file in files if (found := loading.findall(file.read_text()))
+    } == {}
 
 
 def blocks(page):
