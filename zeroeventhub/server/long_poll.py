@@ -178,7 +178,7 @@ LONGEST = 0.005
 POLLS = 8
 """Of how many polls the shortest counts: a busy machine delays some of them."""
 
-PAUSES = (0.001, 0.002, 0.004, 0.008)
+PAUSES = (0.0, 0.001, 0.002, 0.004, 0.008)
 """Seconds between polls after a commit was announced, until it is visible."""
 
 IGNORE_SECONDS = 0.1
