@@ -363,6 +363,33 @@ def test_commit_is_looked_for_until_it_is_there(watcher):
             assert events_of(waiting) == 1
 
 
+def test_commit_that_was_found_does_not_hide_the_next(watcher):
+    """A commit whose change is found already does not let the server ignore the next commit."""
+
+    class Telling(Numbers):
+        announced = 0
+
+        def on_commit(self, notify):
+            self.notify = notify
+
+        def head(self):
+            if self.announced < self.count:
+                self.announced = self.count
+                self.notify()
+            return super().head()
+
+    feed = Telling()
+    with mounted(feed, capacity=Capacity(look_seconds=60), observer=watcher) as url:
+        for count in (1, 2):
+            with ask(page_url(url, cursor=str(count - 1), wait=10)) as waiting:
+                watcher.until_waiting(1)
+                time.sleep(0.05)
+                feed.count = count
+                feed.notify()
+                assert events_of(waiting) == 1
+            watcher.until_waiting(0)
+
+
 @pytest.mark.parametrize("many", ["greedy", ""], ids=["known", "anonymous"])
 def test_reader_with_few_requests_is_answered_before_the_many_of_another(many, watcher, pool):
     """When an event wakes more readers than the queue holds, each reader has its turn."""
