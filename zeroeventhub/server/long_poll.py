@@ -216,6 +216,8 @@ class HeadWatcher:
         self._flight = SingleFlight(self._watch)
         self._notify: Callable[[], object] | None = None
         self._is_notified = False
+        # Kept when a change is found, which may be an earlier one than that of the commit.
+        self._pauses: Iterator[float] = iter(())
         self._ignore_until = -math.inf
         self.version = 0
         """The number of changes. Note it before a read, and wait until it differs."""
@@ -250,12 +252,11 @@ class HeadWatcher:
         """Poll the head until it has changed."""
         self._watched.add(self)
         try:
-            pauses: Iterator[float] = iter(())
             while True:
-                if (pause := next(pauses, None)) is not None:
+                if (pause := next(self._pauses, None)) is not None:
                     await anyio.sleep(pause)
                 elif await self._pause():
-                    pauses = iter(PAUSES)
+                    self._pauses = iter(PAUSES)
                     continue
                 if is_ending():
                     self._change(self._last)  # wakes all waiting requests

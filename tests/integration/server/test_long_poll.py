@@ -363,6 +363,27 @@ def test_commit_is_looked_for_until_it_is_there(watcher):
             assert events_of(waiting) == 1
 
 
+def test_commit_is_looked_for_when_an_earlier_change_was_found(watcher):
+    """The first poll always finds a change; the server polls on for the commit that it is for."""
+
+    class Telling(Numbers):
+        def on_commit(self, notify):
+            self.notify = notify
+
+        def head(self):
+            self.count = self.looks  # none at the first look
+            return super().head()
+
+    feed, capacity = Telling(), Capacity(look_seconds=60)
+    with (
+        mounted(feed, capacity=capacity, observer=watcher) as url,
+        ask(page_url(url, wait=10)) as waiting,
+    ):
+        watcher.until_waiting(1)
+        feed.notify()
+        assert events_of(waiting) == 1
+
+
 def test_commit_that_was_found_does_not_hide_the_next(watcher):
     """A commit whose change is found already does not let the server ignore the next commit."""
 
