@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 from uuid import uuid4
 
 import msgspec
@@ -55,20 +55,65 @@ class NewEvent:
         check_name("id", self.id)
         if self.key is not None:
             check_name("key", self.key)
-        elif self.expected_version is not None:
-            raise ConfigurationError("An event without a key has no version to expect.")
-        if self.expected_version is not None and (
-            type(self.expected_version) is not int or self.expected_version < 0
-        ):
-            raise ConfigurationError(
-                f"The expected version of an event is a whole number, 0 for a key without events; "
-                f"{self.expected_version!r} is not."
-            )
+        if self.expected_version is not None:
+            _check_version(self.key, self.expected_version)
 
     @cached_property
     def text(self) -> str:
         """Return the JSON of the data; see `json_text`."""
         return json_text(self.data)
+
+
+class Sent(Protocol):
+    """The attributes of an event that a writer has sent, of the types of a NewEvent's."""
+
+    type: str
+    key: str | None
+    id: str
+    expected_version: int | None
+
+
+def make_events(sent: Sequence[Sent], raws: Sequence[msgspec.Raw]) -> list[NewEvent]:
+    """Make events of compact JSON; to check them together takes a fifth of the time.
+
+    Args:
+        sent: their other attributes, decoded from JSON.
+        raws: the data of each, without spaces.
+
+    Raises:
+        ConfigurationError: an event cannot be stored, or perhaps cannot: make each by itself.
+    """
+    names: set[Any] = {one.id for one in sent} | {one.key for one in sent}
+    names |= {one.type for one in sent}
+    names.discard(None)
+    joined = "\0".join(names) + "\0"
+    if (
+        "" in names
+        or max(map(len, names)) > LONGEST_NAME
+        or joined.count("\0") > len(names)
+        or " \0" in joined
+    ):
+        raise ConfigurationError("A name of an event cannot be stored.")
+    texts = [str(raw, "utf-8") for raw in raws]
+    if not {text[0] for text in texts}.isdisjoint(_OF_NUMBERS) or any(
+        "\\u0000" in text for text in texts
+    ):
+        raise ConfigurationError("The data of an event perhaps cannot be stored.")
+    events = []
+    for one, raw, text in zip(sent, raws, texts, strict=True):
+        if one.expected_version is not None:
+            _check_version(one.key, one.expected_version)
+        event = object.__new__(NewEvent)
+        vars(event).update(
+            type=one.type,
+            data=raw,
+            key=one.key,
+            id=one.id,
+            expected_version=one.expected_version,
+            text=text,
+        )
+        events.append(event)
+    return events
 
 
 def json_text(data: Any) -> str:
@@ -80,7 +125,7 @@ def json_text(data: Any) -> str:
     """
     raw = bytes(data) if isinstance(data, msgspec.Raw) else Event.of(data).raw
     text = raw.decode()
-    if text.lstrip()[:1] in "-0123456789":
+    if text.lstrip()[:1] in _OF_NUMBERS:
         raise ConfigurationError(
             f"The data is a bare number, {text[:40]}, which some databases change: put it into an "
             'object, such as {"amount": 12.5}.'
@@ -88,6 +133,10 @@ def json_text(data: Any) -> str:
     if "\\u0000" in text.replace("\\\\", ""):
         raise ConfigurationError("The data holds U+0000, which PostgreSQL refuses.")
     return text
+
+
+_OF_NUMBERS = "-0123456789"
+"""The characters with which a number of JSON begins."""
 
 
 # Possessive, so that it need not go back from the end: in half of the time.
@@ -111,6 +160,16 @@ def check_name(attribute: str, value: Any) -> None:
             "overlook, or has U+0000 in it, which PostgreSQL refuses."
         )
     raise ConfigurationError(f"The {attribute} {value!r} of an event has no UTF-8.")
+
+
+def _check_version(key: str | None, version: Any) -> None:
+    if key is None:
+        raise ConfigurationError("An event without a key has no version to expect.")
+    if type(version) is not int or version < 0:
+        raise ConfigurationError(
+            f"The expected version of an event is a whole number, 0 for a key without events; "
+            f"{version!r} is not."
+        )
 
 
 @dataclass(frozen=True)

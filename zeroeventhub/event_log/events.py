@@ -66,9 +66,12 @@ class Stored:
 
     def distinct(self, rows: Sequence[_Row]) -> list[_Row]:
         """Drop repeated rows; raise IdReused if two rows with one id differ."""
+        name = self._id.name
+        if len({row[name] for row in rows}) == len(rows):
+            return [*rows]
         found: dict[Any, _Row] = {}
         for row in rows:
-            if (known := found.setdefault(row[self._id.name], row)) is not row:
+            if (known := found.setdefault(row[name], row)) is not row:
                 self._check_same(row, known)
         return [*found.values()]
 

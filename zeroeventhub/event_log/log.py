@@ -148,7 +148,7 @@ class EventLog:
         self, handle: Connection | Session, run: Run, *, with_savepoint: bool
     ) -> list[Appended]:
         if run.key is not None:
-            rows = [self._row(one, run.key) | {"data": one.text.encode()} for one in run.events]
+            rows = self._keyed_rows(run.key, run.events)
             last = self._keyed.append(handle, run.key, rows, expected_version=run.expected_version)
             return [
                 Appended(row["partition"], row["id"], version)
@@ -233,8 +233,8 @@ class EventLog:
             StoreUnavailable: a transient error of the database: roll back, and try again.
         """
         check_name("key", key)
-        rows = []
-        for one in _checked(events):
+        checked = [*_checked(events)]
+        for one in checked:
             if one.key not in {None, key}:
                 raise ConfigurationError(
                     f"The event {one.id!r} has the key {one.key!r}, but is appended to {key!r}."
@@ -244,8 +244,7 @@ class EventLog:
                     "Events that are appended to a key get the versions after the expected one: "
                     "leave out those of the events."
                 )
-            # Bytes are JSON already.
-            rows.append(self._row(one, key) | {"data": one.text.encode()})
+        rows = self._keyed_rows(key, checked)
         return self._keyed.append(handle, key, rows, expected_version=expected_version)
 
     def read_key(
@@ -370,18 +369,27 @@ class EventLog:
 
     def _rows(self, events: Iterable[NewEvent]) -> list[dict[str, Any]]:
         """Return the rows of events without versions."""
-        rows = []
-        for one in events:
-            row = self._row(one, one.key)
-            row["key"] = one.key
-            rows.append(row)
-        return rows
-
-    def _row(self, new: NewEvent, key: str | None) -> dict[str, Any]:
-        """Return the row of an event, without its key."""
         # Keys come again, ids do not.
-        partition = self.layout.partition_of(new.id) if key is None else self._partition_of_key(key)
-        return {"partition": partition, "id": new.id, "type": new.type, "data": new.text}
+        of_key, of_id = self._partition_of_key, self.layout.partition_of
+        return [
+            {
+                "partition": of_id(one.id) if one.key is None else of_key(one.key),
+                "id": one.id,
+                "key": one.key,
+                "type": one.type,
+                "data": one.text,
+            }
+            for one in events
+        ]
+
+    def _keyed_rows(self, key: str, events: Iterable[NewEvent]) -> list[dict[str, Any]]:
+        """Return the rows of events of a key with versions, without the key."""
+        of_key = self._partition_of_key
+        return [
+            # Bytes are JSON already.
+            {"partition": of_key(key), "id": one.id, "type": one.type, "data": one.text.encode()}
+            for one in events
+        ]
 
     def _install(self, _: Table, connection: Connection, **__: Any) -> None:
         self.feed().install(connection)

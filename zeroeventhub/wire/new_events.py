@@ -1,12 +1,13 @@
 """Encode and decode the batches of events that writers send."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Literal, cast
 
 import msgspec
 
 from zeroeventhub.errors import BadRequest, ConfigurationError, TooLarge, UnsupportedMediaType
-from zeroeventhub.new_events import NewEvent, runs_of
+from zeroeventhub.new_events import NewEvent, make_events, runs_of
 from zeroeventhub.protocol import LARGEST_BATCH, LARGEST_BATCH_BYTES, LARGEST_EVENT_BYTES
 from zeroeventhub.wire import CLOUDEVENTS_BATCH_TYPE, NDJSON_TYPE
 from zeroeventhub.wire.ndjson import one_line
@@ -57,7 +58,7 @@ def decode_events(body: bytes, media_type: str) -> list[NewEvent]:
     if media_type == NDJSON_TYPE:
         _expect_few(body.count(b"\n"))
         lines = body.removesuffix(b"\n").split(b"\n")
-        events = _all_new("Line", [_decode_line(*one) for one in enumerate(lines, 1)])
+        events = _all_new("Line", _decode_lines(lines))
     elif media_type == CLOUDEVENTS_BATCH_TYPE:
         events = _all_new("Event", _array(body))
     else:
@@ -112,6 +113,13 @@ def encode_event(event: NewEvent) -> bytes:
     return msgspec.json.encode(line) + b"\n"
 
 
+def _decode_lines(lines: Sequence[bytes]) -> list[_Line]:
+    try:
+        return [*map(_line, lines)]
+    except (msgspec.DecodeError, RecursionError):  # to find the number of the line
+        return [_decode_line(*one) for one in enumerate(lines, 1)]
+
+
 def _decode_line(number: int, line: bytes) -> _Line:
     try:
         return _line(line)
@@ -138,21 +146,10 @@ def _expect_few(events: int) -> None:
 def _all_new(place: str, sent: Sequence[_Line | _CloudEvent]) -> list[NewEvent]:
     """Return events, whose data is decoded in one call; `_new` finds the one that is wrong."""
     data = b"[%b]" % b",".join([one.data for one in sent])
-    if len(sent) > 1 and len(data) <= LARGEST_EVENT_BYTES:
-        try:
+    if len(data) <= LARGEST_EVENT_BYTES:
+        with suppress(msgspec.DecodeError, ConfigurationError, RecursionError):
             _decode(data)
-            events = [
-                NewEvent(one.type, compact, one.key, one.id, one.expected_version)
-                for one, compact in zip(
-                    sent, _raws(msgspec.json.format(data, indent=-1)), strict=True
-                )
-            ]
-            for one in events:
-                _ = one.text
-        except (msgspec.DecodeError, ConfigurationError, RecursionError):
-            pass
-        else:
-            return events
+            return make_events(sent, _raws(msgspec.json.format(data, indent=-1)))
     return [_new(f"{place} {number}", one) for number, one in enumerate(sent, 1)]
 
 
