@@ -83,6 +83,7 @@ def make_events(sent: Sequence[Sent], raws: Sequence[msgspec.Raw]) -> list[NewEv
     Raises:
         ConfigurationError: an event cannot be stored, or perhaps cannot: make each by itself.
     """
+    # What was decoded from JSON is text, and has no half of a surrogate pair.
     names: set[Any] = {one.id for one in sent} | {one.key for one in sent}
     names |= {one.type for one in sent}
     names.discard(None)
