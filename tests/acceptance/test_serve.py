@@ -76,7 +76,7 @@ def workers(process):
 
 @pytest.mark.slow
 def test_workers_share_the_requests_of_feeds_that_python_makes(sqlite, sqlite_url, tmp_path):
-    """Each worker serves a mapping of feeds, with metrics of all; a killed one is replaced."""
+    """Workers serve a mapping of feeds, with metrics of all; one that is killed is replaced."""
     fill(sqlite, 10)
     (tmp_path / "shop.py").write_text(MODULE.format(shop=sqlite_url))
     environment = {"PYTHONPATH": os.pathsep.join([*sys.path, str(tmp_path)])}
@@ -91,10 +91,6 @@ def test_workers_share_the_requests_of_feeds_that_python_makes(sqlite, sqlite_ur
             shown = httpx.get(httpx.URL(url).join("/metrics")).text
             assert 'events_total{feed="orders",route="events"} 80.0' in shown
             assert 'horizon_age_seconds{feed="orders"} 0.0' in shown
-        for other in (first, second):
-            os.kill(other, signal.SIGSTOP)
-            assert get(url).status_code == 200
-            os.kill(other, signal.SIGCONT)
         os.kill(first, signal.SIGKILL)
         assert get(url).status_code == 200
         until(lambda: workers(process) - {first, second}, "another worker runs", PATIENCE)

@@ -103,6 +103,10 @@ def test_workers_leave_upkeep_to_their_server(shop, tmp_path, ending):
         until(lambda: archive.look().sealed == 10, "all events are sealed", PATIENCE)
         until(lambda: len(children(process.pid, "spawn_main")) == 2, "both run", PATIENCE)
         first, second = children(process.pid, "spawn_main")
+        for other in (first, second):  # the one that is not stopped answers
+            os.kill(other, signal.SIGSTOP)
+            assert get(url).text.count("data") == 10
+            os.kill(other, signal.SIGCONT)
         os.kill(first, signal.SIGKILL)
 
         def replaced():

@@ -69,7 +69,7 @@ UVICORN: dict[str, Any] = {
     "access_log": False,
     "timeout_graceful_shutdown": GRACE,
     # A worker answers only when it has imported its code, which a busy machine takes long for.
-    "timeout_worker_healthcheck": 60,
+    "timeout_worker_healthcheck": 30,
 }
 """How uvicorn serves feeds and consoles."""
 
