@@ -150,7 +150,7 @@ File = _struct(
 """The whole file."""
 
 
-class _FileError(ConfigurationError):
+class FileError(ConfigurationError):
     """Say what is wrong with a file, with the line and the key."""
 
 
@@ -164,7 +164,7 @@ def read_toml(file: Path, kind: Any) -> dict[str, Any]:
     except ValueError as error:  # not UTF-8, or not TOML
         raise ConfigurationError(f"{file} is not TOML: {error}.") from None
     if complaint := _complaint(document, kind):
-        raise _FileError(f"{file}, {_explained(complaint, text, document, kind)}")
+        raise FileError(f"{file}, {_explained(complaint, text, document, kind)}")
     return document
 
 
@@ -270,7 +270,7 @@ def located(context: click.Context, file: str | None, *place: str) -> Iterator[N
         table = table.get(key, {})
     try:
         yield
-    except _FileError:
+    except FileError:
         raise
     except (ConfigurationError, click.BadParameter) as error:
         sentence = error.format_message() if isinstance(error, click.BadParameter) else str(error)
@@ -285,7 +285,7 @@ def located(context: click.Context, file: str | None, *place: str) -> Iterator[N
             raise
         keys = [*place, *named]
         where = f"line {_line(text, keys)}, {'.'.join(keys)}"
-        raise _FileError(f"{path}, {where}: {sentence}") from error
+        raise FileError(f"{path}, {where}: {sentence}") from error
 
 
 _GIVEN = {ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT}

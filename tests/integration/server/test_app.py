@@ -38,6 +38,7 @@ from zeroeventhub import (
     feed_routes,
 )
 from zeroeventhub.archive import Archive
+from zeroeventhub.cli.configuration import FileError
 from zeroeventhub.console.changes import Moved
 from zeroeventhub.consumer.handler import TransactionEnded
 from zeroeventhub.feed import ArchiveMiss
@@ -83,7 +84,7 @@ UNSAID = {
     *(errors.ProtocolError, errors.PageTooLarge, errors.TransientError, errors.Unreachable),
     *(errors.CutPage, errors.StoreUnavailable, errors.Fenced, errors.LeaseLost),
     *(errors.TooManyDeadLetters, errors.Halted, errors.NotAppended, TransactionEnded),
-    *(EventRefused, TargetUnavailable),
+    *(EventRefused, TargetUnavailable, FileError),
 }
 GIVEN = {
     errors.Conflict: {"key": "k", "version": 7},
