@@ -40,13 +40,13 @@ _ASSETS = re.compile(r'(?:href|src)="([^"]*assets/[^"]+)"')
 _DATA = re.compile(r'data-(?:source|past)="([^"]+)"')
 
 TEXT = f"""\
-A log of {PARTITIONS} partitions on PostgreSQL is read by {CONSUMERS} consumers, each of which is
-{LAG} events behind in each partition, and has registered its progress there. In each round, a new
-process of uvicorn serves its console, whose pages are opened one after the other as a browser opens
-them, over {AT_ONCE} connections: the page, then its style sheets and scripts together with the
-documents of its plots; and again, with style sheets and scripts from the browser's cache. In
-chromium, a page is opened once more, until its event `load` has ended. When the overview is there,
-it requests the lag of each consumer whose row is in sight: one request, {PARTITIONS} counts."""
+A log of {PARTITIONS} partitions on PostgreSQL is read by {CONSUMERS} consumers, which have all read
+each partition to the same cursor, {LAG} events before its end, and have registered it. In each
+round, a new process of uvicorn serves its console, whose pages are opened one after the other as a
+browser opens them, over {AT_ONCE} connections: the page, then its style sheets and scripts together
+with the documents of its plots; and again, with style sheets and scripts from the browser's cache.
+In chromium, a page is opened once more, until its event `load` has ended. When the overview is
+there, it requests the lag of each consumer whose row is in sight: one request, {PARTITIONS} counts."""
 
 _EVENTS = """
     INSERT INTO console_log (partition, id, type, time, data)

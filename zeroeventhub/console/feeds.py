@@ -404,11 +404,11 @@ async def _registered(
     if "registered" not in status:
         return None
     found = _few(status, info, chosen)
-    asked = [
-        partial(_lag_or_none, reader.client, info, one["partition"], one["cursor"]) for one in found
-    ]
-    lags = await reader.side_by_side(asked)
-    return [{**one, "lag": lag} for one, lag in zip(found, lags, strict=True)]
+    # Each once, as consumers that have caught up have the same cursors.
+    places = [*{(one["partition"], one["cursor"]) for one in found}]
+    asked = [partial(_lag_or_none, reader.client, info, *place) for place in places]
+    lags = dict(zip(places, await reader.side_by_side(asked), strict=True))
+    return [{**one, "lag": lags[one["partition"], one["cursor"]]} for one in found]
 
 
 def _few(status: dict[str, Any], info: FeedInfo, chosen: int | None) -> list[dict[str, Any]]:
