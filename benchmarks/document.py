@@ -84,7 +84,8 @@ def _section(result: Result, latest: dict[str, str]) -> str:
     other = {name: of for name, of in result.machine.items() if latest.get(name) != of}
     machine = "".join(f"; {name} {of}" for name, of in other.items())
     return (
-        f"\n## {result.title}\n\n{result.text}\n\n    make bench SUITE={result.suite}\n\n"
+        f"\n## {result.title}\n\n{result.text}\n\n"
+        f"<!-- parsed, not run: it takes minutes -->\n    make bench SUITE={result.suite}\n\n"
         + "\n".join(lines)
         + f"\n\n![{result.title}](benchmarks/{result.suite}.svg)\n\n{result.size}{machine}.\n"
     )

@@ -46,7 +46,8 @@ round, a new process of uvicorn serves its console, whose pages are opened one a
 browser opens them, over {AT_ONCE} connections: the page, then its style sheets and scripts together
 with the documents of its plots; and again, with style sheets and scripts from the browser's cache.
 In chromium, a page is opened once more, until its event `load` has ended. When the overview is
-there, it requests the lag of each consumer whose row is in sight: one request, {PARTITIONS} counts."""
+there, it requests the lag of each consumer whose row is in sight: one request,
+{PARTITIONS} counts."""
 
 _EVENTS = """
     INSERT INTO console_log (partition, id, type, time, data)
