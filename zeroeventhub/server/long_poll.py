@@ -216,8 +216,9 @@ class HeadWatcher:
         self._flight = SingleFlight(self._watch)
         self._notify: Callable[[], object] | None = None
         self._is_notified = False
-        # Kept when a change is found, which may be an earlier one than that of the commit.
-        self._pauses: Iterator[float] = iter(())
+        # Kept when a change is found, which may be an earlier one than that of the commit. The
+        # first poll only learns the head, and has all who wait read again: few do so early.
+        self._pauses: Iterator[float] = iter(PAUSES[:1])
         self._ignore_until = -math.inf
         self.version = 0
         """The number of changes. Note it before a read, and wait until it differs."""

@@ -364,15 +364,16 @@ def test_commit_is_looked_for_until_it_is_there(watcher):
 
 
 def test_commit_is_looked_for_when_an_earlier_change_was_found(watcher):
-    """The first poll always finds a change; the server polls on for the commit that it is for."""
+    """A poll may find an earlier change; the server polls on for the commit that was announced."""
 
     class Telling(Numbers):
         def on_commit(self, notify):
             self.notify = notify
 
         def head(self):
-            self.count = self.looks  # none at the first look
-            return super().head()
+            self.looks += 1
+            self.count = self.looks // 3  # the second poll, for the commit, finds no event
+            return self.looks
 
     feed, capacity = Telling(), Capacity(look_seconds=60)
     with (
@@ -409,6 +410,21 @@ def test_commit_that_was_found_does_not_hide_the_next(watcher):
                 feed.notify()
                 assert events_of(waiting) == 1
             watcher.until_waiting(0)
+
+
+def test_first_poll_has_only_the_first_reader_read_again(watcher):
+    """Readers who come while a feed is quiet read once, however long the pause between polls is."""
+    feed = Numbers(1)
+    with mounted(feed, capacity=Capacity(look_seconds=0.4), observer=watcher) as url:
+        with ExitStack() as stack:
+            waiting = []
+            for size in range(1, 6):
+                address = page_url(url, cursor="1", wait=1, pagesizehint=size)
+                waiting.append(stack.enter_context(ask(address)))
+                watcher.until_waiting(size)
+                until(lambda: feed.looks, "the feed is polled")
+            assert [events_of(connection) for connection in waiting] == [0] * 5
+        assert feed.limits == [1, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("many", ["greedy", ""], ids=["known", "anonymous"])
