@@ -65,8 +65,9 @@ class Capacity:
         page_bytes: the most bytes of data in a page, unless a single event is larger.
         waiters: the most requests that wait at the head for new events (long polls).
         wait_seconds: the longest wait of one of them; proxies often give up after sixty.
-        look_seconds: the pause between two polls of the head while requests wait; up to ten times
-            as long without new events, and longer where polls are slow or many feeds have waiters.
+        look_seconds: the pause between two polls of the head while requests wait; up to twenty
+            times as long without new events, and longer where polls are slow or many feeds have
+            waiters.
         sending_bytes: the most bytes of all answers on their way to readers.
         sending_seconds: the longest time for a reader to accept a piece of an answer.
         receiving_bytes: the most bytes of all batches of events that are being appended.

@@ -26,7 +26,7 @@ TEXT = f"""\
 {EVENTS} events a run are written one by one, with pauses of 30 to 70 ms; a delay is from the call
 of the commit, or of XADD, until the handler. A consumer waits at the head by long-polling, in a
 process of its own; a feed that has had news within half a second is looked at every 2 ms, one
-without for two seconds every 20 ms. The bare ways decode their message and do nothing else; a
+without for four seconds every 40 ms. The bare ways decode their message and do nothing else; a
 consumer has opened its transaction and moved its cursor when its handler is called."""
 
 

@@ -23,7 +23,7 @@ TEXT = f"""\
 {WAITERS:,} requests wait at the head of one publisher, each on a connection of its own. What one
 takes is the growth of the process's memory by all of them, connections and server included,
 without the system's buffers. While they wait, the publisher looks at its head for all of them
-together, every 20 ms where nothing has come for so long; then one event is committed, and all are
+together, every 40 ms where nothing has come for so long; then one event is committed, and all are
 answered."""
 
 

@@ -169,7 +169,7 @@ LEAST_PAUSE = 4
 QUIET_FRACTION = 0.01
 """The pause between two polls as a fraction of the time since the last change, within bounds."""
 
-LONGEST_PAUSE = 10
+LONGEST_PAUSE = 20
 """The longest pause between polls of a quiet feed, as a multiple of the shortest."""
 
 LONGEST = 0.005
