@@ -1,5 +1,6 @@
 """Publish a log that takes events over HTTP, with uvicorn, on a port that is said."""
 
+import gc
 import socket
 
 import uvicorn
@@ -24,6 +25,7 @@ def main() -> None:
     with socket.create_server(place, backlog=1024, reuse_port=True) as listening:
         # Inherited by what is accepted: an answer's last piece waits for no acknowledgement.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        gc.freeze()  # as `zeroeventhub serve` does
         say({"port": listening.getsockname()[1]})
         uvicorn.Server(config).run(sockets=[listening])
 

@@ -1,5 +1,6 @@
 """Publish tables with uvicorn, on a port that is said."""
 
+import gc
 import resource
 import socket
 import time
@@ -53,6 +54,7 @@ def main() -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=4096) as listening:
         # Inherited by what is accepted: an answer's last piece waits for no acknowledgement.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        gc.freeze()  # as `zeroeventhub serve` does
         say({"port": listening.getsockname()[1]})
         uvicorn.Server(config).run(sockets=[listening])
 
