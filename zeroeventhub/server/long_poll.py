@@ -91,6 +91,10 @@ class SingleFlight(Generic[_Found]):
     ) -> tuple[_Found | None, bool]:
         """Wait for the result until the deadline, or until the request's reader has gone.
 
+        Args:
+            receive: reports that the reader has gone; None to wait for the result in any case.
+            deadline: until when to wait with `receive`, by the clock of the event loop.
+
         Returns:
             The result, None if there is none in time, and whether this request has computed it.
         """
@@ -127,14 +131,13 @@ class SingleFlight(Generic[_Found]):
     async def _compute(self, receive: Receive | None, deadline: float) -> None:
         self._is_computing = True
         try:
+            if receive is None:
+                await self._take_outcome()
+                return
             with anyio.CancelScope(deadline=deadline) as scope:
                 async with anyio.create_task_group() as group:
-                    if receive is not None:
-                        group.start_soon(_cancel_when_gone, receive, scope)
-                    try:
-                        self._outcome = _Outcome(await self._find(self._readers))
-                    except Exception as error:  # noqa: BLE001 - raised for all waiting requests
-                        self._outcome = _Outcome(None, error, error.__traceback__)
+                    group.start_soon(_cancel_when_gone, receive, scope)
+                    await self._take_outcome()
                     group.cancel_scope.cancel()
         finally:
             self._is_computing = False
@@ -143,6 +146,12 @@ class SingleFlight(Generic[_Found]):
             else:
                 waiters, self._waiters = self._waiters, {}
                 await _wake_in_batches(waiters)
+
+    async def _take_outcome(self) -> None:
+        try:
+            self._outcome = _Outcome(await self._find(self._readers))
+        except Exception as error:  # noqa: BLE001 - raised for all waiting requests
+            self._outcome = _Outcome(None, error, error.__traceback__)
 
     def _wake_next(self) -> None:
         """Wake one of the waiting requests, which then computes the result for all."""
