@@ -83,17 +83,10 @@ def make_events(sent: Sequence[Sent], raws: Sequence[msgspec.Raw]) -> list[NewEv
     Raises:
         ConfigurationError: an event cannot be stored, or perhaps cannot: make each by itself.
     """
-    # What was decoded from JSON is text, and has no half of a surrogate pair.
-    names: set[Any] = {one.id for one in sent} | {one.key for one in sent}
-    names |= {one.type for one in sent}
-    names.discard(None)
+    names: set[Any] = {one.id for one in sent} | {one.type for one in sent}
+    names |= {one.key for one in sent} - {None}
     joined = "\0".join(names) + "\0"
-    if (
-        "" in names
-        or max(map(len, names)) > LONGEST_NAME
-        or joined.count("\0") > len(names)
-        or " \0" in joined
-    ):
+    if joined.count("\0") > len(names) or not _are_names(joined):
         raise ConfigurationError("A name of an event cannot be stored.")
     texts = [str(raw, "utf-8") for raw in raws]
     if not {text[0] for text in texts}.isdisjoint(_OF_NUMBERS) or any(
@@ -141,7 +134,9 @@ _OF_NUMBERS = "-0123456789"
 
 
 # Possessive, so that it need not go back from the end: in half of the time.
-_is_name = re.compile(rf"[^\0\ud800-\udfff]{{1,{LONGEST_NAME}}}+(?<! )").fullmatch
+_NAME = rf"[^\0\ud800-\udfff]{{1,{LONGEST_NAME}}}+(?<! )"
+_is_name = re.compile(_NAME).fullmatch
+_are_names = re.compile(rf"({_NAME}\0)++").fullmatch
 
 
 def check_name(attribute: str, value: Any) -> None:

@@ -129,7 +129,7 @@ class EventLog:
             IdReused: the log has another event with one of the ids: roll the transaction back.
             StoreUnavailable: a transient error of the database: roll back, and try again.
         """
-        return self._append(handle, events, with_savepoint=True)
+        return self._append(handle, _checked(events), with_savepoint=True)
 
     def _append(
         self, handle: Connection | Session, events: Iterable[NewEvent], *, with_savepoint: bool
@@ -140,7 +140,7 @@ class EventLog:
         """
         return [
             one
-            for run in runs_of(_checked(events))
+            for run in runs_of(events)
             for one in self._append_run(handle, run, with_savepoint=with_savepoint)
         ]
 

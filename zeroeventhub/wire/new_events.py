@@ -144,9 +144,9 @@ def _expect_few(events: int) -> None:
 
 
 def _all_new(place: str, sent: Sequence[_Line | _CloudEvent]) -> list[NewEvent]:
-    """Return events, whose data is decoded in one call; `_new` finds the one that is wrong."""
+    """Return events; several are made together, and `_new` finds the one that is wrong."""
     data = b"[%b]" % b",".join([one.data for one in sent])
-    if len(data) <= LARGEST_EVENT_BYTES:
+    if len(sent) > 1 and len(data) <= LARGEST_EVENT_BYTES:
         with suppress(msgspec.DecodeError, ConfigurationError, RecursionError):
             _decode(data)
             return make_events(sent, _raws(msgspec.json.format(data, indent=-1)))

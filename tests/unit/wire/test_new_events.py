@@ -95,6 +95,12 @@ def test_batches_of_the_specification(vector):
         b'{"id":"e2","type":"t","data":"\\q"}',
         b'{"id":"e2","type":"t","data":' + b"[" * 5000 + b"]" * 5000 + b"}",
         b'{"id":"e2","type":"t","data":{},"expectedVersion":0}',
+        b'{"id":"","type":"t","data":{}}',
+        b'{"id":"e2 ","type":"t","data":{}}',
+        b'{"id":"e2","type":"a\\u0000b","data":{}}',
+        b'{"id":"e2","type":"t","key":"%b","data":{}}' % (b"k" * 201),
+        b'{"id":"e2","type":"t","data":17}',
+        b'{"id":"e2","type":"t","data":"\\u0000"}',
     ],
     ids=lambda bad: repr(bad[:60]),
 )
