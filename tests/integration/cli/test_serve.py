@@ -1,5 +1,6 @@
 """What `zeroeventhub serve` serves, and what it refuses before it listens."""
 
+import gc
 import json
 import socket
 import sqlite3
@@ -74,7 +75,8 @@ def served(here, monkeypatch):
         monkeypatch.setenv("ZEROEVENTHUB_WORKER", json.dumps([False, arguments]))
         return serving(worker())
 
-    return served
+    yield served
+    gc.unfreeze()
 
 
 @pytest.mark.parametrize(
@@ -150,6 +152,12 @@ def test_feeds_that_python_makes_are_served(served, place, path):
     with served(f"numbers_of_mine:{place}", "--token-file", "tokens.toml") as url:
         assert get(url + path).status_code == 401
         assert get(url + path, headers=bearer(AUDIT)).status_code == 200
+
+
+def test_garbage_collector_leaves_out_what_is_loaded(served):
+    """The collector does not look at imported code again and again while requests wait."""
+    with served("numbers_of_mine:feeds"):
+        assert gc.get_freeze_count() > 10_000
 
 
 def test_options_are_of_all_feeds_of_the_file(here, served):
