@@ -63,6 +63,13 @@ def console(engine, path="/console", *, feed=None, **options):
         yield http
 
 
+def fetch(http, path="feeds/orders", **query):
+    """Return a document of the console's API, which must have it."""
+    answer = http.get(f"api/{path}.json", params=query)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
 @contextmanager
 def lagging(engine, *, partitions=1):
     """Serve a feed of five orders and its console, where billing has registered the first two.
@@ -79,7 +86,7 @@ def lagging(engine, *, partitions=1):
     shown = console_routes("/", feeds={"orders": routes}, authorize=everybody)
     host = Starlette(routes=[*routes, *shown])
     with serving(host) as url, httpx.Client(base_url=f"{url}/") as http:
-        assert http.get("api/feeds/orders/lags.json").json()["times"] == []
+        assert fetch(http, "feeds/orders/lags")["times"] == []
         client = Client(f"{url}/orders")
         client.register_progress("billing", 0, client.fetch(0, FIRST, limit=2).cursor)
         yield client, http

@@ -4,7 +4,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 import httpx
 import pytest
-from harness.console import OWASP, Structure, append, console, shop_routes
+from harness.console import OWASP, Structure, append, console, fetch, shop_routes
 from harness.engines import async_url, connected
 from harness.shop import orders
 from harness.stores import claim, new_store
@@ -25,13 +25,6 @@ def store(tmp_path):
     """A store of its own."""
     with connected(f"sqlite:///{tmp_path / 'billing.db'}") as engine:
         yield new_store(engine)
-
-
-def told(http, path, **query):
-    """Return a document of the console's API."""
-    answer = http.get(f"api/{path}.json", params=query)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
 
 
 def set_aside(store, data, *, partition=0, key="ann", error="It broke.", name="billing"):
@@ -70,7 +63,7 @@ def shown(engine, store, **options):
 
 def cursor_after(http, events, partition=0):
     """Return the cursor after some events of a partition."""
-    return told(http, "feeds/orders/events", partition=partition, limit=events)["next"]
+    return fetch(http, "feeds/orders/events", partition=partition, limit=events)["next"]
 
 
 def test_consumer_is_described(sqlite, store):
@@ -82,23 +75,23 @@ def test_consumer_is_described(sqlite, store):
         claim(store, "worker-7", [0])
         set_aside(store, {"n": 1})
         set_aside(store, {"n": 2}, error="")
-        (line,) = told(http, "overview")["consumers"]
+        (line,) = fetch(http, "overview")["consumers"]
         assert [line[name] for name in ("consumer", "partitions", "processes", "dead_letters")] == [
             *("billing", 2, 1, 2)
         ]
-        found = told(http, CONSUMER, name="billing")
+        found = fetch(http, CONSUMER, name="billing")
         one, other = found["partitions"]
         assert (found["feed"], found["lag"]["events"]) == ("orders", 16)
         assert found["lag"]["seconds"] == pytest.approx(300, abs=30)
         assert (one["owner"], one["lag"]["events"], other["owner"]) == ("worker-7", 6, None)
         assert one["until"] > one["moved"]
         assert [letter["state"] for letter in found["dead_letters"]] == ["failed", "held"]
-        letter = told(http, "stores/billing/dead-letter", name="billing", id=1)
+        letter = fetch(http, "stores/billing/dead-letter", name="billing", id=1)
         assert letter["event"]["raw"] == '{"n":1}'
         assert letter["error"] == "ValueError: It broke."
         assert "in set_aside" in letter["traceback"]
         assert letter["headers"] == {"trace": "t1"}
-        lag = told(http, "stores/billing/lag", name="billing")
+        lag = fetch(http, "stores/billing/lag", name="billing")
         assert lag == found["lag"] | {"seconds": lag["seconds"]}
 
 
@@ -109,8 +102,8 @@ def test_halted_partition_is_shown_with_its_error(sqlite, store):
         for number in (0, 1):
             stand(store, FIRST, partition=number)
         halt(store, "no price of <b>17</b>")
-        assert told(http, "overview")["consumers"][0]["halted"] == 1
-        one, other = told(http, CONSUMER, name="billing")["partitions"]
+        assert fetch(http, "overview")["consumers"][0]["halted"] == 1
+        one, other = fetch(http, CONSUMER, name="billing")["partitions"]
         assert (one["error"], one["tries"]) == ("ValueError: no price of <b>17</b>", 3)
         assert one["halted_at"] >= one["moved"]
         assert (other["error"], other["halted_at"]) == (None, None)
@@ -126,8 +119,8 @@ def test_retries_are_shown_while_they_go_on(sqlite, store):
     with shown(sqlite, store) as http:
         stand(store, FIRST)
         halt(store, "no price of <b>17</b>", pause=30.0)
-        assert told(http, "overview")["consumers"][0]["halted"] == 0
-        (found,) = told(http, CONSUMER, name="billing")["partitions"]
+        assert fetch(http, "overview")["consumers"][0]["halted"] == 0
+        (found,) = fetch(http, CONSUMER, name="billing")["partitions"]
         assert (found["error"], found["tries"]) == ("ValueError: no price of <b>17</b>", 3)
         assert found["halted_at"] is None
         assert found["moved"] <= found["retried_since"] < found["retry_at"]
@@ -145,10 +138,10 @@ def test_rate_is_that_between_two_looks(sqlite, store, monkeypatch):
     append(sqlite, *({} for _ in range(20)))
     with shown(sqlite, store) as http:
         stand(store, cursor_after(http, 4))
-        assert told(http, CONSUMER, name="billing")["rate"] in {None, 0}
+        assert fetch(http, CONSUMER, name="billing")["rate"] in {None, 0}
         stand(store, cursor_after(http, 14))
-        assert told(http, CONSUMER, name="billing")["rate"] > 0
-        assert told(http, CONSUMER, name="billing")["rate"] == 0
+        assert fetch(http, CONSUMER, name="billing")["rate"] > 0
+        assert fetch(http, CONSUMER, name="billing")["rate"] == 0
 
 
 def test_consumer_is_shown_beside_its_feed(sqlite, store):
@@ -163,10 +156,10 @@ def test_consumer_is_shown_beside_its_feed(sqlite, store):
         )
         with serving(Starlette(routes=routes)) as url, httpx.Client(base_url=url) as http:
             stand(store, cursor_after(http, 4))
-            found = told(http, CONSUMER, name="billing")
+            found = fetch(http, CONSUMER, name="billing")
             assert (found["feed"], found["lag"]["events"]) == ("orders", 16)
             stand(store, "2-4-0-0123456789")
-            found = told(http, CONSUMER, name="billing")
+            found = fetch(http, CONSUMER, name="billing")
             assert (found["feed"], found["lag"]["events"]) == (None, None)
             assert "none of this console knows" in http.get(f"{CONSUMER}?name=billing").text
 
@@ -207,7 +200,7 @@ def test_principal_sees_its_part(sqlite, store, principal, numbers, letters):
             query = {"name": "billing", "id": number}
             status = http.get("api/stores/billing/dead-letter.json", params=query).status_code
             assert status == (200 if number in letters else 404)
-        lines = told(http, "overview")["consumers"]
+        lines = fetch(http, "overview")["consumers"]
         assert [line["partitions"] for line in lines] == ([len(numbers)] if numbers else [])
 
 
@@ -266,8 +259,8 @@ def test_store_may_be_async(any_engine, store, tmp_path):
 
     host = Starlette(routes=routes, lifespan=lifespan)
     with serving(host) as url, httpx.Client(base_url=url) as http:
-        assert [one["consumer"] for one in told(http, "overview")["consumers"]] == ["billing"]
-        assert told(http, CONSUMER, name="billing")["feed"] is None
+        assert [one["consumer"] for one in fetch(http, "overview")["consumers"]] == ["billing"]
+        assert fetch(http, CONSUMER, name="billing")["feed"] is None
     stand(store, FIRST)
 
 
@@ -278,5 +271,5 @@ def test_look_holds_no_connection(sqlite, store):
     one = create_engine(store.engine.url, pool_size=1, max_overflow=0, pool_timeout=1)
     with shown(sqlite, CursorStore(one)) as http:
         for _ in range(3):
-            told(http, CONSUMER, name="billing")
+            fetch(http, CONSUMER, name="billing")
         assert one.pool.checkedout() == 0

@@ -7,7 +7,7 @@ from functools import partial
 
 import httpx
 import pytest
-from harness.console import append, console, lagging, shop_routes
+from harness.console import append, console, fetch, lagging, shop_routes
 from harness.readers import Numbers, cursor_of, get, head_of
 from harness.shop import fill, orders, place
 from harness.waiting import meanwhile, until
@@ -35,13 +35,6 @@ from zeroeventhub.console import console_routes, feeds
 from zeroeventhub.console.pages import size
 
 
-def told(http, path="feeds/orders", **query):
-    """Return a document of the console's API."""
-    answer = http.get(f"api/{path}.json", params=query)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
-
-
 def numbers(document):
     """Return the ids of the events of a document."""
     return [int(event["id"]) for event in document["events"]]
@@ -61,7 +54,7 @@ def test_feed_is_described(sqlite):
     append(sqlite, *({"part": n % 2} for n in range(60)), ago=30)
     began = datetime.now(UTC) - timedelta(seconds=30)
     with console(sqlite, feed={"partitions": 2}) as http:
-        found = told(http)
+        found = fetch(http)
         one, other = found["partitions"]
         assert (one["id"], one["events"], one["exact"]) == (0, 30, True)
         assert other["events"] == 30
@@ -71,8 +64,8 @@ def test_feed_is_described(sqlite):
         head = Client(str(http.base_url.join("/orders"))).fetch(1, LAST).cursor
         assert [one["head"] for one in (one, other, found["chosen"])] == [head, head, head]
         assert http.get("feeds/orders").text.count(f'title="{head}"') == 2
-        assert told(http, partition=1)["chosen"]["id"] == 1
-        assert [one["name"] for one in told(http, "overview")["feeds"]] == ["orders"]
+        assert fetch(http, partition=1)["chosen"]["id"] == 1
+        assert [one["name"] for one in fetch(http, "overview")["feeds"]] == ["orders"]
 
 
 def test_rate_is_that_since_the_last_look(sqlite, monkeypatch):
@@ -80,12 +73,12 @@ def test_rate_is_that_since_the_last_look(sqlite, monkeypatch):
     append(sqlite, *({} for _ in range(10)), ago=500)
     monkeypatch.setattr("zeroeventhub.console.feeds.SHARE", 0)
     with console(sqlite) as http:
-        assert told(http)["partitions"][0]["rate"] is None
+        assert fetch(http)["partitions"][0]["rate"] is None
         append(sqlite, *({} for _ in range(30)), ago=20)
-        assert told(http)["partitions"][0]["rate"] > 0
+        assert fetch(http)["partitions"][0]["rate"] > 0
         monkeypatch.setattr("zeroeventhub.publisher.lookups.MOST", 35)
     with console(sqlite) as http:
-        (found,) = told(http)["partitions"]
+        (found,) = fetch(http)["partitions"]
         assert (found["events"], found["exact"], found["rate"]) == (35, False, 0.5)
 
 
@@ -93,15 +86,15 @@ def test_readers_are_counted_without_the_console(sqlite):
     """Pages, unchanged pages, refusals and waiting readers are counted, but not the console's."""
     append(sqlite, *({} for _ in range(3)))
     with console(sqlite) as http:
-        assert told(http)["readers"] == {"waiting": 0, "pages": 0, "unchanged": 0, "refusals": []}
+        assert fetch(http)["readers"] == {"waiting": 0, "pages": 0, "unchanged": 0, "refusals": []}
         feed = str(http.base_url.join("/orders"))
         page = {"cursor": cursor_of(get(feed, pagesizehint=1)), "pagesizehint": 1}
         tag = get(feed, **page).headers["etag"]
         get(feed, headers={"If-None-Match": tag}, **page)
         head = head_of(feed)
         with meanwhile(lambda: get(feed, cursor=head, wait=1)):
-            until(lambda: told(http)["readers"]["waiting"] == 1, "a reader waits")
-        readers = told(http)["readers"]
+            until(lambda: fetch(http)["readers"]["waiting"] == 1, "a reader waits")
+        readers = fetch(http)["readers"]
         assert readers["unchanged"] == 1
         assert readers["refusals"] == []
         assert readers["pages"] >= 3
@@ -125,7 +118,7 @@ def test_refusals_are_counted_by_kind(sqlite):
             get(feed, **query)
         get(feed, cursor=head)
         get(feed, headers={"x-blocked": "1"})
-        found = told(http)["readers"]["refusals"]
+        found = fetch(http)["readers"]["refusals"]
         assert [(one["kind"], one["status"], one["count"]) for one in found] == [
             ("bad-cursor", 400, 2),
             ("bad-request", 400, 1),
@@ -151,8 +144,8 @@ class TwoPartitions(Numbers):
 def test_partitions_of_ones_own_have_their_own_heads():
     """Each partition of a feed with two methods has the head that its publisher gives it."""
     with console_of(TwoPartitions(3)) as http:
-        assert [one["head"] for one in told(http)["partitions"]] == ["3", "4"]
-        assert told(http, partition=1)["chosen"]["head"] == "4"
+        assert [one["head"] for one in fetch(http)["partitions"]] == ["3", "4"]
+        assert fetch(http, partition=1)["chosen"]["head"] == "4"
 
 
 def test_archive_is_measured(sqlite, tmp_path):
@@ -164,7 +157,7 @@ def test_archive_is_measured(sqlite, tmp_path):
         feed.install(connection)
     feed.bind(sqlite).seal(segment_events=10)
     with console_of(feed, sqlite) as http:
-        found = told(http)["chosen"]
+        found = fetch(http)["chosen"]
         files = [*(tmp_path / "archive").glob("segments/*")]
         assert (found["segments"], len(files)) == (3, 3)
         assert found["segment_bytes"] == sum(file.stat().st_size for file in files)
@@ -182,7 +175,7 @@ def test_trimmed_history_says_where_it_begins(sqlite):
     bound = feed.bind(sqlite)
     bound.trim(bound.plan_trim(below=11))
     with console_of(feed, sqlite) as http:
-        found = told(http)["chosen"]
+        found = fetch(http)["chosen"]
         assert found["begins"].startswith("2-10-")
         assert f"<dt>History begins after</dt><dd><code>{found['begins']}</code></dd>" in (
             http.get("feeds/orders").text
@@ -193,20 +186,20 @@ def test_events_are_found(sqlite):
     """Events are found by partition, cursor, id, type and time, and pages follow each other."""
     append(sqlite, *({"part": n % 2, "kind": f"k{n % 3}"} for n in range(12)), step=1)
     with console(sqlite, feed={"partitions": 2}) as http:
-        first = told(http, "feeds/orders/events", limit=4)
+        first = fetch(http, "feeds/orders/events", limit=4)
         assert numbers(first) == [1, 3, 5, 7]
-        second = told(http, "feeds/orders/events", cursor=first["next"])
+        second = fetch(http, "feeds/orders/events", cursor=first["next"])
         assert (numbers(second), second["caught_up"]) == ([9, 11], True)
-        by_id = told(http, "feeds/orders/events", id=4, limit=2)
+        by_id = fetch(http, "feeds/orders/events", id=4, limit=2)
         assert (by_id["partition"], numbers(by_id)) == (1, [4, 6])
-        typed = told(http, "feeds/orders/events", partition=1, type="k1")
+        typed = fetch(http, "feeds/orders/events", partition=1, type="k1")
         assert numbers(typed) == [2, 8]
         since = datetime.fromisoformat(first["events"][2]["time"])
-        timed = told(http, "feeds/orders/events", time=since.isoformat())
+        timed = fetch(http, "feeds/orders/events", time=since.isoformat())
         assert numbers(timed) == [5, 7, 9, 11]
         local = (since + timedelta(hours=2)).replace(tzinfo=None).isoformat()
-        assert numbers(told(http, "feeds/orders/events", time=local, zone=120)) == [5, 7, 9, 11]
-        assert numbers(told(http, "feeds/orders/events", time="1h")) == [1, 3, 5, 7, 9, 11]
+        assert numbers(fetch(http, "feeds/orders/events", time=local, zone=120)) == [5, 7, 9, 11]
+        assert numbers(fetch(http, "feeds/orders/events", time="1h")) == [1, 3, 5, 7, 9, 11]
         missing = http.get("api/feeds/orders/events.json", params={"id": "99"})
         assert missing.status_code == 400
         assert missing.json()["detail"] == "No event of this feed has this id."
@@ -216,7 +209,7 @@ def test_programs_get_the_same_events(sqlite):
     """What is shown as curl and as Python asks for the events on the page."""
     append(sqlite, *({"kind": "it's"} for _ in range(3)))
     with console(sqlite) as http:
-        found = told(http, "feeds/orders/events", type="it's", limit=2)
+        found = fetch(http, "feeds/orders/events", type="it's", limit=2)
         _, url = shlex.split(found["curl"])
         *lines, _ = httpx.get(url).text.splitlines()
         assert [f'{{"data":{event["raw"]}}}' for event in found["events"]] == lines
@@ -236,9 +229,9 @@ def test_key_has_a_history(sqlite):
             event_of_key = NewEvent("moved", {"n": number})
             log.append_to(connection, key, [event_of_key], expected_version=number // 2)
     with console_of(log.feed(key_history=True), sqlite) as http:
-        found = told(http, "feeds/orders/events", key="bob", limit=2)
+        found = fetch(http, "feeds/orders/events", key="bob", limit=2)
         assert [event["version"] for event in found["events"]] == [1, 2]
-        rest = told(http, "feeds/orders/events", key="bob", after_version=found["after_version"])
+        rest = fetch(http, "feeds/orders/events", key="bob", after_version=found["after_version"])
         assert [event["version"] for event in rest["events"]] == [3]
 
 
@@ -248,7 +241,7 @@ def test_rates_add_up(sqlite):
     append(sqlite, *({} for _ in range(20)), ago=5 * 3600)
     append(sqlite, *({} for _ in range(40)), ago=9 * 3600)
     with console(sqlite) as http:
-        found = told(http, "feeds/orders/rates", hours=6)
+        found = fetch(http, "feeds/orders/rates", hours=6)
         step = found["times"][1] - found["times"][0]
         counts = [round(rate * step) for rate in found["rates"]]
         # A cursor cannot tell apart events whose times do not rise with their positions.
@@ -267,7 +260,7 @@ def test_consumers_that_register_are_named(sqlite):
     with serving(Starlette(routes=[*routes, *shown])) as url, httpx.Client(base_url=url) as http:
         client = Client(f"{url}/orders")
         client.register_progress("billing", 0, client.fetch(0, "_first", limit=2).cursor)
-        (one,) = told(http)["registered"]
+        (one,) = fetch(http)["registered"]
         assert (one["consumer"], one["partition"], one["lag"]["events"]) == ("billing", 0, 3)
         assert "billing" in http.get("feeds/orders").text
 
@@ -277,12 +270,12 @@ def test_of_many_consumers_those_of_a_partition_are_counted(sqlite, monkeypatch)
     monkeypatch.setattr(feeds, "SLOT", 0.5)
     with lagging(sqlite, partitions=2) as (client, http):
         client.register_progress("billing", 1, client.fetch(1, "_first", limit=1).cursor)
-        assert [one["partition"] for one in told(http)["registered"]] == [0, 1]
+        assert [one["partition"] for one in fetch(http)["registered"]] == [0, 1]
         monkeypatch.setattr(feeds, "MOST_LAGS", 1)
-        assert [one["partition"] for one in told(http)["registered"]] == [0]
-        (one,) = told(http, partition=1)["registered"]
+        assert [one["partition"] for one in fetch(http)["registered"]] == [0]
+        (one,) = fetch(http, partition=1)["registered"]
         assert (one["partition"], one["lag"]["events"]) == (1, 1)
-        past = partial(told, http, "feeds/orders/lags", partition=1)
+        past = partial(fetch, http, "feeds/orders/lags", partition=1)
         until(lambda: past()["lags"]["billing"][-1:] == [1], "a slot has ended")
 
 
@@ -290,12 +283,12 @@ def test_lag_has_a_past(sqlite, monkeypatch):
     """A registered consumer's lag at the ends of past slots counts the events of before."""
     monkeypatch.setattr(feeds, "SLOT", 0.5)
     with lagging(sqlite) as (client, http):
-        until(lambda: told(http, "feeds/orders/lags")["times"], "a slot has ended")
+        until(lambda: fetch(http, "feeds/orders/lags")["times"], "a slot has ended")
         append(sqlite, {}, ago=0)
-        until(lambda: told(http, "feeds/orders/lags")["lags"]["billing"][-1] == 4, "it is counted")
+        until(lambda: fetch(http, "feeds/orders/lags")["lags"]["billing"][-1] == 4, "it is counted")
         client.register_progress("billing", 0, client.fetch(0, "_first").cursor)
-        until(lambda: told(http, "feeds/orders/lags")["lags"]["billing"][-1] == 0, "it caught up")
-        past = told(http, "feeds/orders/lags")
+        until(lambda: fetch(http, "feeds/orders/lags")["lags"]["billing"][-1] == 0, "it caught up")
+        past = fetch(http, "feeds/orders/lags")
         assert past["lags"]["billing"][0] == 3
         assert past["times"] == sorted(past["times"])
 
@@ -314,9 +307,9 @@ def test_feed_elsewhere_is_read_over_http(sqlite):
 
         host = Starlette(routes=shown, lifespan=lifespan)
         with serving(host) as place, httpx.Client(base_url=place) as http:
-            found = told(http)
+            found = fetch(http)
             assert (found["partitions"][0]["events"], found["horizon"]["age"]) == (4, 0)
-            by_id = told(http, "feeds/orders/events", id="3")
+            by_id = fetch(http, "feeds/orders/events", id="3")
             assert (numbers(by_id), by_id["searched"]) == ([3, 4], 2)
             assert by_id["curl"].startswith(f"curl '{url}/orders/events?")
             assert "who holds it back" in http.get("feeds/orders").text
@@ -327,10 +320,10 @@ def test_feed_of_ones_own_is_shown(sqlite):
     routes = feed_routes("/orders", Numbers(3))
     host = Starlette(routes=[*routes, *console_routes("/console", feeds={"own": routes})])
     with serving(host) as url, httpx.Client(base_url=f"{url}/console/") as http:
-        (one,) = told(http, "feeds/own")["partitions"]
+        (one,) = fetch(http, "feeds/own")["partitions"]
         assert (one["events"], one["rate"]) == (None, None)
-        assert told(http, "feeds/own")["chosen"]["head"] == "3"
-        shown = told(http, "feeds/own/events")["events"]
+        assert fetch(http, "feeds/own")["chosen"]["head"] == "3"
+        shown = fetch(http, "feeds/own/events")["events"]
         assert [event["raw"] for event in shown] == ['{"n":0}', '{"n":1}', '{"n":2}']
         assert "not plotted" not in http.get("feeds/own").text
         assert http.get("api/feeds/own/rates.json").status_code == 400
@@ -357,7 +350,7 @@ def test_nothing_is_asked_while_nobody_looks(sqlite):
     append(sqlite, {})
     statements = []
     with console(sqlite) as http:
-        told(http)
+        fetch(http)
         event.listen(sqlite, "before_cursor_execute", lambda *one: statements.append(one[2]))
         with pytest.raises(AssertionError):
             until(lambda: statements, "a statement is sent", seconds=0.3)
@@ -369,5 +362,5 @@ def test_horizon_is_named_in_numbers(sqlite):
     append(sqlite, {})
     with console(sqlite) as http, sqlite.begin() as writer:
         place(writer, 1)
-        found = told(http)
+        found = fetch(http)
         assert found["partitions"][0]["events"] in {1, None}
