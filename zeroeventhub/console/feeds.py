@@ -216,12 +216,13 @@ def console_feed(
 async def _status(
     watched: FeedApp, tells_names: bool, app: FeedApp, request: FeedRequest
 ) -> Response:
-    """Answer with what only the publisher knows, to a principal that may see everything.
+    """Answer with what only the publisher knows: all to a principal that may see everything.
 
     Names of writers and consumers are for those who have a name themselves.
     """
     info, principal = await app.runner.info(request), request.principal
-    document: dict[str, Any] = {}
+    # Its cursor after a position has no partition, so that all partitions have one numbering.
+    document: dict[str, Any] = {"has_one_head": app.runner.has("cursor_after")}
     if principal.partitions is None and principal.types is None:
         answers = [
             {"route": route, "status": status, "kind": kind, "count": count}
@@ -325,9 +326,8 @@ async def describe(reader: Reader, chosen: int | None) -> dict[str, Any]:
     info = await client.discover()
     status = await reader.own("status")
     head = None
-    if "horizon" in status and info.partitions:
+    if status.get("has_one_head") and info.partitions:
         with suppress(Unavailable):  # the rows say why
-            # The partitions of a table have one numbering, and so one head.
             head = (await client.fetch(info.partitions[0].id, LAST, limit=1)).cursor
     asked = [partial(_partition, reader, info, one.id, head) for one in info.partitions]
     rows = await reader.side_by_side(asked)
@@ -403,7 +403,7 @@ async def _registered(
     """Return the consumers that register their progress, with their lag."""
     if "registered" not in status:
         return None
-    found = _few(status, info, chosen)
+    found = _consumers(status, info, chosen)
     # Each once, as consumers that have caught up have the same cursors.
     places = [*{(one["partition"], one["cursor"]) for one in found}]
     asked = [partial(_lag_or_none, reader.client, info, *place) for place in places]
@@ -411,7 +411,7 @@ async def _registered(
     return [{**one, "lag": lags[one["partition"], one["cursor"]]} for one in found]
 
 
-def _few(status: dict[str, Any], info: FeedInfo, chosen: int | None) -> list[dict[str, Any]]:
+def _consumers(status: dict[str, Any], info: FeedInfo, chosen: int | None) -> list[dict[str, Any]]:
     """Return the registered consumers, of many only those in the chosen or the first partition."""
     found: list[dict[str, Any]] = status.get("registered", [])
     if len(found) <= MOST_LAGS or not info.partitions:
@@ -556,7 +556,8 @@ async def lags(reader: Reader, chosen: int | None) -> dict[str, Any]:
     client, reported = reader.client, reader.feed.reported
     info, status = await client.discover(), await reader.own("status")
     keys = [
-        (one["principal"], one["consumer"], one["partition"]) for one in _few(status, info, chosen)
+        (one["principal"], one["consumer"], one["partition"])
+        for one in _consumers(status, info, chosen)
     ]
     ends = range(0)
     if keys and reported and {CURSOR_OF_TIME, CURSOR_OF_COUNT} <= info.extensions:
