@@ -47,7 +47,15 @@ class ZeroEventHubError(Exception):
 
 
 class ConfigurationError(ZeroEventHubError):
-    """Say that an option or argument cannot work."""
+    """Say that an option or argument cannot work.
+
+    Attributes:
+        option: its name; empty if the error is about several, or about none alone.
+    """
+
+    def __init__(self, message: str, option: str = "") -> None:
+        super().__init__(message)
+        self.option = option
 
 
 class MissingExtra(ConfigurationError, ImportError):  # noqa: N818 - named for what is missing

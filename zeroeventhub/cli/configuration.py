@@ -255,33 +255,29 @@ def entry(section: str, name: str, file: str | None) -> dict[str, Any]:
 def located(context: click.Context, file: str | None, *place: str) -> Iterator[None]:
     """Name the file, the line and the key in an error about what a table of the file says.
 
-    An error that names no key has the line of the feed or the consumer, but none if it is about the
-    server.
+    An error without an option of the table has the line of the feed or the consumer, but none if it
+    is about the server.
 
     Args:
         context: of the command that uses the table; an error about what it was given is left.
         file: the file; None for the usual one.
         place: the keys that lead to the table, such as feeds and the name of one.
     """
-    path = Path(file or CONFIG)
-    text = path.read_text("utf-8")
-    table: Any = tomllib.loads(text)
-    for key in place:
-        table = table.get(key, {})
     try:
         yield
     except FileError:
         raise
     except (ConfigurationError, click.BadParameter) as error:
-        sentence = error.format_message() if isinstance(error, click.BadParameter) else str(error)
-        given = {
-            str(option.name): context.params.get(str(option.name))
-            for option in context.command.params
-            if context.get_parameter_source(str(option.name)) in _GIVEN
-        }
-        named = _named(sentence, table | given)
+        sentence, option = str(error), getattr(error, "option", "")
+        if isinstance(error, click.BadParameter):
+            sentence, option = error.format_message(), str(error.param and error.param.name)
+        text = (path := Path(file or CONFIG)).read_text("utf-8")
+        table: Any = tomllib.loads(text)
+        for key in place:
+            table = table.get(key, {})
+        named = [option] if option in table else []
         is_of_feed = place != ("serve",) and isinstance(error, ConfigurationError)
-        if given.keys() & named or not (named or is_of_feed):
+        if context.get_parameter_source(option) in _GIVEN or not (named or is_of_feed):
             raise
         keys = [*place, *named]
         where = f"line {_line(text, keys)}, {'.'.join(keys)}"
@@ -289,19 +285,6 @@ def located(context: click.Context, file: str | None, *place: str) -> Iterator[N
 
 
 _GIVEN = {ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT}
-
-
-def _named(sentence: str, table: Mapping[str, Any]) -> list[str]:
-    """Return the key that a sentence is about, if it says so.
-
-    The last one whose value the sentence repeats in quotes, or else the first one that it names.
-    """
-    for quoted in reversed(re.findall(r"(?<!\w)'[^']*'", sentence)):
-        for key, value in table.items():
-            if quoted in repr(value).replace("env:", ""):
-                return [key]
-    words = [word.replace("-", "_") for word in re.findall(r"\b[a-z_-]+\b", sentence)]
-    return [word for word in words if word in table][:1]
 
 
 class FileCommand(click.Command):

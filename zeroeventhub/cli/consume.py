@@ -205,7 +205,7 @@ def sync(
     The consumer never gets the events that --event-type or --skip-event-type leave out, also if a
     later run asks for them.
     """
-    engine = open_database(into)
+    engine = open_database(into, option="into")
     landing = LandingTable(table)
     store = CursorStore(engine)
     with Meters({"landed": None}) as meters:

@@ -162,8 +162,9 @@ def serve(
     """
     if not (token_file or public or is_loopback(host)):
         raise ConfigurationError(
-            f"Everybody who can connect to host {host} could read all feeds. Let in only readers "
-            "with a token by --token-file, or allow everybody by --public."
+            f"Everybody who can connect to {host} could read all feeds. Let in only readers with a "
+            "token by --token-file, or allow everybody by --public.",
+            "host",
         )
     application, feeds, console = _site(context)
     with listen(host, port) as listening, upkeep(context.obj.upkeep):
@@ -269,9 +270,9 @@ def _site(context: click.Context) -> tuple[ASGIApp, dict[str, Any], str]:
     check_help(help_url)  # here, as it is no mistake of a feed
     for name, options in _described(context, made).items():
         with located(context, asked.file, "feeds", name) if asked.feeds else nullcontext():
-            path = _path("--path", options["path"])
+            path = _path("path", options["path"])
             if path in feeds:
-                raise ConfigurationError(f"Another feed has the path {path} already.")
+                raise ConfigurationError(f"Another feed has the path {path} already.", "path")
             table = (asked.feeds or {}).get(name, {})
             feed = _open(options, is_trimmed="trim" in table) if made is None else made[name]
             feeds[path] = feed
@@ -371,7 +372,7 @@ def _imported(place: str) -> Any:
 
 def _path(option: str, path: str) -> str:
     if set(path) & set("{}"):
-        raise ConfigurationError(f"{option} may not have parameters in braces.")
+        raise ConfigurationError(f"--{option} may not have parameters in braces.", option)
     return f"/{path.strip('/')}"
 
 
@@ -408,4 +409,4 @@ def _metrics(
         text = await run_in_threadpool(generate_latest, registry)  # it reads the horizons
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
-    return observer, observe_horizon, [Route(_path("--metrics", path), show)]
+    return observer, observe_horizon, [Route(_path("metrics", path), show)]

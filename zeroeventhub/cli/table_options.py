@@ -36,14 +36,14 @@ from zeroeventhub.publisher.retention import Retention
 from zeroeventhub.publisher.sealing import SEGMENT_EVENTS
 
 
-def open_database(url: str, *, must_exist: bool = False) -> Engine:
+def open_database(url: str, *, must_exist: bool = False, option: str = "database") -> Engine:
     """Make the engine of a database, with the drivers that come with the command line.
 
     The engine is disposed of when the command ends. With `must_exist`, an SQLite file that does not
     exist is refused, instead of created.
     """
     try:
-        parsed = make_url(from_environment(url))
+        parsed = make_url(from_environment(url, option))
         engine = create_engine(parsed.set(drivername=driver_of(parsed.drivername)))
     except (ArgumentError, ValueError):
         raise ConfigurationError(
@@ -64,13 +64,13 @@ def open_database(url: str, *, must_exist: bool = False) -> Engine:
     return engine
 
 
-def from_environment(text: str) -> str:
+def from_environment(text: str, option: str) -> str:
     """Return a text, or the environment variable that it names, as in env:SHOP_DATABASE."""
     name = text.removeprefix("env:")
     if name == text:
         return text
     if not (value := os.environ.get(name)):
-        raise ConfigurationError(f"The environment variable {name!r} is not set.")
+        raise ConfigurationError(f"The environment variable {name!r} is not set.", option)
     return value
 
 
@@ -80,7 +80,7 @@ def reflect(engine: Engine, name: str) -> Table:
     try:
         return Table(table, MetaData(), schema=schema or None, autoload_with=engine)
     except NoSuchTableError:
-        raise ConfigurationError(f"There is no table {name!r} in this database.") from None
+        raise ConfigurationError(f"There is no table {name!r} in this database.", "table") from None
 
 
 def log_named(name: str) -> EventLog:
@@ -296,12 +296,14 @@ def open_feed(*, log: bool = False, must_have_mark: bool = False, **given: Any) 
     `must_have_mark`, that of any feed. That of a log is made unless it exists.
     """
     if given["data"] and given["columns"]:
-        raise ConfigurationError("An event's data is --data or --columns, not both.")
+        raise ConfigurationError("An event's data is --data or --columns, not both.", "data")
     if given["partitions"] and not given["partition"] and not log:
-        raise ConfigurationError("--partitions needs --partition, the column to read it from.")
+        raise ConfigurationError(
+            "--partitions needs --partition, the column to read it from.", "partitions"
+        )
     archive, compaction = archive_of(given), _compaction(given)
     if given["cursor_secret"]:
-        given["cursor_secret"] = from_environment(given["cursor_secret"])
+        given["cursor_secret"] = from_environment(given["cursor_secret"], "cursor_secret")
     if log:
         engine, made = _open_log(given)
         events = made.table
@@ -369,7 +371,7 @@ def open_archive(*, cursor_secret: str | None, **given: Any) -> ArchiveFeed:
             f"--{others[0].replace('_', '-')} describes a table: give --database and --table, or "
             "only options of the archive."
         )
-    secret = None if cursor_secret is None else from_environment(cursor_secret)
+    secret = None if cursor_secret is None else from_environment(cursor_secret, "cursor_secret")
     return ArchiveFeed(archive, cursor_secret=secret)
 
 
@@ -382,7 +384,7 @@ def archive_of(given: dict[str, Any]) -> Any:
 
         return Archive(place, **options)
     if options["cache"]:
-        raise ConfigurationError("--cache keeps parts of an archive: give --archive too.")
+        raise ConfigurationError("--cache keeps parts of an archive: give --archive too.", "cache")
     if options["erasable"] or options["shared"]:
         raise ConfigurationError(
             "--erasable and --shared are options of an archive: give --archive too."
@@ -405,10 +407,10 @@ def _compaction(given: dict[str, Any]) -> Compaction | None:
 
 def _data(events: Table, data: str | None, columns: list[str] | None) -> Any:
     if columns:
-        return columns
+        return [resolve(events, each, "columns") for each in columns]
     if data is None:
         return None
-    column = resolve(events, data)
+    column = resolve(events, data, "data")
     # The column holds JSON, whatever its declared type is. A column of jsonb keeps its type, as
     # PostgreSQL would parse every document again to convert it to json.
     return column if isinstance(column.type, JSON) else type_coerce(column, JSON).label(data)

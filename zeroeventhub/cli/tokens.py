@@ -62,7 +62,7 @@ def authorization(
     if tokens is None:
         if readers is None:
             return None
-        raise ConfigurationError("Only its readers may read it: give --token-file.")
+        raise ConfigurationError("Only its readers may read it: give --token-file.", "readers")
     right = AppendRight() if may_append else None
     identify = bearer_tokens(
         {each: Principal(name=name, append=right) for each, name in tokens.items()}
@@ -70,7 +70,9 @@ def authorization(
     if readers is None:
         return identify
     if strangers := ", ".join({*readers} - {*tokens.values()}):
-        raise ConfigurationError(f"The token file has no token of its readers {strangers}.")
+        raise ConfigurationError(
+            f"The token file has no token of its readers {strangers}.", "readers"
+        )
     principals = {
         name: _principal(name, msgspec.convert(reader, Reader)) for name, reader in readers.items()
     }
@@ -86,7 +88,7 @@ def authorization(
 
 def _principal(name: str, reader: Reader) -> Principal:
     if reader.types is not None and reader.skip_types is not None:
-        raise ConfigurationError(f"Of its readers, {name} has types or skip_types, not both.")
+        raise ConfigurationError(f"Reader {name} has types or skip_types, not both.", "readers")
     types: Any = reader.types
     if reader.skip_types is not None:
         types = TypeFilter(frozenset(reader.skip_types), skip=True)

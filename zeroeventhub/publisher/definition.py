@@ -138,7 +138,7 @@ def key_columns(
     """Return the column of positions, or the key of rows if the ordering gives positions."""
     key = tuple(table.primary_key.columns)
     if position is not None:
-        column = table.c.get(getattr(resolve(table, position), "key", ""))
+        column = table.c.get(getattr(resolve(table, position, "position"), "key", ""))
         if column is None:
             raise ConfigurationError(f"The position is a column of the table; {position} is not.")
         key = (column,)
@@ -157,7 +157,8 @@ def key_columns(
         raise ConfigurationError(
             f"The position is a column of whole numbers that the database draws; {key[0]} is not: "
             "choose another, or the ordering sequenced, which gives positions of its own to rows "
-            "that never change."
+            "that never change.",
+            "position",
         )
     return key
 
@@ -170,10 +171,11 @@ def partition_column(
         if partitions is not None:
             raise ConfigurationError("Say which column holds an event's partition as well.")
         return None
-    column = resolve(table, partition)
+    column = resolve(table, partition, "partition")
     if not isinstance(column.type, Integer):
         raise ConfigurationError(
-            f"A partition is a whole number from 0; {partition} has the SQL type {column.type!r}."
+            f"A partition is a whole number from 0; {partition} has the SQL type {column.type!r}.",
+            "partition",
         )
     return column
 

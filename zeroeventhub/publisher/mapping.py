@@ -65,13 +65,14 @@ class Streamed(NamedTuple):
     between: bytes = b""
 
 
-def resolve(table: Table, expression: Expression) -> ColumnElement[Any]:
-    """Return a column of the table by name, or a SQL expression unchanged."""
+def resolve(table: Table, expression: Expression, option: str = "") -> ColumnElement[Any]:
+    """Return the column of the table that an option names, or its SQL expression unchanged."""
     if isinstance(expression, str):
         if expression not in table.c:
             raise ConfigurationError(
                 f"Table {table.name!r} has no column {expression!r}; "
-                f"it has {', '.join(table.c.keys())}."
+                f"it has {', '.join(table.c.keys())}.",
+                option,
             )
         return table.c[expression]
     clause = getattr(expression, "__clause_element__", None)
@@ -108,11 +109,12 @@ class Mapper:
         self._data = self._add_data(table, data)
         self._data_forms = [*self._forms]
         self.envelope = envelope
-        resolved = {name: resolve(table, attribute) for name, attribute in attributes.items()}
+        resolved = {name: resolve(table, one, "attributes") for name, one in attributes.items()}
         if "time" in resolved and not isinstance(resolved["time"].type, sql.DateTime | sql.String):
             raise ConfigurationError(
                 f"The time of an event is a timestamp or ISO 8601 text, not of the SQL type "
-                f"{resolved['time'].type!r}."
+                f"{resolved['time'].type!r}.",
+                "time",
             )
         self._attributes = (
             {name: self._add(attribute, name) for name, attribute in resolved.items()}

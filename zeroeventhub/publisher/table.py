@@ -131,9 +131,7 @@ class TableFeed:
     ) -> None:
         found = table_of(table)
         named = {"id": id, "type": type, "key": key, "time": time}
-        given = {
-            name: resolve(found, column) for name, column in named.items() if column is not None
-        }
+        given = {name: resolve(found, one, name) for name, one in named.items() if one is not None}
         further = attributes or {}
         envelope = envelope_of(found, cloudevents, further)
         mapper = Mapper(
@@ -160,7 +158,7 @@ class TableFeed:
             mapper=mapper,
             envelope=envelope,
             attributes=given,
-            version=None if version is None else resolve(found, version),
+            version=None if version is None else resolve(found, version, "version"),
             snapshots=snapshots,
             shows_keys=key_history,
             signer=Signer(mapper.recipe, cursor_secret),

@@ -54,7 +54,8 @@ def check_help(help_url: str) -> None:
     if help_url and not _is_page(help_url):
         raise ConfigurationError(
             "help_url is the address of a page: it starts with http:// or https://, and has up to "
-            "500 characters of ASCII without spaces and #."
+            "500 characters of ASCII without spaces and #.",
+            "help_url",
         )
 
 

@@ -117,6 +117,7 @@ COPY = '[consumers.copy]\nurl = "http://127.0.0.1:1/"\ninto = "sqlite://"\ntable
         ("seal shop", "", "line 1, feeds.shop", "Give the archive"),
         ("trim shop", "", "line 1, feeds.shop", "Say what to trim"),
         ("serve", "key = 'nothing'", "line 4, feeds.shop.key", "no column 'nothing'"),
+        ("serve", "cloudevents=true\nattributes.x='y'", "line 5, feeds.shop.attributes", "no col"),
         ("serve", "path = '/{x}'", "line 4, feeds.shop.path", "--path may not have"),
         ("serve", f"[feeds.b]\n{SHOP}path = 'shop/'", "line 7, feeds.b.path", "Another feed"),
         ("serve", "readers = {}", "line 4, feeds.shop.readers", "give --token-file"),

@@ -68,6 +68,7 @@ def ordering_for(dialect: str, events: Events, name: str | None = None) -> Order
     chosen = name or next(iter(orderings))
     if chosen not in orderings:
         raise ConfigurationError(
-            f"There is no ordering {chosen!r} for {dialect}: choose {' or '.join(orderings)}."
+            f"There is no ordering {chosen!r} for {dialect}: choose {' or '.join(orderings)}.",
+            "ordering",
         )
     return orderings[chosen](events)
