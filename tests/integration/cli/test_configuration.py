@@ -106,6 +106,16 @@ COPY = '[consumers.copy]\nurl = "http://127.0.0.1:1/"\ninto = "sqlite://"\ntable
 @pytest.mark.parametrize(
     ("arguments", "text", "place", "words"),
     [
+        ("check shop", "[serve]\nport = 80000", "line 5, serve.port", "<= 65535"),
+        ("check shop", "[server]", "line 4, server", "no such key, but serve"),
+        ("check shop", "tabel = 'x'", "line 4, feeds.shop.tabel", "no such key, but table"),
+        ("check shop", "[feeds.b]\ntable = 'b'", "line 4, feeds.b", "required field `database`"),
+        ("check shop", "columns = [\n'id',\n5]", "line 4, feeds.shop.columns", "Expected `str`"),
+        ("serve", "columns=[\n'id']\nattributes.x=5", "line 6, feeds.shop.attributes.x", "`str`"),
+        ("serve", "readers.b.types = 'paid'", "line 4, feeds.shop.readers.b.types", "`array"),
+        ("serve", "readers.b.typ = []", "line 4, feeds.shop.readers.b.typ", "no such key"),
+        ("serve", "trim.older_than = 'a month'", "line 4, feeds.shop.trim.older_than", "matching"),
+        ("sync copy", COPY.replace("copy]", "'a copy']"), "line 4, consumers.a copy", "matching"),
         ("check shop", "key = 'nothing'", "line 4, feeds.shop.key", "no column 'nothing'"),
         ("check shop", "columns = [\n'id', 'nothing']", "line 4, feeds.shop.columns", "no column"),
         ("check shop", "attributes = { x = 'id' }", "line 1, feeds.shop", "give cloudevents"),
@@ -135,7 +145,7 @@ COPY = '[consumers.copy]\nurl = "http://127.0.0.1:1/"\ninto = "sqlite://"\ntable
     ],
 )
 @pytest.mark.usefixtures("described")
-def test_mistake_of_meaning_is_named_with_its_place(tmp_path, arguments, text, place, words):
+def test_mistake_is_named_with_its_place(tmp_path, arguments, text, place, words):
     """An error names the file, the line and the key, or the line of the feed if it has no key."""
     (tmp_path / "zeroeventhub.toml").write_text(f"[feeds.shop]\n{SHOP}{text}\n")
     result = invoke(*arguments.split())
