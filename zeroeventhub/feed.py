@@ -174,7 +174,12 @@ class ExtendedFeed(Feed, Protocol):
         """
 
     def cursor_at(self, moment: datetime, partition: int = 0) -> str:
-        """Return the cursor before all events of a moment or later (CURSOR_OF_TIME)."""
+        """Return the cursor before all events of a moment or later (CURSOR_OF_TIME).
+
+        Args:
+            moment: with a time zone.
+            partition: one of those that `info` names.
+        """
 
     def splits(
         self, partition: int, count: int, *, start: str, stop: str | None = None

@@ -86,7 +86,10 @@ class Layout:
 
     @classmethod
     def of(cls, partitions: int) -> "Layout":
-        """Start with partitions 0 to N-1, each with every N-th hash; N is 1 to 32768.
+        """Start with partitions 0 to N-1, each with every N-th hash.
+
+        Args:
+            partitions: how many, 1 to 32768.
 
         Raises:
             ConfigurationError: the number is outside of this range.
@@ -131,8 +134,12 @@ class Layout:
     def partition_of(self, key: str | int) -> int:
         """Return the partition that a new event of a key is written to.
 
+        Args:
+            key: the key.
+
         Raises:
-            ConfigurationError: the key's partition was closed without a successor.
+            ConfigurationError: the key is neither text nor a whole number, or its partition was
+                closed without a successor.
         """
         hashed = key_hash(key)
         for share in self.partitions:
@@ -146,6 +153,9 @@ class Layout:
     def close(self, partition: int) -> "Layout":
         """Close a partition: it gets no more events, and has no successor.
 
+        Args:
+            partition: its id.
+
         Raises:
             ConfigurationError: there is no such partition, or it is closed.
         """
@@ -156,8 +166,13 @@ class Layout:
     def split(self, partition: int, *, into: int) -> "Layout":
         """Close a partition, and continue with its keys in new ones that start after it (Method 1).
 
+        Args:
+            partition: its id.
+            into: the number of new partitions, from 1 on.
+
         Raises:
-            ConfigurationError: there is no such partition, it is closed, or the ids are used up.
+            ConfigurationError: there is no such partition, it is closed, the number is too small,
+                or the ids are used up.
         """
         if into < 1:
             raise ConfigurationError(f"A partition is split into 1 or more, not into {into}.")
@@ -207,6 +222,9 @@ class Layout:
 
         Consumers that have not read its events lose them.
 
+        Args:
+            partition: its id.
+
         Raises:
             ConfigurationError: there is no such partition, or it is not closed.
         """
@@ -227,6 +245,9 @@ class Layout:
         """Return this layout, prepared for events that writers of a later one write (Method 1).
 
         It is equal to this one and has its token: consumers see no difference.
+
+        Args:
+            later: the layout of these writers.
 
         Raises:
             ConfigurationError: consumers of this layout would miss such events, because partitions

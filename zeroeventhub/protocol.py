@@ -351,20 +351,19 @@ class TypeFilter:
         page = client.fetch(0, FIRST, types=paid)
 
     Attributes:
-        names: types of events; the case of ASCII letters does not matter.
+        names: types of events, at least one; the case of ASCII letters does not matter.
         skip: whether to skip these types, instead of reading only these.
+
+    Raises:
+        ConfigurationError: there is no name, or one has a semicolon, control characters or
+            characters outside of ASCII, is longer than 256, or ends in an asterisk.
     """
 
     names: frozenset[str]
     skip: bool = False
 
     def __post_init__(self) -> None:
-        """Convert the names to lower case, and check them.
-
-        Raises:
-            ConfigurationError: there is no name, or one has a semicolon, control characters or
-                characters outside of ASCII, is longer than 256, or ends in an asterisk.
-        """
+        """Convert the names to lower case, and check them."""
         if not self.names:
             raise ConfigurationError("A filter of event types names at least one type.")
         for name in self.names:
@@ -426,8 +425,11 @@ class Partition:
     Attributes:
         id: 0 to 32767.
         closed: whether the partition gets no more events.
-        starts_after: the closed partition to read to its end first.
+        starts_after: the closed partition to read to its end first; None without one.
         cursor_from: partitions whose cursors are valid here, nearest first.
+
+    Raises:
+        ConfigurationError: an id is out of its range.
     """
 
     id: int
@@ -468,8 +470,11 @@ class FeedInfo:
     def of(cls, partitions: int) -> "FeedInfo":
         """Describe a feed of partitions 0 to N-1 whose token changes with their number.
 
+        Args:
+            partitions: how many, 1 to 32768.
+
         Raises:
-            ConfigurationError: the protocol has no such number of partitions.
+            ConfigurationError: the number is outside of this range.
         """
         if not 1 <= partitions <= HIGHEST_PARTITION + 1:
             raise ConfigurationError(

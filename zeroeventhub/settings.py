@@ -28,6 +28,10 @@ class Limits:
         page_bytes: the most bytes of a page's body, decompressed.
         page_events: the most events of a page; there may be twice as many lines, and 1,000 more.
         line_bytes: the most bytes of a line of a page, which is an event in its envelope.
+
+    Raises:
+        ConfigurationError: a bound is not a number, negative, a million seconds or more, or zero;
+            only `bytes_per_second` and `grace` may be zero.
     """
 
     seconds: float = 60.0
@@ -38,12 +42,7 @@ class Limits:
     line_bytes: int = 8 * _MEBIBYTE
 
     def __post_init__(self) -> None:
-        """Check the bounds.
-
-        Raises:
-            ConfigurationError: a bound is not a number, negative, a million seconds or more, or
-                zero; only `bytes_per_second` and `grace` may be zero.
-        """
+        """Check the bounds."""
         _check(self, below=1_000_000, may_be_zero={"bytes_per_second", "grace"})
 
 
@@ -74,6 +73,9 @@ class Capacity:
         receiving_seconds: the longest time for a writer to send a batch.
         kept_bytes: the most bytes of full pages in the cache.
         kept_seconds: the longest time that a page stays in the cache.
+
+    Raises:
+        ConfigurationError: a bound is not a number, not above zero, or infinite.
     """
 
     connections: int = 4
@@ -93,11 +95,7 @@ class Capacity:
     kept_seconds: float = 60.0
 
     def __post_init__(self) -> None:
-        """Check the bounds.
-
-        Raises:
-            ConfigurationError: a bound is not a number, not above zero, or infinite.
-        """
+        """Check the bounds."""
         _check(self, below=math.inf)
 
 

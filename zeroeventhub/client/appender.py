@@ -329,9 +329,11 @@ class Appender(_BaseAppender):
         client: the client of the log.
         producer: a name under which the log counts the batches, so that it refuses those of a
             second process of this name; None to count none.
-        batch: how many events are a batch at most; it has at most one mebibyte, too.
-        linger: seconds that an event waits at most for others; a full batch is sent at once.
-        buffer: how many events without an answer are in memory at most; 16 mebibytes, too.
+        batch: how many events are a batch at most, 1 or more; it has at most one mebibyte, too.
+        linger: seconds that an event waits at most for others, 0 or more; a full batch is sent at
+            once.
+        buffer: how many events without an answer are in memory at most, 1 or more; 16 mebibytes,
+            too.
 
     Raises:
         ConfigurationError: a number is too small.

@@ -178,8 +178,8 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
 
         Args:
             partition: the partition's id.
-            count: how many pieces, at most.
-            start: where the first piece starts.
+            count: how many pieces, at most, from 1 on.
+            start: where the first piece starts: FIRST or a cursor.
             stop: where the last piece ends; None for the head.
 
         Raises:
@@ -254,11 +254,12 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
 
         Args:
             key: the text of the key in JSON.
-            after_version: the version after which to begin.
+            after_version: the version after which to begin, from 0 on.
             limit: how many events to request; a hint.
 
         Raises:
-            ConfigurationError: the feed does not have the extension "key-history".
+            ConfigurationError: the version is below 0, or the feed does not have the extension
+                "key-history".
             ZeroEventHubError: as `fetch`.
         """
         info = self._info or await self._discover_first()
@@ -420,6 +421,10 @@ class Client(RequestBuilder[httpx.Client | ConnectionPool]):
         limits: bytes and seconds after which the client gives up a response.
         compressed: True or "gzip" to accept gzip, "zstd" to accept zstd and gzip; the client
             unpacks bodies within the limits.
+
+    Raises:
+        ConfigurationError: an argument cannot work, such as a URL that is not of HTTP.
+        MissingExtra: "zstd" needs zstandard, of the extra "zstd".
     """
 
     _http_types = (httpx.Client, ConnectionPool)
@@ -456,7 +461,7 @@ class Client(RequestBuilder[httpx.Client | ConnectionPool]):
         """Request a page whose response is read later; None if the request could not be sent.
 
         The client has a ConnectionPool, and has discovered the feed. The arguments are those of
-        `fetch`.
+        `fetch`, and so are the errors of an argument.
         """
         assert self._info is not None  # noqa: S101 - as said
         http: Any = self._http

@@ -44,7 +44,7 @@ class ConnectionPool:
 
     Args:
         headers: sent with every request.
-        timeout: seconds for one operation on a connection, or an httpx.Timeout.
+        timeout: seconds for one operation on a connection, or an httpx.Timeout; None for no limit.
         verify: the TLS context; by default one that trusts public authorities, as httpx does.
     """
 

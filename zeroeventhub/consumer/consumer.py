@@ -155,14 +155,16 @@ class Consumer(_Consumer[Client]):
         partitions: the partitions to read; None for all. A process that names them reads those
             that no other process reads, and does not share them out.
         follow: wait for more events at the head; otherwise end there.
-        limit: how many events to request in a page.
+        limit: how many events to request in a page; None to leave it to the feed.
         types: the types of events to request; None for all.
         poll_interval: seconds between two requests at the head.
         attempts: how often a request to the feed or the store is tried, with growing pauses,
-            before its error is raised; None for no limit.
-        concurrency: how many partitions are in work at a time; further ones take turns.
-        lanes: how many events of a page are applied at a time, those of one key in order.
-        lease: seconds after which another process takes over the partitions of one that died.
+            before its error is raised, 1 or more; None for no limit.
+        concurrency: how many partitions are in work at a time, 1 or more; further ones take turns.
+        lanes: how many events of a page are applied at a time, those of one key in order, 1 or
+            more.
+        lease: seconds after which another process takes over the partitions of one that died, more
+            than 0.
         failures: what to do with a page whose handler raises.
         models: how `run` reads the data of CloudEvents, by their type: a model, or a function that
             returns one, which gets what its annotation says, such as the model of an older version.
@@ -173,7 +175,7 @@ class Consumer(_Consumer[Client]):
             source and id.
         inbox: whether to drop events that were applied before; None for feeds that do not promise
             to publish an event only once.
-        inbox_days: how many days the inbox remembers an event.
+        inbox_days: how many days the inbox remembers an event, more than 0.
         observer: its methods are called as the work goes on.
         register_progress: report the committed cursors to the publisher, every ten seconds and at
             the end, so that trimming waits for them; see docs/retention.md.

@@ -35,7 +35,8 @@ def lag(client: Client, store: CursorStore, name: str, *, most: int = MOST) -> d
         client: reads the feed.
         store: has the consumer's cursors; made with a sync engine.
         name: the consumer's name.
-        most: how many events to read in each partition, at most, if the feed does not count.
+        most: how many events to read in each partition, at most, if the feed does not count; 1 or
+            more.
 
     Raises:
         ConfigurationError: the store's engine is async, or `most` is less than 1.

@@ -14,10 +14,11 @@ _log = logging.getLogger("zeroeventhub.consumer")
 
 
 class Observer:
-    """Hooks of a consumer's work; every method does nothing unless a subclass overrides it.
+    """Notice a consumer's work; every method does nothing unless a subclass overrides it.
 
     The methods are called in the thread or task that does the work. They must not raise, and must
-    not take long. `consumer` is the consumer's name, `partition` the id of the partition.
+    not take long. `consumer` is the consumer's name, `partition` the id of the partition, and
+    `events` the number of events, or in `applying` the events themselves.
 
     Example:
         class Counting(Observer):
@@ -28,7 +29,7 @@ class Observer:
     """
 
     def fetched(self, consumer: str, partition: int, events: int, seconds: float) -> None:
-        """A page with a number of events was fetched; the feed took some seconds to answer."""
+        """Notice a page that was fetched, for which the feed took a number of seconds."""
 
     def applying(
         self,
@@ -40,13 +41,13 @@ class Observer:
         return nullcontext()
 
     def committed(self, consumer: str, partition: int, events: int) -> None:
-        """A page was committed, or a part of it, with a number of events."""
+        """Notice a page that was committed, or a part of it."""
 
     def failed(self, consumer: str, partition: int, error: Exception, attempt: int) -> None:
-        """The application of a page raised an error, at the given attempt, counted from 1."""
+        """Notice an error of the function that applies a page, at an attempt, counted from 1."""
 
     def set_aside(self, consumer: str, partition: int, events: int, held: int) -> None:
-        """Dead letters were committed.
+        """Notice dead letters that were committed.
 
         `events` were set aside because their handler raised; `held` were held back after an earlier
         dead letter of their key.
@@ -55,22 +56,22 @@ class Observer:
     def waited(
         self, consumer: str, partition: int | None, error: Exception, seconds: float
     ) -> None:
-        """The consumer waits after an error, for a number of seconds, before it tries again.
+        """Notice that the consumer waits after an error, for a number of seconds, to try again.
 
         `partition` is None if the error does not belong to a single partition.
         """
 
     def fenced(self, consumer: str, partition: int) -> None:
-        """A commit was refused because another process has taken over the partition."""
+        """Notice a commit that was refused: another process has taken over the partition."""
 
     def halted(self, consumer: str, partition: int, error: Exception) -> None:
-        """A partition has halted with an error."""
+        """Notice a partition that has halted with an error."""
 
     def held(self, consumer: str, partitions: frozenset[int]) -> None:
-        """These are all partitions that this process holds leases of now."""
+        """Notice all partitions that this process holds leases of now."""
 
     def duplicate(self, consumer: str, partition: int, events: int) -> None:
-        """The inbox has dropped a number of events that were applied before."""
+        """Notice events that the inbox has dropped, because they were applied before."""
 
 
 class RunLog:

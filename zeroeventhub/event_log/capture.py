@@ -63,7 +63,11 @@ class Capture:
                 run(connection, ddl.release)
 
     def uninstall(self, connection: Connection) -> None:
-        """Remove the triggers; the log keeps its events."""
+        """Remove the triggers; the log keeps its events.
+
+        Args:
+            connection: in a transaction that you commit, with the right to drop triggers.
+        """
         for ddl in self.ddl(connection).values():
             run(connection, ddl.uninstall)
 

@@ -54,8 +54,8 @@ class EventLog:
     Args:
         metadata: the MetaData that the table is added to.
         name: the table's name.
-        partitions: the number of partitions, to which the hash of a key assigns events, or a
-            Layout of partitions that have changed; see docs/partitions.md.
+        partitions: the number of partitions, 1 to 32768, to which the hash of a key assigns
+            events, or a Layout of partitions that have changed; see docs/partitions.md.
         schema: the database schema; None for the connection's default.
         ordering: as for a TableFeed; by default the first one of the database, which needs only the
             table. What another ordering needs, such as the triggers of "gated", is installed when
@@ -313,6 +313,10 @@ class EventLog:
 
     def restore(self, handle: Connection | Session, key: str) -> RestoredKey:
         """Read the newest snapshot of a key and the events after it, by one query.
+
+        Args:
+            handle: your connection or session.
+            key: the key.
 
         Raises:
             ConfigurationError: the log has no snapshots.

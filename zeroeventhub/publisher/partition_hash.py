@@ -30,14 +30,15 @@ def partition_of(key: str | int, partitions: int) -> int:
 
 
 def partition_expression(column: ColumnElement[Any] | Any, partitions: int) -> ColumnElement[int]:
-    """Return the SQL expression of the partition of a key; see `partition_of`.
+    """Return the SQL expression of the partition of a key: its hash modulo `partitions`.
 
     Args:
         column: the key: a column of text or of whole numbers, or an expression of such a type.
-        partitions: the number of partitions.
+        partitions: the number of partitions, from 1 on.
 
     Raises:
-        ConfigurationError: the column has another type, or one whose text the database changes.
+        ConfigurationError: the column has another type, or one whose text the database changes, or
+            the number is too small.
     """
     return _Remainder(_Hash(_key(column)), _number(_check_count(partitions)))
 
@@ -52,7 +53,7 @@ def layout_expression(
 
     Args:
         layout: the partitions.
-        key: the event's key; required if the layout was redistributed.
+        key: the event's key; required without `written`, or if the layout was redistributed.
         written: the column of the partition to which the writer assigned the event under this
             layout or an earlier one; without it, the hash of the key decides alone.
 
@@ -88,6 +89,9 @@ def hash_on_connect(engine: Engine | AsyncEngine) -> None:
     """Register the hash function on every connection of a SQLite engine; may be called again.
 
     The other databases need no such function, and their engines stay unchanged.
+
+    Args:
+        engine: the feed's engine.
     """
     engine = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
     database_of(engine).prepare(engine)

@@ -199,7 +199,10 @@ class TableFeed:
         return build(self._defined, engine, capacity or Capacity())
 
     def ordering(self, dialect: str) -> Ordering:
-        """Make the ordering of this feed's table, for a database by SQLAlchemy's name for it.
+        """Make the ordering of this feed's table.
+
+        Args:
+            dialect: SQLAlchemy's name for the database.
 
         Raises:
             ConfigurationError: events of this database cannot be put in this order.
@@ -248,5 +251,8 @@ class TableFeed:
         """Remove what the ordering has created in the database; the table's data stays.
 
         The mark of what was trimmed stays too: a feed's positions must continue above it.
+
+        Args:
+            connection: in a transaction that you commit, with the right to drop triggers.
         """
         run(connection, self.ordering(connection.dialect.name).ddl(connection).uninstall)

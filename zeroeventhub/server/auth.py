@@ -41,11 +41,15 @@ class Quota:
         routes = feed_routes("/orders", feed, engine, quota=quota)
 
     Attributes:
-        in_flight: how many of its requests may be in flight at once; an open stream counts as one.
-        waiters: how many of these may wait at the head.
-        rate: how many requests per second it may make in the long run.
-        burst: how many it may make at once after a pause; by default the number that `rate` allows
-            in a second.
+        in_flight: how many of its requests may be in flight at once, 1 or more; an open stream
+            counts as one.
+        waiters: how many of these may wait at the head, 1 or more.
+        rate: how many requests per second it may make in the long run, more than 0.
+        burst: how many it may make at once after a pause, 1 or more; only with a `rate`. By default
+            the number that `rate` allows in a second.
+
+    Raises:
+        ConfigurationError: a limit is out of its range, or a burst has no rate.
     """
 
     in_flight: int | None = None
@@ -54,11 +58,7 @@ class Quota:
     burst: int | None = None
 
     def __post_init__(self) -> None:
-        """Check the limits.
-
-        Raises:
-            ConfigurationError: a limit is not a number above zero, or a burst has no rate.
-        """
+        """Check the limits."""
         for name in ("in_flight", "waiters", "burst"):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
@@ -86,6 +86,9 @@ class AppendRight:
         keys: the keys whose events it may append, which excludes events without a key; None for
             all.
         partitions: the partitions that it may append to; None for all.
+
+    Raises:
+        ConfigurationError: an attribute is not a collection.
     """
 
     types: Collection[str] | None = None
@@ -93,11 +96,7 @@ class AppendRight:
     partitions: Collection[int] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a text, which is a collection of its letters.
-
-        Raises:
-            ConfigurationError: one of them is not a collection.
-        """
+        """Refuse a text, which is a collection of its letters."""
         for name in ("types", "keys", "partitions"):
             given: object = getattr(self, name)
             if given is not None and (isinstance(given, str) or not isinstance(given, Collection)):
@@ -122,14 +121,18 @@ class Principal:
         routes = feed_routes("/orders", feed, engine, authorize=authorize)
 
     Attributes:
-        name: the reader's name in logs, in metrics and for its quota; empty for a feed without
-            names.
+        name: the reader's name in logs, in metrics and for its quota, one line of at most 256
+            characters; empty for a feed without names.
         partitions: the partitions that it may read; None for all; an empty collection for none.
         types: the types of events that it may see, by name, or a TypeFilter, which may exclude
             some; None for all. Readers of all types, or of all but some, also see events without a
             type.
         quota: its limits; None for the quota of the feed's routes.
         append: what it may append over HTTP; None for nothing.
+
+    Raises:
+        ConfigurationError: the name is not one line of text, the number of a partition is out of
+            range, or an attribute has another type.
     """
 
     name: str
@@ -139,12 +142,7 @@ class Principal:
     append: AppendRight | None = None
 
     def __post_init__(self) -> None:
-        """Convert collections to sets, and check the values.
-
-        Raises:
-            ConfigurationError: the name is not one line of text, the number of a partition is out
-                of range, a type is not text, or the quota is not a Quota.
-        """
+        """Convert collections to sets, and check the values."""
         name: object = self.name
         if not isinstance(name, str) or len(name) > _LONGEST_NAME or not name.isprintable():
             raise ConfigurationError(
@@ -264,8 +262,9 @@ def bearer_tokens(
     only digests of the tokens.
 
     Args:
-        tokens: by token, the name of a reader that may see everything, or a Principal. A token may
-            be given as its SHA-256, as in "sha256:9f86…", so that it is stored nowhere.
+        tokens: by token, the name of a reader that may see everything, or a Principal. A token has
+            16 characters or more. It may be given as its SHA-256, as in "sha256:9f86…", so that it
+            is stored nowhere.
 
     Raises:
         ConfigurationError: a token is too short, or has characters that are not allowed.

@@ -199,13 +199,13 @@ def feed_routes(
 ) -> list[Route]:
     """Return the routes of a feed, for an application of Starlette or FastAPI.
 
-    `path` serves discovery (FeedAPI v2) and pages of ZeroEventHub v1; `path`/events serves pages of
-    FeedAPI v2; `path`/cursor, `path`/splits, `path`/lag, `path`/cursor-of-count, `path`/segments
-    and `path`/key-history serve the extensions that discovery lists, and so do `path`/schemas,
-    `path`/schema and `path`/asyncapi; a PUT of `path`/progress registers how far a consumer has
-    come, and a DELETE withdraws that; a POST of `path`/append appends events to a log that accepts
-    them. Pass the routes to an application as its `routes`, or append
-    them to its own.
+    `path` serves discovery (FeedAPI v2) and pages of ZeroEventHub v1. `path`/events serves pages of
+    FeedAPI v2. `path`/cursor, `path`/splits, `path`/lag, `path`/cursor-of-count, `path`/segments,
+    `path`/key-history, `path`/schemas, `path`/schema and `path`/asyncapi serve the extensions that
+    discovery lists. A PUT of `path`/progress registers how far a consumer has come, and a DELETE
+    withdraws that. A POST of `path`/append appends events to a log that accepts them.
+
+    Pass the routes to an application as its `routes`, or append them to its own.
 
     Args:
         path: where the feed is mounted, such as "/departures".

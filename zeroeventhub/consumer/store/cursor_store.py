@@ -169,6 +169,12 @@ class CursorStore:
     ) -> Place:
         """Return a consumer's place in a partition; insert `start` if it has no cursor.
 
+        Args:
+            connection: a connection to the store, in a transaction.
+            consumer: the consumer's name.
+            partition: the partition's id.
+            start: FIRST, LAST, or a cursor of the feed.
+
         Raises:
             TokenChanged: other partitions have taken the cursor over, and the feed still shows this
                 one.
@@ -289,6 +295,12 @@ class CursorStore:
         """Insert the first cursors of a new consumer, in all its partitions at once.
 
         In partitions that the feed adds later it starts at the first event.
+
+        Args:
+            connection: a connection to the store, in a transaction.
+            consumer: the consumer's name; one that has a cursor is left as it is.
+            partitions: the ids of the partitions.
+            start: FIRST, LAST, or a cursor of the feed.
         """
         columns = self.tables.cursors.c
         known = select(columns.partition).where(columns.consumer == consumer).limit(1)
@@ -361,6 +373,13 @@ class CursorStore:
     ) -> None:
         """Move a cursor from its place; a move to the same cursor is fenced as well.
 
+        Args:
+            connection: a connection to the store, in the transaction of the effects.
+            consumer: the consumer's name.
+            partition: the partition's id.
+            place: where the page was read, of `load` or `enter`.
+            new: the cursor after the page.
+
         Raises:
             Fenced: the cursor has moved; roll the transaction back.
         """
@@ -377,6 +396,12 @@ class CursorStore:
 
     def end(self, connection: Connection, consumer: str, partition: int, place: Place) -> None:
         """Store that a partition was read to its end.
+
+        Args:
+            connection: a connection to the store, in a transaction.
+            consumer: the consumer's name.
+            partition: the partition's id.
+            place: the consumer's place, of `load` or `enter`.
 
         Raises:
             Fenced: the cursor has moved; roll the transaction back.
@@ -550,6 +575,10 @@ class CursorStore:
         """Delete all that the store has of a consumer that no process runs.
 
         Its effects stay. A consumer that is started by this name later begins as a new one.
+
+        Args:
+            connection: a connection to the store, in a transaction.
+            consumer: the consumer's name.
 
         Returns:
             How many rows were deleted, as `holdings`.

@@ -65,6 +65,9 @@ def cursor_tables(metadata: MetaData, *, schema: str | None = None) -> Tables:
     Args:
         metadata: the MetaData that the tables are added to, so that migrations find them.
         schema: the database schema; None for the connection's default.
+
+    Returns:
+        The tables, for the `tables` of a CursorStore.
     """
 
     def table(name: str, *parts: SchemaItem) -> Table:
