@@ -15,9 +15,8 @@ from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.feed import ArchiveMiss, AsyncFeed, Feed, FeedSource, hold_part
 from zeroeventhub.protocol import WAIT, FeedInfo, Page
 from zeroeventhub.server.auth import EVERYBODY, Principal, Quotas
-from zeroeventhub.server.authorized_feed import visible_info
 from zeroeventhub.server.long_poll import Found, HeadWatcher, LongPoll, SingleFlight, is_idle
-from zeroeventhub.server.request import FeedRequest, PageRequest
+from zeroeventhub.server.request import FeedRequest, PageRequest, visible_info
 from zeroeventhub.server.sending import READER, AdmissionQueue, Sender
 from zeroeventhub.settings import Capacity
 from zeroeventhub.wire.ndjson import size_of

@@ -27,15 +27,16 @@ from zeroeventhub.protocol import (
 from zeroeventhub.server.app import Answer, FeedApp, Observer, RouteApp
 from zeroeventhub.server.appends import Appends
 from zeroeventhub.server.auth import Access, Authorize, Quota, Quotas, everybody
-from zeroeventhub.server.authorized_feed import expect_extension, only_partition
 from zeroeventhub.server.feed_runner import FeedRunner
 from zeroeventhub.server.pages import PageCache
 from zeroeventhub.server.problems import Log, check_help
 from zeroeventhub.server.request import (
     FeedRequest,
     PageRequest,
+    expect_extension,
     limit_in,
     number_in,
+    only_partition,
     parameters,
     read_extension_request,
     read_page_request,

@@ -8,8 +8,7 @@ from starlette.responses import Response
 from zeroeventhub.errors import NotFound
 from zeroeventhub.protocol import CLOUDEVENTS, EVERY_TYPE, EXTENSIONS, SCHEMAS, Schemas
 from zeroeventhub.server.app import FeedApp
-from zeroeventhub.server.authorized_feed import expect_extension
-from zeroeventhub.server.request import FeedRequest, parameters
+from zeroeventhub.server.request import FeedRequest, expect_extension, parameters
 from zeroeventhub.server.responses import FRESH
 from zeroeventhub.wire.documents import encode_answer
 from zeroeventhub.wire.json_schema import DIALECT

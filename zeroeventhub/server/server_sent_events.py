@@ -10,8 +10,15 @@ from starlette.responses import Response, StreamingResponse
 from zeroeventhub.errors import Forbidden, Unauthorized
 from zeroeventhub.protocol import EVENT_TYPES, FIRST, WAIT, FeedInfo, Page
 from zeroeventhub.server.app import FeedApp
-from zeroeventhub.server.authorized_feed import expect_extension, only_partition
-from zeroeventhub.server.request import FeedRequest, PageRequest, cursor_in, parameters, types_of
+from zeroeventhub.server.request import (
+    FeedRequest,
+    PageRequest,
+    cursor_in,
+    expect_extension,
+    only_partition,
+    parameters,
+    types_of,
+)
 from zeroeventhub.server.responses import FRESH
 from zeroeventhub.server.sending import is_ending
 from zeroeventhub.wire.ndjson import one_line
