@@ -30,9 +30,8 @@ from zeroeventhub.client import Client
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import TypeFilter
 from zeroeventhub.spark.connection import SparkConnection, log, log_to_stderr
-from zeroeventhub.spark.inference import inferred_schema
 from zeroeventhub.spark.options import Options, read_options
-from zeroeventhub.spark.schema import arrow_schema, default_schema
+from zeroeventhub.spark.schema import arrow_schema, default_schema, inferred_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
