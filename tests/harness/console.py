@@ -110,3 +110,17 @@ class Structure(HTMLParser):
 
     def handle_data(self, data):
         self.texts.append(data)
+
+
+def ids_of(document):
+    """Return the ids of the events of a document."""
+    return [int(event["id"]) for event in document["events"]]
+
+
+@contextmanager
+def console_of(feed, engine=None):
+    """Serve a feed and its console; yield an httpx client whose base is the console."""
+    routes = feed_routes("/orders", feed, engine)
+    host = Starlette(routes=[*routes, *console_routes("/", feeds={"orders": routes})])
+    with serving(host) as url, httpx.Client(base_url=f"{url}/") as http:
+        yield http

@@ -11,7 +11,8 @@ from sqlalchemy import Column, Connection, DateTime, MetaData, String, Table, in
 from sqlalchemy.schema import CreateTable
 
 from zeroeventhub.console.consumers import ConsoleStore
-from zeroeventhub.console.feeds import Reader, moment_in
+from zeroeventhub.console.events import moment_in
+from zeroeventhub.console.feeds import Reader
 from zeroeventhub.consumer.moves import TWICE, Move, consequence, find_moves
 from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.consumer.store.dead_letters import FAILED, HELD, DeadLetter

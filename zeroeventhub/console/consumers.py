@@ -14,7 +14,8 @@ import anyio.to_thread
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DatabaseError
 
-from zeroeventhub.console.feeds import Reader, shown
+from zeroeventhub.console.events import shown
+from zeroeventhub.console.feeds import Reader
 from zeroeventhub.consumer.lag import lag_at
 from zeroeventhub.consumer.store.cursor_store import CursorStatus, CursorStore
 from zeroeventhub.consumer.store.dead_letters import DeadLetter

@@ -1,18 +1,16 @@
 """Feeds for the console: read over their own routes, with the rights of who looks."""
 
 import asyncio
-import shlex
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import pairwise, product
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import urlencode
 
 import httpx
 import msgspec
@@ -32,7 +30,6 @@ from zeroeventhub.errors import (
 from zeroeventhub.protocol import (
     CURSOR_OF_COUNT,
     CURSOR_OF_TIME,
-    EVENT_TYPES,
     FIRST,
     LAG,
     LAST,
@@ -40,35 +37,19 @@ from zeroeventhub.protocol import (
     PROGRESS,
     SEGMENTS,
     SPLITS,
-    Event,
     FeedInfo,
     Lag,
-    TypeFilter,
 )
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.server.app import Answer, FeedApp, RouteApp
 from zeroeventhub.server.request import FeedRequest, parameters, types_of
 from zeroeventhub.server.responses import FRESH
-from zeroeventhub.times import FORMS, moment
-from zeroeventhub.wire.cloud_event import event_id, event_key, event_time, event_type
 from zeroeventhub.wire.problem import error_of, problem_in
 
 AT_ONCE = 4
 """Requests of one page of the console that a feed answers at once."""
 
-PAGE, LARGEST_PAGE = 50, 500
-"""Events that the console shows at once, by default and at most."""
-
-SEARCHED = 10_000
-"""Events that a search by id reads at most, of a feed that cannot look one up."""
-
-LONGEST_WAIT = 20
-"""Seconds that a live view waits at the head of a feed, at most."""
-
 MOST_HOURS = 24 * 31
-
-LONGEST = 64 * 1024
-"""Characters of an event that are shown; the rest is for programs."""
 
 WINDOW = 60.0
 """Seconds over which the present rate of a partition is measured."""
@@ -602,179 +583,3 @@ def _slot() -> int:
 
 def _before(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.now(UTC) - timedelta(seconds=seconds)
-
-
-@dataclass(frozen=True, kw_only=True)
-class EventQuery:
-    """Which events to show: from a cursor, a time or an id on, or those of a key.
-
-    Attributes:
-        partition: the partition; None for the first one.
-        cursor: where to begin; empty for the first event.
-        moment: begin with the events of this moment or later.
-        id: begin with the event of this id.
-        type: only events of this type; empty for all.
-        key: the history of this key; empty for a partition.
-        limit: how many events to show.
-        wait: seconds to wait for events at the head.
-    """
-
-    partition: int | None = None
-    cursor: str = ""
-    moment: datetime | None = None
-    id: str = ""
-    type: str = ""
-    key: str = ""
-    after_version: int = 0
-    limit: int = PAGE
-    wait: float = 0.0
-
-
-async def events(reader: Reader, asked: EventQuery, url: str) -> dict[str, Any]:
-    """Return the events that somebody asks for, and how a program asks for the same.
-
-    Args:
-        reader: reads the feed.
-        asked: which events.
-        url: the feed's address, as programs know it.
-
-    Raises:
-        BadRequest: there is no such partition, or no event of the id.
-        ConfigurationError: the feed lacks an extension that the question needs.
-    """
-    client = reader.client
-    info = await client.discover()
-    ids = [one.id for one in info.partitions]
-    found: dict[str, Any] = {
-        "name": reader.feed.name,
-        "partitions": ids,
-        "extensions": sorted(info.extensions),
-        "events": [],
-        **dict.fromkeys(("partition", "cursor", "next", "key", "after_version", "searched")),
-        "caught_up": False,
-        **dict.fromkeys(("curl", "python")),
-    }
-    if asked.key:
-        return found | await _history(reader, asked, url)
-    if not ids:
-        return found
-    number = ids[0] if asked.partition is None else asked.partition
-    if number not in ids:
-        raise BadRequest("The feed has no such partition.")
-    cursor = asked.cursor or FIRST
-    if asked.id:
-        number, cursor, found["searched"] = await _place_of(reader, asked.id, number, cursor)
-    elif asked.moment is not None:
-        cursor = await client.cursor_at(asked.moment, number)
-    types = TypeFilter(frozenset({asked.type})) if asked.type else None
-    if types is not None and EVENT_TYPES not in info.extensions:
-        raise ConfigurationError("This feed does not know the types of its events.")
-    page = await client.fetch(number, cursor, limit=asked.limit, types=types, wait=asked.wait)
-    query = {"token": info.token, "partition": number, "cursor": cursor}
-    query |= {"pagesizehint": asked.limit, **({"event-types": asked.type} if types else {})}
-    of_type = f", types=TypeFilter(frozenset({{{asked.type!r}}}))" if types else ""
-    imported = "Client, TypeFilter" if types else "Client"
-    return found | {
-        "partition": number,
-        "cursor": cursor,
-        "events": [*map(shown, page.events)],
-        "next": page.cursor,
-        "caught_up": page.caught_up,
-        **_programs(
-            f"{url}/events?{urlencode(query)}",
-            f"from zeroeventhub import {imported}\n\nclient = Client({url!r})\n"
-            f"page = client.fetch({number}, {cursor!r}, limit={asked.limit}{of_type})\n"
-            "for event in page.events:\n    print(event.data)",
-        ),
-    }
-
-
-async def _history(reader: Reader, asked: EventQuery, url: str) -> dict[str, Any]:
-    """Return the events of a key, oldest first."""
-    page = await reader.client.read_key(
-        asked.key, after_version=asked.after_version, limit=asked.limit
-    )
-    query = {"key": asked.key, "after-version": asked.after_version, "pagesizehint": asked.limit}
-    found = [
-        {**shown(event), "version": version}
-        for version, event in zip(page.versions, page.events, strict=True)
-    ]
-    return {
-        "key": asked.key,
-        "events": found,
-        "after_version": page.versions[-1] if page.more else None,
-        **_programs(
-            f"{url}/key-history?{urlencode(query)}",
-            f"from zeroeventhub import Client\n\nclient = Client({url!r})\n"
-            f"page = client.read_key({asked.key!r}, after_version={asked.after_version})\n"
-            "for event in page.events:\n    print(event.data)",
-        ),
-    }
-
-
-async def _place_of(
-    reader: Reader, wanted: str, number: int, cursor: str
-) -> tuple[int, str, int | None]:
-    """Return the partition of an event, the cursor before it, and how many were read to find it."""
-    if reader.http is not None:
-        try:
-            found = await reader.own("find", id=wanted)
-        except NotFound:
-            pass
-        else:
-            return found["partition"], found["before"], None
-    read = 0
-    while read < SEARCHED:
-        page = await reader.client.fetch(number, cursor, limit=LARGEST_PAGE)
-        for place, event in enumerate(page.events):
-            if event_id(event) == wanted:
-                if place:
-                    counted = await reader.client.cursor_of_count(number, cursor, place)
-                    cursor = counted.cursor
-                return number, cursor, read + place
-        read += len(page.events)
-        if page.caught_up or page.cursor == cursor:
-            break
-        cursor = page.cursor
-    raise BadCursor(
-        f"None of {read:,} events of partition {number} has this id; a search goes on from the "
-        f"cursor {cursor}."
-    )
-
-
-def _programs(url: str, python: str) -> Mapping[str, str]:
-    """Return how a program asks for the same, in a shell and in Python."""
-    return {"curl": f"curl {shlex.quote(url)}", "python": python}
-
-
-def shown(event: Event) -> dict[str, Any]:
-    """Return an event as it is shown: its line, the same with line breaks, and its attributes."""
-    raw = event.raw.decode()
-    pretty = raw
-    if len(raw) <= LONGEST:
-        pretty = msgspec.json.format(event.raw, indent=2).decode()
-    return {
-        "id": event_id(event),
-        "type": event_type(event),
-        "key": event_key(event),
-        "time": event_time(event),
-        "raw": raw[:LONGEST],
-        "pretty": pretty[:LONGEST],
-        "cut": max(0, len(raw) - LONGEST),
-    }
-
-
-def moment_in(text: str, zone: str = "") -> datetime:
-    """Read a moment of a form or an address; return it in UTC.
-
-    Args:
-        text: the moment; without a time zone, in the one of the browser.
-        zone: how many minutes the browser's clock is ahead of UTC; empty for none.
-
-    Raises:
-        BadRequest: the text is no moment.
-    """
-    try:
-        return moment(text, timezone(timedelta(minutes=int(zone or "0")))).astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise BadRequest(f"A moment is written as {FORMS}.") from None

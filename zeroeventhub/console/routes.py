@@ -20,10 +20,12 @@ from starlette.routing import BaseRoute, Mount, Route
 from zeroeventhub.client import AsyncClient
 from zeroeventhub.console import changes as of_changes
 from zeroeventhub.console import consumers as of_consumers
+from zeroeventhub.console import events as of_events
 from zeroeventhub.console import feeds as of_feeds
 from zeroeventhub.console.changes import Asked, Change
 from zeroeventhub.console.consumers import ConsoleStore
-from zeroeventhub.console.feeds import ConsoleFeed, EventQuery, Reader, console_feed, moment_in
+from zeroeventhub.console.events import EventQuery, moment_in
+from zeroeventhub.console.feeds import ConsoleFeed, Reader, console_feed
 from zeroeventhub.console.pages import HEADERS, asset, json_answer, page
 from zeroeventhub.consumer.store.cursor_store import CursorStatus, CursorStore
 from zeroeventhub.errors import (
@@ -163,7 +165,7 @@ _FILTERS = ("id", "key", "type", "time", "zone", "cursor", "limit")
 async def _events(console: Console, request: Request, _: Principal) -> dict[str, Any]:
     feed = console.feed(request)
     given = {name: request.query_params.get(name, "") for name in _FILTERS}
-    limit = _number(request, "limit") or of_feeds.PAGE
+    limit = _number(request, "limit") or of_events.PAGE
     asked = EventQuery(
         partition=_number(request, "partition"),
         cursor=given["cursor"],
@@ -172,12 +174,12 @@ async def _events(console: Console, request: Request, _: Principal) -> dict[str,
         type=given["type"],
         key=given["key"],
         after_version=_number(request, "after_version") or 0,
-        limit=min(max(limit, 1), of_feeds.LARGEST_PAGE),
-        wait=float(min(_number(request, "wait") or 0, of_feeds.LONGEST_WAIT)),
+        limit=min(max(limit, 1), of_events.LARGEST_PAGE),
+        wait=float(min(_number(request, "wait") or 0, of_events.LONGEST_WAIT)),
     )
     address = _address(console, feed, request)
     async with feed.reading(request) as reader:
-        found = await of_feeds.events(reader, asked, address["url"])
+        found = await of_events.events(reader, asked, address["url"])
     return {**found, **address, "asked": given, "follows": "follow" in request.query_params}
 
 

@@ -1,18 +1,17 @@
 """What a console shows of feeds, as documents of its API."""
 
-import shlex
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import httpx
 import pytest
-from harness.console import append, console, fetch, lagging, shop_routes
+from harness.console import append, console, console_of, fetch, ids_of, lagging, shop_routes
 from harness.readers import Numbers, cursor_of, get, head_of
 from harness.shop import fill, orders, place
 from harness.waiting import meanwhile, until
 from harness.web import serving
-from sqlalchemy import MetaData, event, update
+from sqlalchemy import event, update
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 
@@ -20,9 +19,7 @@ from zeroeventhub import (
     LAST,
     AsyncClient,
     Client,
-    EventLog,
     FeedInfo,
-    NewEvent,
     Principal,
     Progress,
     Retention,
@@ -33,20 +30,6 @@ from zeroeventhub import (
 from zeroeventhub.archive import Archive
 from zeroeventhub.console import console_routes, feeds
 from zeroeventhub.console.pages import size
-
-
-def numbers(document):
-    """Return the ids of the events of a document."""
-    return [int(event["id"]) for event in document["events"]]
-
-
-@contextmanager
-def console_of(feed, engine=None):
-    """Serve a feed and its console; yield an httpx client whose base is the console."""
-    routes = feed_routes("/orders", feed, engine)
-    host = Starlette(routes=[*routes, *console_routes("/", feeds={"orders": routes})])
-    with serving(host) as url, httpx.Client(base_url=f"{url}/") as http:
-        yield http
 
 
 def test_feed_is_described(sqlite):
@@ -182,59 +165,6 @@ def test_trimmed_history_says_where_it_begins(sqlite):
         )
 
 
-def test_events_are_found(sqlite):
-    """Events are found by partition, cursor, id, type and time, and pages follow each other."""
-    append(sqlite, *({"part": n % 2, "kind": f"k{n % 3}"} for n in range(12)), step=1)
-    with console(sqlite, feed={"partitions": 2}) as http:
-        first = fetch(http, "feeds/orders/events", limit=4)
-        assert numbers(first) == [1, 3, 5, 7]
-        second = fetch(http, "feeds/orders/events", cursor=first["next"])
-        assert (numbers(second), second["caught_up"]) == ([9, 11], True)
-        by_id = fetch(http, "feeds/orders/events", id=4, limit=2)
-        assert (by_id["partition"], numbers(by_id)) == (1, [4, 6])
-        typed = fetch(http, "feeds/orders/events", partition=1, type="k1")
-        assert numbers(typed) == [2, 8]
-        since = datetime.fromisoformat(first["events"][2]["time"])
-        timed = fetch(http, "feeds/orders/events", time=since.isoformat())
-        assert numbers(timed) == [5, 7, 9, 11]
-        local = (since + timedelta(hours=2)).replace(tzinfo=None).isoformat()
-        assert numbers(fetch(http, "feeds/orders/events", time=local, zone=120)) == [5, 7, 9, 11]
-        assert numbers(fetch(http, "feeds/orders/events", time="1h")) == [1, 3, 5, 7, 9, 11]
-        missing = http.get("api/feeds/orders/events.json", params={"id": "99"})
-        assert missing.status_code == 400
-        assert missing.json()["detail"] == "No event of this feed has this id."
-
-
-def test_programs_get_the_same_events(sqlite):
-    """What is shown as curl and as Python asks for the events on the page."""
-    append(sqlite, *({"kind": "it's"} for _ in range(3)))
-    with console(sqlite) as http:
-        found = fetch(http, "feeds/orders/events", type="it's", limit=2)
-        _, url = shlex.split(found["curl"])
-        *lines, _ = httpx.get(url).text.splitlines()
-        assert [f'{{"data":{event["raw"]}}}' for event in found["events"]] == lines
-        printed = []
-        exec(found["python"], {"print": printed.append})
-        assert [event["id"] for event in printed] == ["1", "2"]
-
-
-def test_key_has_a_history(sqlite):
-    """The history of a key is its events in the order of their versions."""
-    metadata = MetaData()
-    log = EventLog(metadata, "ledger")
-    metadata.create_all(sqlite)
-    with sqlite.begin() as connection:
-        for number in range(5):
-            key = "ann" if number % 2 else "bob"
-            event_of_key = NewEvent("moved", {"n": number})
-            log.append_to(connection, key, [event_of_key], expected_version=number // 2)
-    with console_of(log.feed(key_history=True), sqlite) as http:
-        found = fetch(http, "feeds/orders/events", key="bob", limit=2)
-        assert [event["version"] for event in found["events"]] == [1, 2]
-        rest = fetch(http, "feeds/orders/events", key="bob", after_version=found["after_version"])
-        assert [event["version"] for event in rest["events"]] == [3]
-
-
 def test_rates_add_up(sqlite):
     """The pieces of a plot hold the events of their times, each once."""
     append(sqlite, *({} for _ in range(10)), ago=1600)
@@ -310,7 +240,7 @@ def test_feed_elsewhere_is_read_over_http(sqlite):
             found = fetch(http)
             assert (found["partitions"][0]["events"], found["horizon"]["age"]) == (4, 0)
             by_id = fetch(http, "feeds/orders/events", id="3")
-            assert (numbers(by_id), by_id["searched"]) == ([3, 4], 2)
+            assert (ids_of(by_id), by_id["searched"]) == ([3, 4], 2)
             assert by_id["curl"].startswith(f"curl '{url}/orders/events?")
             assert "who holds it back" in http.get("feeds/orders").text
 
