@@ -20,7 +20,10 @@ WATCHED = "feed, written by another process"
 WOKEN = "feed, written by its own process"
 REDIS = "Redis XREAD BLOCK"
 
-WATCHES = "a look at the head every 3 ms, 2 ms to read the event, and 2 ms in the consumer"
+WATCHES = (
+    "a fifth of it passes until the next poll, half to read the head and the page, and the rest in "
+    "the consumer"
+)
 
 TEXT = f"""\
 {EVENTS} events a run are written one by one, with pauses of 30 to 70 ms; a delay is from the call
