@@ -294,8 +294,8 @@ def read_arrow(
             default, or members of the events' JSON.
         start: the cursors of an earlier read, or a moment; by default the first event. Partitions
             that the cursors do not name are new, and are read from their first event.
-        stop: cursors or a moment to stop at; by default the head of now. Partitions that the
-            cursors do not name are not read.
+        stop: cursors or a moment to stop at; by default the head when the read begins. Partitions
+            that the cursors do not name are not read.
         partitions: those to read; by default all.
         types: the types of events to read; by default all.
         readers: how many threads send requests, 1 or more.
