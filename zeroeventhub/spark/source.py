@@ -1,15 +1,17 @@
 """The source that Spark loads, for batches and streams."""
 
+import logging
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import httpx
 import pyarrow as pa
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.datasource import (
@@ -22,14 +24,15 @@ from pyspark.sql.functions import udf
 from pyspark.sql.types import StructType
 
 from zeroeventhub.bulk.columns import Columns, RangePage
+from zeroeventhub.bulk.connection import LIMITS, Connection
 from zeroeventhub.bulk.offsets import Offsets, Range
 from zeroeventhub.bulk.options import LATEST
 from zeroeventhub.bulk.plan import SCANNED, Plan
 from zeroeventhub.bulk.range_reader import RangeReader
 from zeroeventhub.client import Client
-from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.client.connection_pool import open_http
+from zeroeventhub.errors import ConfigurationError, PageTooLarge, Unauthorized
 from zeroeventhub.protocol import TypeFilter
-from zeroeventhub.spark.connection import SparkConnection, log, log_to_stderr
 from zeroeventhub.spark.options import Options, read_options
 from zeroeventhub.spark.schema import arrow_schema, default_schema, inferred_schema
 
@@ -43,6 +46,61 @@ except ImportError:
 
     class AvailableNow:  # type: ignore[no-redef]
         """A placeholder for the interface, which PySpark before 4.2 lacks."""
+
+
+_log = logging.getLogger("zeroeventhub.spark")
+
+_Answer = TypeVar("_Answer")
+
+_GIVE_CREDENTIALS = (
+    " Set the option bearerTokenFile, bearerTokenEnv, headersFile or headersEnv to where the "
+    "credentials are that the feed's owner gave you."
+)
+
+_LOWER_PAGE_SIZE = (
+    f"A page of the feed has more than {LIMITS.page_bytes:,} bytes or {LIMITS.page_events:,} "
+    "events: lower the option pageSize, which helps unless one event is that large."
+)
+
+
+class SparkConnection(Connection):
+    """Send requests with the credentials that options name."""
+
+    _options: Options
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(self._open(options), options)
+
+    def request(self, call: Callable[[Client], _Answer]) -> _Answer:
+        """Send a request, and again with a token that has replaced one the feed refuses."""
+        while True:
+            try:
+                return super().request(call)
+            except Unauthorized as error:
+                # The token in the file may be a newer one by now.
+                if self._options.credentials.headers() == self._headers:
+                    raise Unauthorized(error.message, advice=_GIVE_CREDENTIALS) from None
+                self.close()
+                self._client = self._open(self._options)
+            except PageTooLarge:
+                raise PageTooLarge(_LOWER_PAGE_SIZE) from None
+            except ConfigurationError as error:
+                # Only for Spark is this number an option, beside another one of that name.
+                message = str(error).replace("`partitions`", "the option v1Partitions")
+                raise ConfigurationError(message) from None
+
+    def close(self) -> None:
+        """Close the connection; it may be closed already."""
+        super().close()
+        self._http.close()
+
+    def _open(self, options: Options) -> Client:
+        self._headers = options.credentials.headers()
+        self._http = options.credentials.open(self._headers, open_http)
+        return Client(options.url, self._http, partitions=options.v1_partitions, limits=LIMITS)
+
+    def _open_files(self, *, is_own: bool) -> httpx.Client:
+        return self._options.credentials.open({}, httpx.Client, with_certificate=is_own)
 
 
 _MOST_TYPES = 100
@@ -110,7 +168,7 @@ class _TaskReader:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
-        log_to_stderr()
+        _log_to_stderr()
         ranges = partition.ranges if isinstance(partition, Task) else ()
         columns = self._columns()
         rows, size = 0, 0
@@ -124,10 +182,20 @@ class _TaskReader:
                         yield batch
         if ranges:
             numbers = ", ".join(str(one.partition) for one in ranges)
-            log.info("Read partition %s: %s events, %s bytes.", numbers, f"{rows:,}", f"{size:,}")
+            _log.info("Read partition %s: %s events, %s bytes.", numbers, f"{rows:,}", f"{size:,}")
 
     def _columns(self) -> Columns:
         return Columns(arrow_schema(self._schema), self._options)
+
+
+def _log_to_stderr() -> None:
+    """Log to standard error, which Spark keeps, unless a handler is installed."""
+    library = logging.getLogger("zeroeventhub")
+    if not library.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        library.addHandler(handler)
+        library.setLevel(logging.INFO)
 
 
 def _fetch_ahead(reader: RangeReader, one: Range) -> Iterator[RangePage]:
@@ -238,7 +306,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, AvailableNow):
         begin, self._position = Offsets.of(start), Offsets.of(end)
         planned = self._plan().tasks(begin, self._position)
         partitions = sorted({one.partition for ranges in planned for one in ranges})
-        log.info("Planned %d tasks for partitions %s.", len(planned), partitions)
+        _log.info("Planned %d tasks for partitions %s.", len(planned), partitions)
         return tasks_of(planned)
 
     def stop(self) -> None:
@@ -248,7 +316,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, AvailableNow):
 
     def _plan(self) -> Plan:
         if self._connection is None:
-            log_to_stderr()
+            _log_to_stderr()
             self._connection = SparkConnection(self._options)
         return Plan(self._connection, self._options)
 
