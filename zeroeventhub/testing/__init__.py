@@ -9,11 +9,25 @@ for _package in ("sqlalchemy", "greenlet", "starlette"):
     require(_package, extra="testing", user="zeroeventhub.testing")
 
 # These need SQLAlchemy and Starlette:
-from zeroeventhub.testing.clients import Faults, async_client_of, client_of  # noqa: E402
-from zeroeventhub.testing.feeds import LogFeed, MemoryFeed, events_of, feed_of  # noqa: E402
+from zeroeventhub.testing.consumers import (  # noqa: E402
+    async_run_to_head,
+    async_sqlite_engine,
+    async_store_of,
+    no_pauses,
+    run_to_head,
+    sqlite_engine,
+    store_of,
+)
+from zeroeventhub.testing.feeds import (  # noqa: E402
+    Faults,
+    LogFeed,
+    MemoryFeed,
+    async_client_of,
+    client_of,
+    events_of,
+    feed_of,
+)
 from zeroeventhub.testing.handlers import async_check_handler, check_handler  # noqa: E402
-from zeroeventhub.testing.runs import async_run_to_head, no_pauses, run_to_head  # noqa: E402
-from zeroeventhub.testing.stores import async_sqlite_engine, async_store_of, sqlite_engine, store_of  # noqa: E402
 
 __all__ = [
     "Faults",

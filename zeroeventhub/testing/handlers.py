@@ -30,10 +30,20 @@ from zeroeventhub.consumer.store_session import in_store
 from zeroeventhub.coroutines import blocking
 from zeroeventhub.errors import ConfigurationError, ZeroEventHubError, printable
 from zeroeventhub.protocol import Event
-from zeroeventhub.testing.clients import async_client_of, client_of
-from zeroeventhub.testing.feeds import MemoryFeed, event_of, partitions_of
-from zeroeventhub.testing.runs import async_run_to_head, run_to_head
-from zeroeventhub.testing.stores import Prepare, async_store_of, store_of
+from zeroeventhub.testing.consumers import (
+    Prepare,
+    async_run_to_head,
+    async_store_of,
+    run_to_head,
+    store_of,
+)
+from zeroeventhub.testing.feeds import (
+    MemoryFeed,
+    async_client_of,
+    client_of,
+    event_of,
+    partitions_of,
+)
 
 _Found = TypeVar("_Found")
 
