@@ -132,7 +132,7 @@ def is_tested(file):
     database, _, strategy = name.partition("_")
     if room == Path("conformance/checks"):
         room, name = room.parent, room.name
-    elif room == Path("publisher/ordering") and database in {"mysql", "postgresql", "sqlite"}:
+    elif room == Path("publisher/ordering") and database in {"mysql", "postgresql"}:
         name = strategy
     test = f"test_{name}.py"
     places = [TESTS / "unit" / room, TESTS / "integration" / room, TESTS / "acceptance"]

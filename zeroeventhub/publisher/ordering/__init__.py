@@ -1,6 +1,6 @@
 """The order of a feed's events, and how far up it is safe to read.
 
-There is a file for each strategy and database.
+There is a file for each strategy and database; the strategies of SQLite share one.
 
 `WHERE id > :cursor` alone loses events: a transaction that drew a low number may commit
 after a reader has passed a higher one. An ordering finds the *horizon*, the highest
@@ -14,8 +14,7 @@ from zeroeventhub.publisher.ordering import (
     postgresql_gated,
     postgresql_observed,
     postgresql_sequenced,
-    sqlite_sequenced,
-    sqlite_single_writer,
+    sqlite,
 )
 from zeroeventhub.publisher.ordering.port import Blocker, Ddl, Events, Horizon, Ordering, Source
 
@@ -43,10 +42,7 @@ BY_DATABASE: dict[str, dict[str, type[Ordering]]] = {
     },
     "mariadb": _OF_MYSQL,
     "mysql": _OF_MYSQL,
-    "sqlite": {
-        "single-writer": sqlite_single_writer.SingleWriter,
-        "sequenced": sqlite_sequenced.Sequenced,
-    },
+    "sqlite": {"single-writer": sqlite.SingleWriter, "sequenced": sqlite.Sequenced},
 }
 """The orderings of each database by name; the first needs no change to the database."""
 

@@ -1,8 +1,7 @@
-"""SQLite: one writer at a time, so the order of row ids is the order of commits.
+"""The orderings of SQLite, where one transaction writes at a time.
 
-A transaction holds the write lock from its first write to its end. A row id drawn later
-therefore commits later, and every visible event is settled. If rows are deleted, that needs
-AUTOINCREMENT: without it SQLite gives the number of a deleted last row again.
+A transaction holds the write lock from its first write to its end. A number drawn later therefore
+commits later, and every visible event is settled.
 """
 
 import re
@@ -10,7 +9,8 @@ import re
 from sqlalchemy import Connection, func, inspect, select, text
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.ordering.port import Horizon, Ordering
+from zeroeventhub.publisher.ordering.port import Ddl, Horizon, Ordering, quoted
+from zeroeventhub.publisher.ordering.side_tables import SideTableOrdering, check_key
 
 _DECLARATION = text("SELECT sql FROM sqlite_master WHERE type = :kind AND name = :name")
 _TYPE = text("SELECT upper(type) FROM pragma_table_info(:table) WHERE name = :column")
@@ -23,7 +23,11 @@ _QUOTED_OR_COMMENT = re.compile(
 
 
 class SingleWriter(Ordering):
-    """Order a SQLite table by its row id, which is the INTEGER PRIMARY KEY."""
+    """Order a table by its row id, which is the INTEGER PRIMARY KEY.
+
+    If rows are deleted, that needs AUTOINCREMENT: without it SQLite gives the number of a deleted
+    last row again.
+    """
 
     needs_last_row = True
 
@@ -32,7 +36,7 @@ class SingleWriter(Ordering):
         self._events.check_table(connection)
         position, name = self._events.position, self._events.table.name
         # In capitals, without comments and quoted names.
-        declared = _QUOTED_OR_COMMENT.sub(" ", declaration(connection, "table", name)).upper()
+        declared = _QUOTED_OR_COMMENT.sub(" ", _declaration(connection, "table", name)).upper()
         self.needs_last_row = re.search(r"\bAUTOINCREMENT\b", declared) is None
         has_row_id = re.search(r"\bWITHOUT\s+ROWID\b", declared) is None
         if self.needs_last_row and not (has_row_id and self._is_integer_key(connection)):
@@ -52,7 +56,7 @@ class SingleWriter(Ordering):
         """Return the last committed row id."""
         highest = connection.scalar(select(func.max(self._events.position))) or 0
         if not self.needs_last_row:
-            highest = max(highest, last_number(connection, self._events.table.name))
+            highest = max(highest, _last_number(connection, self._events.table.name))
         return Horizon(settled=highest, highest=highest)
 
     def continue_after(self, connection: Connection, position: int) -> None:
@@ -75,11 +79,65 @@ class SingleWriter(Ordering):
         return key == [column] and kind == "INTEGER"
 
 
-def declaration(connection: Connection, kind: str, name: str) -> str:
+# A key that is inserted again, by REPLACE or after a DELETE, is a new event with a new position.
+# Delete and insert, as the ON CONFLICT clause of a writer's statement would override an upsert's.
+_TRIGGER = """CREATE TRIGGER {trigger} AFTER INSERT ON {events} FOR EACH ROW BEGIN
+    DELETE FROM {positions} WHERE {known};
+    INSERT INTO {positions} ({copies}, at) SELECT {new}, max(
+        strftime('%Y-%m-%d %H:%M:%f000', 'now'),
+        coalesce((SELECT at FROM {positions} ORDER BY position DESC LIMIT 1), '')
+    );
+END"""
+
+_BACKFILL = """INSERT INTO {positions} ({copies}, at)
+SELECT {originals}, coalesce((SELECT min(at) FROM {positions}), '1970-01-01 00:00:00.000000')
+FROM {events} AS event
+WHERE NOT EXISTS (SELECT 1 FROM {positions} WHERE {noted})
+ORDER BY {order}"""
+
+_UNINSTALL = ("DROP TRIGGER IF EXISTS {trigger}", "DROP TABLE IF EXISTS {positions}")
+
+_DDL = Ddl(install=(_UNINSTALL[0], _TRIGGER), backfill=(_BACKFILL,), uninstall=_UNINSTALL)
+
+
+class Sequenced(SideTableOrdering):
+    """Order a table by positions in a side table, which a trigger gives at once."""
+
+    def check(self, connection: Connection) -> None:
+        """Refuse a table without its trigger, and one whose key is not unique."""
+        check_key(connection, self._events)
+        words = self._words()
+        if _declaration(connection, "trigger", words["trigger"]) != _TRIGGER.format(**words):
+            raise self._no_trigger_error()
+
+    def horizon(self, connection: Connection) -> Horizon:
+        """Return the last committed position."""
+        last = _last_number(connection, self._tables.positions.name)
+        return Horizon(settled=last, highest=last)
+
+    def ddl(self, connection: Connection) -> Ddl:
+        """Return the statements of the table and the trigger."""
+        check_key(connection, self._events)
+        tables = self._typed_tables(connection, None)
+        return _DDL.fill(self._words(), tables.create(connection, tables.positions))
+
+    def _words(self) -> dict[str, str]:
+        """Return the values for the placeholders of the statements."""
+        tables = self._tables
+        keys = [(name, quoted(tables.copied[name])) for name in tables.key]
+        return {
+            **tables.words(quoted, None),
+            "positions": tables.positions.name,
+            "known": " AND ".join(f"{name} = NEW.{original}" for name, original in keys),
+            "noted": " AND ".join(f"{name} = event.{original}" for name, original in keys),
+        }
+
+
+def _declaration(connection: Connection, kind: str, name: str) -> str:
     """Return the CREATE statement of a table or trigger; an empty text if there is none."""
     return connection.scalar(_DECLARATION, {"kind": kind, "name": name}) or ""
 
 
-def last_number(connection: Connection, table: str) -> int:
+def _last_number(connection: Connection, table: str) -> int:
     """Return the last number that a table with AUTOINCREMENT has drawn."""
     return connection.scalar(_LAST, {"name": table}) or 0
