@@ -11,7 +11,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, ClassVar, NamedTuple, Self
 
-from zeroeventhub.client.retries import send_until_answered
+from zeroeventhub.client.requests import send_until_answered
 from zeroeventhub.coroutines import blocking, drop_traceback, maybe_await
 from zeroeventhub.errors import (
     BadRequest,

@@ -14,8 +14,7 @@ import httpx
 from zeroeventhub.client.connection_pool import ConnectionPool, SentRequest, open_http
 from zeroeventhub.client.exchange import Exchange
 from zeroeventhub.client.redaction import requested
-from zeroeventhub.client.requests import UNREACHED, RequestBuilder
-from zeroeventhub.client.retries import send_until_answered
+from zeroeventhub.client.requests import UNREACHED, RequestBuilder, send_until_answered
 from zeroeventhub.coroutines import as_blocking, blocking
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.new_events import NewEvent

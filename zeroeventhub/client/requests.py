@@ -1,8 +1,10 @@
-"""Build requests to a feed, and read its responses, without I/O; the clients send and wait."""
+"""Build requests to a feed and read its responses, without I/O; say when to send one again."""
 
+import logging
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from random import random
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, TypeAlias, TypeVar
 from urllib.parse import urlencode
 
@@ -18,6 +20,7 @@ from zeroeventhub.errors import (
     NotFound,
     ProtocolError,
     TooManyRequests,
+    TransientError,
     Unavailable,
     Unreachable,
     require,
@@ -62,6 +65,9 @@ _CODINGS: dict[Compressed, str] = {
 
 _LIMITS = Limits()
 
+_log = logging.getLogger("zeroeventhub.client")
+
+_Answer = TypeVar("_Answer")
 _Http = TypeVar("_Http", "httpx.Client | ConnectionPool", httpx.AsyncClient)
 
 
@@ -401,3 +407,42 @@ def _decimal(seconds: float) -> str:
     if not 0 <= seconds < _LONGEST_WAIT + 1:
         raise ConfigurationError(f"A feed may be asked to wait for 0 to {_LONGEST_WAIT:,} seconds.")
     return f"{seconds:.3f}".rstrip("0").rstrip(".")
+
+
+SHORTEST_BACKOFF = 0.1
+LONGEST_BACKOFF = 30.0
+
+
+def backoff(attempt: int, error: Exception) -> float:
+    """Choose a pause in seconds: exponential with full jitter, and at least what the feed asked."""
+    ceiling = min(LONGEST_BACKOFF, SHORTEST_BACKOFF * 2.0 ** min(attempt, 16))
+    asked = error.retry_after if isinstance(error, TransientError) else None
+    return max(random() * ceiling, min(asked or 0.0, LONGEST_BACKOFF))  # noqa: S311 - jitter
+
+
+async def send_until_answered(
+    send: Callable[[], Awaitable[_Answer]],
+    pause: Callable[[float], Awaitable[object]],
+    attempts: int | None,
+) -> _Answer:
+    """Send a request until it is answered.
+
+    Args:
+        send: sends it once.
+        pause: waits for a number of seconds.
+        attempts: how often to send it before a transient error is final; None for no limit.
+
+    Raises:
+        TransientError: the last attempt ended in it.
+    """
+    failed = 0
+    while True:
+        try:
+            return await send()
+        except TransientError as error:
+            failed += 1
+            if failed == attempts:
+                raise
+            seconds = backoff(failed, error)
+            _log.warning("%s Trying again in %.1f s.", error, seconds)
+        await pause(seconds)

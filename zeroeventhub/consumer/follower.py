@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from zeroeventhub.client.retries import backoff
+from zeroeventhub.client.requests import backoff
 from zeroeventhub.consumer.assignment import choose, inheritance, ready
 from zeroeventhub.consumer.config import Config
 from zeroeventhub.consumer.event_place import at_place

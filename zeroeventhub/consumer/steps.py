@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from zeroeventhub.client.retries import SHORTEST_BACKOFF, backoff
+from zeroeventhub.client.requests import SHORTEST_BACKOFF, backoff
 from zeroeventhub.errors import ProtocolError, TransientError
 from zeroeventhub.protocol import Page, Partition
 

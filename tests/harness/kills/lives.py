@@ -34,7 +34,7 @@ from zeroeventhub import (
     Event,
     PendingPage,
 )
-from zeroeventhub.client import retries
+from zeroeventhub.client import requests
 from zeroeventhub.databases.error_codes import is_transient
 from zeroeventhub.errors import Fenced
 
@@ -85,7 +85,7 @@ def _live(life: Life, line: Line) -> int:
         true_time = time.time
         time.time = lambda: true_time() + life.clock
     if life.hurried:
-        retries.SHORTEST_BACKOFF, retries.LONGEST_BACKOFF = 0.002, 0.05
+        requests.SHORTEST_BACKOFF, requests.LONGEST_BACKOFF = 0.002, 0.05
     dice = random.Random(life.seed)
     strikes: dict[str, Callable[[], object]] = {
         "kill": kill,

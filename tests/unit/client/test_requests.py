@@ -2,7 +2,7 @@
 
 import pytest
 
-from zeroeventhub.client.retries import LONGEST_BACKOFF, backoff, send_until_answered
+from zeroeventhub.client.requests import LONGEST_BACKOFF, backoff, send_until_answered
 from zeroeventhub.coroutines import blocking
 from zeroeventhub.errors import Unavailable
 
