@@ -1,16 +1,18 @@
 """The consumer: pages in, effects and cursor committed in one transaction."""
 
 import asyncio
+import math
 import signal
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from time import monotonic
 from types import FrameType
 from typing import Any, ClassVar, Generic, TypeVar
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from zeroeventhub.client import AsyncClient, Client
@@ -18,12 +20,12 @@ from zeroeventhub.consumer.concurrency import Tasks, Threads
 from zeroeventhub.consumer.config import Config
 from zeroeventhub.consumer.follower import Follower
 from zeroeventhub.consumer.page import AsyncPendingPage, DecodeHint, PendingPage
-from zeroeventhub.consumer.progress_reporter import ProgressReporter
 from zeroeventhub.consumer.runner import Runner
 from zeroeventhub.consumer.steps import Deliver, Discover, Fetch, Pause, Step
 from zeroeventhub.consumer.store_session import carry_out, in_store
 from zeroeventhub.coroutines import blocking, maybe_await, next_step
 from zeroeventhub.errors import ConfigurationError, ZeroEventHubError
+from zeroeventhub.protocol import FIRST, LAST
 
 _AnyClient = TypeVar("_AnyClient", Client, AsyncClient)
 
@@ -87,12 +89,12 @@ class _Consumer(Config, Generic[_AnyClient]):
         runner = Runner(self, concurrency, apply, sessions, self._is_stopped)
         signals = stop_on_signals(stop_on_signal) if stop_on_signal else nullcontext()
         with signals, self._woken_by(runner.wake):
-            async with ProgressReporter(self).running(concurrency):
+            async with _ProgressReporter(self).running(concurrency):
                 await runner.run()
 
     async def _pages(self, concurrency: Any, kind: type[Any]) -> AsyncGenerator[Any, None]:
         """Yield pages of a class, one partition after the other, without leases."""
-        hint, reporter, bell = DecodeHint(), ProgressReporter(self), concurrency.queue()
+        hint, reporter, bell = DecodeHint(), _ProgressReporter(self), concurrency.queue()
         prefetcher = concurrency.prefetcher(self, hint)
         steps = Follower(self, self._is_stopped).steps()
 
@@ -266,6 +268,81 @@ class AsyncConsumer(_Consumer[AsyncClient]):
         """
         stop = partial(asyncio.get_running_loop().call_soon_threadsafe, self.stop)
         await self._run(Tasks(), apply, sessions, stop if handle_signals else None)
+
+
+REPORT_INTERVAL = 10.0
+"""Seconds between two reports of progress."""
+
+UNCHANGED = 3600.0
+"""Seconds after which a cursor is reported again that has not changed."""
+
+LAST_REPORT = 5.0
+"""Seconds for which a consumer that ends waits for its last report."""
+
+
+class _ProgressReporter:
+    """Tell the publisher how far a consumer has committed, every ten seconds and at the end."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._is_on = config.register_progress
+        self._last = -math.inf
+        self._reported: dict[int, tuple[str, float]] = {}
+
+    @property
+    def is_due(self) -> bool:
+        """Return whether it is time for a report."""
+        return self._is_on and monotonic() - self._last >= REPORT_INTERVAL
+
+    async def report(self) -> None:
+        """Report what has been committed; a failed report is sent again the next time."""
+        if not self._is_on:
+            return
+        config = self._config
+        try:
+            cursors = await in_store(config.store, self._cursors)
+            now = self._last = monotonic()
+            for partition, cursor in sorted(cursors.items()):
+                known, at = self._reported.get(partition, ("", -math.inf))
+                is_known = known == cursor and now - at < UNCHANGED
+                if is_known or cursor in {FIRST, LAST}:
+                    continue
+                await maybe_await(config.client.register_progress(config.name, partition, cursor))
+                self._reported[partition] = cursor, monotonic()
+        except ZeroEventHubError as error:
+            self._last = monotonic()
+            # A feed without the extension gets no second report.
+            self._is_on = not isinstance(error, ConfigurationError)
+            config.log.could_not_report(error)
+
+    @asynccontextmanager
+    async def running(self, concurrency: Any) -> AsyncIterator[None]:
+        """Report from a thread or task for the length of a block, and at its end."""
+        if not self._is_on:
+            yield
+            return
+        ended = concurrency.event()
+
+        async def go_on() -> None:
+            while not ended.is_set():
+                await concurrency.wait(ended, REPORT_INTERVAL)
+                await self.report()
+
+        job = concurrency.start(go_on(), f"{self._config.name}, progress")
+        try:
+            yield
+        finally:
+            ended.set()
+            await concurrency.join(job, LAST_REPORT)
+
+    def _cursors(self, connection: Connection) -> dict[int, str]:
+        """Return cursors that no crash of the database can undo once this transaction commits."""
+        cursors = self._config.store.cursors(connection, self._config.name)
+        if not self._config.synchronous_commit:
+            # A commit that waits for the disk waits for all earlier ones, if it has an id at all.
+            connection.exec_driver_sql("SET LOCAL synchronous_commit TO on")
+            connection.exec_driver_sql("SELECT txid_current()")
+        return cursors
 
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
