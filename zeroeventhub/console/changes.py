@@ -13,7 +13,7 @@ from sqlalchemy.schema import CreateTable
 from zeroeventhub.console.consumers import ConsoleStore
 from zeroeventhub.console.events import moment_in
 from zeroeventhub.console.feeds import Reader
-from zeroeventhub.consumer.moves import TWICE, Move, consequence, find_moves
+from zeroeventhub.consumer.lag import TWICE, Move, consequence, find_moves
 from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.consumer.store.dead_letters import FAILED, HELD, DeadLetter
 from zeroeventhub.consumer.store.tables import NAME_LENGTH

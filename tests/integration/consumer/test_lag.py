@@ -1,4 +1,4 @@
-"""How far a consumer is behind: counted by feeds that can, read from those that cannot."""
+"""How far a consumer is behind, and what it repeats or leaves out when its cursors are set."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 from harness.deliveries import NAME, opened, write_page
-from harness.readers import client_of
-from harness.shop import metadata, orders
+from harness.readers import client_of, mounted
+from harness.shop import fill, metadata, orders
 from harness.web import serving
 from sqlalchemy import create_engine, insert
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -18,6 +18,8 @@ from zeroeventhub import (
     LAST,
     AsyncClient,
     AsyncConsumer,
+    Client,
+    ConnectionPool,
     Consumer,
     CursorStore,
     Event,
@@ -28,6 +30,8 @@ from zeroeventhub import (
     feed_routes,
     lag,
 )
+from zeroeventhub.consumer.lag import consequence, find_moves
+from zeroeventhub.coroutines import blocking
 from zeroeventhub.errors import ConfigurationError, StoreUnavailable, TokenChanged
 from zeroeventhub.protocol import CAUGHT_UP, LAG
 
@@ -184,3 +188,35 @@ def test_client_of_a_running_consumer_learns_nothing(sync_shop):
         assert lag(client, sync_shop.store, NAME) == {0: Lag(0, 0.0)}
         with pytest.raises(TokenChanged):
             client.fetch(0, FIRST)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "numbers", "text"),
+    [
+        (7, 2, (5, 0), "About 5 events are read again: twice."),
+        (2, 7, (0, 5), "About 5 events are left out, and never take effect."),
+        (4, 4, (0, 0), "No event is read again or left out."),
+        (None, 3, (0, 3), "About 3 events are left out, and never take effect."),
+    ],
+)
+def test_events_between_cursors_are_counted(sqlite, before, after, numbers, text):
+    """A move says how many events it repeats or leaves out."""
+    with mounted(TableFeed(orders, data="data"), fill(sqlite)) as url, ConnectionPool() as pool:
+        client = Client(url, pool)
+        at = {None: None, 0: FIRST, 10: LAST}
+        for count in {before, after} - {None}:
+            at[count] = client.fetch(0, FIRST, limit=count).cursor
+        known = {} if before is None else {0: at[before]}
+        (move,) = moves = blocking(find_moves(client, known, {0: at[after]}))
+        assert (move.again, move.left_out, move.exact) == (*numbers, True)
+        assert consequence(moves, "twice.", "") == text
+
+
+def test_nobody_counts_without_a_feed():
+    """Without a feed the numbers are unknown, and the text says so."""
+    moves = blocking(find_moves(None, {0: "1-3"}, {0: FIRST}))
+    assert [(move.again, move.left_out) for move in moves] == [(None, None)]
+    assert consequence(moves, "twice.", ", alas").startswith(
+        "It is unknown how many events are read again or left out, alas. Where"
+    )
+    assert str(moves[0]) == "partition 0: 1-3 -> _first"
