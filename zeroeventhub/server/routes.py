@@ -11,18 +11,22 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.status import HTTP_201_CREATED
 
-from zeroeventhub.errors import ConfigurationError, FeedFailure, Gone
+from zeroeventhub.errors import ConfigurationError, FeedFailure, Gone, NotFound
 from zeroeventhub.feed import AsyncFeed, Feed, FeedSource
 from zeroeventhub.protocol import (
     APPEND,
+    CLOUDEVENTS,
+    EVERY_TYPE,
     EXTENSIONS,
     FIRST,
     LAST,
     PROGRESS,
+    SCHEMAS,
     WAIT,
     Event,
     Extension,
     KeyPage,
+    Schemas,
 )
 from zeroeventhub.server.app import Answer, FeedApp, Observer, RouteApp
 from zeroeventhub.server.appends import Appends
@@ -43,15 +47,17 @@ from zeroeventhub.server.request import (
     read_v1_request,
 )
 from zeroeventhub.server.responses import FRESH, Renderer
-from zeroeventhub.server.schemas import answer_asyncapi, answer_schema, answer_schemas
 from zeroeventhub.server.sending import Sender
 from zeroeventhub.server.server_sent_events import server_sent_events as answer_server_sent_events
 from zeroeventhub.settings import Capacity
 from zeroeventhub.wire import CLOUDEVENTS_BATCH_TYPE, NDJSON_TYPE
 from zeroeventhub.wire.documents import encode_answer, encode_info
+from zeroeventhub.wire.json_schema import DIALECT
 from zeroeventhub.wire.ndjson import encode_page_v1, one_line
 
 JSON_TYPE = "application/json"
+SCHEMA_TYPE = "application/schema+json"
+ASYNCAPI_TYPE = "application/vnd.aai.asyncapi+json;version=3.0.0"
 
 
 async def discover(app: FeedApp, request: FeedRequest) -> Response:
@@ -179,6 +185,85 @@ def _expect_cloud_event(event: Event) -> None:
             "An HTTP feed needs events that are CloudEvents; these are not. Give the TableFeed "
             "cloudevents=True."
         ) from error
+
+
+async def answer_schemas(app: FeedApp, request: FeedRequest) -> Response:
+    """Answer with the schemas of the types that the principal may see (SPEC 9.16)."""
+    await _expect_schemas(app, request)
+    body = encode_answer(EXTENSIONS[SCHEMAS], await _visible(app, request))
+    return Response(body, media_type=JSON_TYPE, headers=FRESH)
+
+
+async def answer_schema(app: FeedApp, request: FeedRequest) -> Response:
+    """Answer with the schema of one type: what a CloudEvent's `dataschema` can name."""
+    await _expect_schemas(app, request)
+    name = parameters(request, "type")["type"]
+    schema = (await _visible(app, request)).types.get(name)
+    if schema is None:
+        raise NotFound("The feed publishes no schema of this type.")
+    return _document(schema, SCHEMA_TYPE)
+
+
+async def answer_asyncapi(app: FeedApp, request: FeedRequest) -> Response:
+    """Answer with the feed's description in AsyncAPI 3."""
+    await _expect_schemas(app, request)
+    path = request.url.path.removesuffix("/asyncapi")
+    return _document(_asyncapi(app.name, path, await _visible(app, request)), ASYNCAPI_TYPE)
+
+
+async def _expect_schemas(app: FeedApp, request: FeedRequest) -> None:
+    expect_extension(await app.runner.info(request), SCHEMAS)
+
+
+async def _visible(app: FeedApp, request: FeedRequest) -> Schemas:
+    found: Schemas = await app.runner.call("schemas")
+    return found.seen_by(request.principal.narrowed(None))
+
+
+def _document(document: Any, media_type: str) -> Response:
+    body = msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+    return Response(body, media_type=media_type, headers=FRESH)
+
+
+def _asyncapi(title: str, path: str, found: Schemas) -> dict[str, Any]:
+    """Return the AsyncAPI document of a feed that is mounted at a path."""
+    messages, definitions = {}, {}
+    for number, (name, schema) in enumerate(found.types.items()):
+        # References in a schema begin at its document's root, which is another one here.
+        key = f"message{number}"
+        definitions[key] = _rebase(schema, f"#/components/schemas/{key}")
+        payload: dict[str, Any] = {"$ref": f"#/components/schemas/{key}"}
+        if found.envelope == CLOUDEVENTS:
+            kind = {"type": "string"} if name == EVERY_TYPE else {"const": name}
+            payload = {
+                "type": "object",
+                "required": ["specversion", "id", "source", "type", "data"],
+                "properties": {"type": kind, "data": payload},
+            }
+        messages[key] = {"name": name, "contentType": "application/json", "payload": payload}
+    return {
+        "asyncapi": "3.0.0",
+        "info": {"title": title, "version": "1"},
+        "defaultContentType": "application/json",
+        "channels": {"events": {"address": f"{path}/events", "messages": messages}},
+        "operations": {"publish": {"action": "send", "channel": {"$ref": "#/channels/events"}}},
+        "components": {"schemas": definitions},
+    }
+
+
+def _rebase(schema: Any, root: str) -> Any:
+    """Return a schema whose references begin at another root."""
+    if isinstance(schema, list):
+        return [_rebase(one, root) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    moved = {}
+    for name, value in schema.items():
+        if name == "$ref" and isinstance(value, str) and value.startswith("#"):
+            moved[name] = root + value[1:]
+        elif (name, value) != ("$schema", DIALECT):
+            moved[name] = _rebase(value, root)
+    return moved
 
 
 def feed_routes(
