@@ -18,8 +18,7 @@ from zeroeventhub.client.connection_pool import open_http
 from zeroeventhub.errors import ConfigurationError, printable, require
 from zeroeventhub.protocol import EXTENSIONS, SCHEMAS, Schemas
 from zeroeventhub.wire.documents import decode_answer, encode_answer
-from zeroeventhub.wire.json_schema import DIALECT
-from zeroeventhub.wire.schema_changes import Change, changes
+from zeroeventhub.wire.json_schema import DIALECT, Change, changes
 
 _STYLES = {
     "dataclass": "dataclasses.dataclass",

@@ -23,11 +23,11 @@ from zeroeventhub.databases.error_codes import has_rolled_back, is_transient
 from zeroeventhub.errors import ConfigurationError, Fenced, StoreUnavailable
 from zeroeventhub.protocol import EVERY_TYPE, Event
 from zeroeventhub.wire.cloud_event import CloudEvent
-from zeroeventhub.wire.json_schema import is_pydantic
 from zeroeventhub.wire.models import (
     Read,
     choices_of,
     function_of,
+    is_pydantic,
     name_of,
     reader_by_type,
     reader_for,

@@ -67,7 +67,7 @@ from zeroeventhub.publisher.rows import RowQuery
 from zeroeventhub.publisher.sealing import Sealer, SegmentRows
 from zeroeventhub.publisher.splits import SplitQuery
 from zeroeventhub.settings import Capacity
-from zeroeventhub.wire.json_schema import check_of, schema_of
+from zeroeventhub.wire.models import check_of, schema_of
 
 if TYPE_CHECKING:
     from zeroeventhub.archive.archive import Archive

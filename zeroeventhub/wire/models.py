@@ -1,6 +1,7 @@
-"""Decode the data of events as models, or by functions that take a model, by the events' type."""
+"""Models of the data of events: their schemas, checks against them, and reading by the type."""
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
@@ -9,9 +10,81 @@ from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from zeroeventhub.errors import ConfigurationError, ProtocolError
+from zeroeventhub.errors import ConfigurationError, InvalidEvent, ProtocolError
 from zeroeventhub.protocol import EVERY_TYPE
-from zeroeventhub.wire.json_schema import is_pydantic
+from zeroeventhub.wire.json_schema import DIALECT
+
+
+def is_pydantic(kind: Any) -> bool:
+    """Return whether a class is a pydantic model or dataclass."""
+    return hasattr(kind, "__pydantic_validator__")
+
+
+def schema_of(model: Any) -> dict[str, Any]:
+    """Return the JSON Schema of events as a model writes them.
+
+    Args:
+        model: a pydantic model, msgspec.Struct, dataclass, TypedDict, or a union of these; or a
+            schema, which is returned as it is.
+
+    Raises:
+        ConfigurationError: the model has no JSON Schema.
+    """
+    if isinstance(model, Mapping):
+        return {"$schema": DIALECT, **model}
+    try:
+        if any(map(is_pydantic, get_args(model) or (model,))):
+            adapter = import_module("pydantic").TypeAdapter(model)
+            found = adapter.json_schema(mode="serialization")
+        else:
+            found = msgspec.json.schema(model)
+    except (TypeError, NameError, RuntimeError) as error:
+        raise ConfigurationError(f"{model!r} has no JSON Schema: {error}") from error
+    return {"$schema": DIALECT, **found}
+
+
+def check_of(model: Any) -> Callable[[bytes], object] | None:
+    """Return the function that raises InvalidEvent for JSON that is not of a model.
+
+    None for a model that is a schema: this library does not compare values with schemas.
+
+    Raises:
+        ConfigurationError: values cannot be compared with the model.
+    """
+    if isinstance(model, Mapping):
+        return None
+    try:
+        if any(map(is_pydantic, get_args(model) or (model,))):
+            adapter = import_module("pydantic").TypeAdapter(model)
+            decode: Callable[[bytes], object] = partial(adapter.validate_json, strict=True)
+        else:
+            decode = msgspec.json.Decoder(model).decode
+    except (TypeError, NameError) as error:
+        raise ConfigurationError(f"Events cannot be compared with {model!r}: {error}") from error
+
+    def check(text: bytes) -> None:
+        try:
+            decode(text)
+        except (ValueError, RecursionError) as error:
+            path, reason = _misfit(error)
+            raise InvalidEvent(reason, path=path) from None
+
+    return check
+
+
+_PLACE = re.compile(r" - at `(\$.*)`$")
+
+
+def _misfit(error: Exception) -> tuple[str, str]:
+    """Return the JSONPath of the value that does not fit, and the reason, without the value."""
+    errors = getattr(error, "errors", None)
+    if not callable(errors):
+        found = _PLACE.search(str(error))
+        return (found[1], str(error)[: found.start()]) if found else ("$", str(error))
+    first = errors(include_url=False, include_context=False, include_input=False)[0]
+    parts = (f"[{one}]" if isinstance(one, int) else f".{one}" for one in first["loc"])
+    return "$" + "".join(parts), first["msg"]
+
 
 Read: TypeAlias = Callable[[bytes], Any]
 """Takes the JSON of an event's data; returns a model, or what a function has made of it."""

@@ -1,84 +1,13 @@
-"""Schemas of models of each kind, and what a schema says of a value."""
+"""What a schema says of a value, and which changes of schemas break readers."""
 
-from dataclasses import dataclass
-from typing import TypedDict
-
-import msgspec
-import pydantic
 import pytest
 
-from zeroeventhub.errors import ConfigurationError, InvalidEvent
-from zeroeventhub.wire.json_schema import alternatives, check_of, resolve, schema_of
-
-
-@dataclass
-class Plain:
-    """An order."""
-
-    customer: str
-    amount: float = 0.0
-
-
-class Struct(msgspec.Struct):
-    """An order."""
-
-    customer: str
-    amount: float = 0.0
-
-
-class Model(pydantic.BaseModel):
-    """An order."""
-
-    customer: str
-    amount: float = 0.0
-
-
-class Typed(TypedDict):
-    """An order."""
-
-    customer: str
-    amount: float
-
-
-class Other(pydantic.BaseModel):
-    """Another event."""
-
-    n: int
-
+from zeroeventhub.errors import ProtocolError
+from zeroeventhub.protocol import Schemas
+from zeroeventhub.wire.json_schema import alternatives, changes, resolve
 
 OBJECT = {"type": "object"}
-TREE = {"$ref": "#/$defs/Node", "$defs": {"Node": {**OBJECT, "properties": {}}}}
-
-
-@pytest.mark.parametrize("model", [Plain, Struct, Model, Typed])
-def test_model_of_each_kind_has_a_schema_of_its_properties(model):
-    """Dataclasses, Structs, pydantic models and TypedDicts are described by their properties."""
-    schema = schema_of(model)
-    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
-    found = resolve(schema, schema)
-    assert {name: one["type"] for name, one in found["properties"].items()} == {
-        "customer": "string",
-        "amount": "number",
-    }
-    assert "customer" in found["required"]
-    assert ("amount" in found["required"]) is (model is Typed)
-
-
-def test_schema_and_union_are_published_as_they_are():
-    """A schema is taken as it is, and a union of pydantic models is described by all of them."""
-    assert schema_of({"$schema": "http://json-schema.org/draft-07/schema#", **OBJECT}) == {
-        "$schema": "http://json-schema.org/draft-07/schema#",
-        **OBJECT,
-    }
-    union = schema_of(Model | Other)
-    assert [*alternatives(union, union)] == ["object Model", "object Other"]
-
-
-@pytest.mark.parametrize("model", [object(), complex, Plain | Struct])
-def test_what_is_no_model_is_refused(model):
-    """What has no schema is refused."""
-    with pytest.raises(ConfigurationError, match="has no JSON Schema"):
-        schema_of(model)
+NODE = {"$ref": "#/$defs/Node", "$defs": {"Node": {**OBJECT, "properties": {}}}}
 
 
 @pytest.mark.parametrize(
@@ -100,32 +29,123 @@ def test_what_is_no_model_is_refused(model):
 )
 def test_schema_says_which_kinds_of_values_there_are(schema, kinds):
     """Types, formats, values, references and alternatives say what a value may be."""
-    assert [*alternatives(schema, TREE)] == kinds
+    assert [*alternatives(schema, NODE)] == kinds
 
 
 def test_parts_of_a_schema_are_joined():
     """What `allOf` and a reference beside other words say holds together."""
     part = {"properties": {"a": {}}, "required": ["a"]}
-    joined = resolve({"allOf": [part, TREE], "properties": {"b": {}}, "title": "C"}, TREE)
+    joined = resolve({"allOf": [part, NODE], "properties": {"b": {}}, "title": "C"}, NODE)
     assert joined["properties"] == {"a": {}, "b": {}}
     assert (joined["required"], joined["title"]) == (["a"], "C")
 
 
-@pytest.mark.parametrize("model", [Plain, Struct, Model, Typed, Model | None, list[Struct]])
-def test_place_of_what_does_not_fit_is_named(model):
-    """JSON is compared with a model of any kind, and what does not fit has a path."""
-    check, good = check_of(model), '{"customer":"ada","amount":1.5}'
-    one, at = ("[%s]", "$[0]") if model == list[Struct] else ("%s", "$")
-    check((one % good).encode())
-    for bad, path in ((good.replace("1.5", '"1.5"'), f"{at}.amount"), ("7", at)):
-        with pytest.raises(InvalidEvent) as refused:
-            check((one % bad).encode())
-        assert refused.value.path == path
-        assert "1.5" not in str(refused.value)
+def of(*required, **properties):
+    """A schema of an object."""
+    return {"type": "object", "properties": properties, "required": [*required]}
 
 
-def test_schema_is_compared_with_nothing():
-    """A schema that is given as one has no check, and what is no model is refused."""
-    assert check_of({"type": "object"}) is None
-    with pytest.raises(ConfigurationError, match="compared"):
-        check_of(Struct | Plain)
+def compared(old, new):
+    """The changes of a type's schema, as lines."""
+    found = changes(Schemas({"a": old}), Schemas({"a": new}))
+    assert {one.type for one in found} <= {"a"}
+    return [(one.place, one.change, one.breaks) for one in found]
+
+
+TEXT, NUMBER, WHOLE = {"type": "string"}, {"type": "number"}, {"type": "integer"}
+DATE = {"type": "string", "format": "date"}
+MAP = {"type": "object", "additionalProperties": TEXT}
+MAPPED = ("b.*", "was string, is integer", True)
+NARROWER = 'its values were "a", "b", are "a"'
+TREE = {"$ref": "#/$defs/T", "$defs": {"T": of(n=WHOLE, t={"$ref": "#/$defs/T"})}}
+OTHER = {"$ref": "#/$defs/T", "$defs": {"T": of(n=TEXT, t={"$ref": "#/$defs/T"})}}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "change"),
+    [
+        (of(n=TEXT), of(), ("n", "was removed", True)),
+        (of("n", n=TEXT), of(n=TEXT), ("n", "was always there, may be absent", True)),
+        (of(n=TEXT), of("n", n=TEXT), ("n", "may have been absent, is always there", False)),
+        (of(), of("n", n=TEXT), ("n", "is new", False)),
+        (of(n=WHOLE), of(n=NUMBER), ("n", "was integer, is number", True)),
+        (of(n=NUMBER), of(n=WHOLE), ("n", "was number, is integer", False)),
+        (of(n={}), of(n=TEXT), ("n", "was anything, is string", False)),
+        (of(n=TEXT), of(n={}), ("n", "was string, is anything", True)),
+        (of(n=TEXT), of(n=DATE), ("n", "was string, is string (date)", False)),
+        (of(n=DATE), of(n=TEXT), ("n", "was string (date), is string", True)),
+        (
+            of(n={"type": ["string", "null"]}),
+            of(n=TEXT),
+            ("n", "was null or string, is string", False),
+        ),
+        (
+            of(n=TEXT),
+            of(n={"anyOf": [TEXT, {"type": "null"}]}),
+            ("n", "was string, is null or string", True),
+        ),
+        (
+            of(n={"enum": ["a", "b"]}),
+            of(n={"enum": ["c", "a"]}),
+            ("n", 'its values were "a", "b", are "a", "c"', True),
+        ),
+        (of(n={"const": "a"}), of(n=TEXT), ("n", 'its values were "a", are any', True)),
+        (of(n=TEXT), of(n={"const": "a"}), ("n", 'its values were any, are "a"', False)),
+        (of(n={"enum": ["a", "b"]}), of(n={"const": "a"}), ("n", NARROWER, False)),
+        (
+            of(n={"anyOf": [{"const": "a"}, TEXT]}),
+            of(n={"anyOf": [{"const": "a"}, {"const": "b"}]}),
+            ("n", 'its values were any, are "a", "b"', False),
+        ),
+        (of(n=of(m=TEXT)), of(n=of()), ("n.m", "was removed", True)),
+        (of(n={"items": of(m=TEXT)}), of(n={"items": of()}), ("n[].m", "was removed", True)),
+        (
+            {"type": "object", "additionalProperties": TEXT},
+            {"type": "object", "additionalProperties": WHOLE},
+            ("*", "was string, is integer", True),
+        ),
+        (
+            {**of(), "additionalProperties": False},
+            of(n=TEXT),
+            ("n", "is new where no others were allowed", True),
+        ),
+        (of(a=MAP, b=MAP), of(a=MAP, b={**MAP, "additionalProperties": WHOLE}), MAPPED),
+        (TREE, OTHER, ("n", "was integer, is string", True)),
+    ],
+)
+def test_change_is_named_with_its_place(old, new, change):
+    """Each change of a property is one finding, which says whether it breaks a reader."""
+    assert compared(old, new) == [change]
+
+
+def test_same_in_other_words_is_no_change():
+    """Schemas that say the same differ in nothing, whatever their order, names and descriptions."""
+    old = {"$ref": "#/$defs/A", "$defs": {"A": of("n", n={"type": ["string", "null"]})}}
+    new = {**of("n", n={"anyOf": [{"type": "null"}, TEXT]}), "title": "B", "description": "…"}
+    assert compared(old, new) == compared(TREE, TREE) == []
+    assert compared(of(n={"enum": ["a", None]}), of(n={"enum": [None, "a"]})) == []
+
+
+def test_types_and_envelope_are_compared():
+    """A removed type and another envelope break readers; a new type does not."""
+    found = changes(Schemas({"a": {}, "b": {}}), Schemas({"b": {}, "c": {}}, "cloudevents"))
+    assert [(one.type, one.change, one.breaks) for one in found] == [
+        ("", "the envelope was none, is cloudevents", True),
+        ("a", "the type was removed", True),
+        ("c", "the type is new", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        of(n={"type": 7}),
+        {"properties": [1]},
+        {"anyOf": 7},
+        {"$ref": "#/$defs/A", "$defs": {"A": {"anyOf": [{"$ref": "#/$defs/A"}]}}},
+    ],
+)
+def test_schema_that_is_none_is_refused(schema):
+    """What is not JSON Schema is refused, and not taken for a change."""
+    with pytest.raises(ProtocolError, match="A schema of 'a'"):
+        compared(schema, schema)

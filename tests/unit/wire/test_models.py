@@ -1,12 +1,107 @@
-"""How the data of events is read by models, and by functions that take one."""
+"""Models of events: their schemas, what does not fit them, and how data is read by them."""
 
 from dataclasses import dataclass
 from functools import partial
+from typing import TypedDict
 
+import msgspec
+import pydantic
 import pytest
 
-from zeroeventhub.errors import ConfigurationError, ProtocolError
-from zeroeventhub.wire.models import choices_of, reader_by_type, reader_for, reader_of
+from zeroeventhub.errors import ConfigurationError, InvalidEvent, ProtocolError
+from zeroeventhub.wire.json_schema import alternatives, resolve
+from zeroeventhub.wire.models import (
+    check_of,
+    choices_of,
+    reader_by_type,
+    reader_for,
+    reader_of,
+    schema_of,
+)
+
+
+@dataclass
+class Plain:
+    """An order."""
+
+    customer: str
+    amount: float = 0.0
+
+
+class Struct(msgspec.Struct):
+    """An order."""
+
+    customer: str
+    amount: float = 0.0
+
+
+class Model(pydantic.BaseModel):
+    """An order."""
+
+    customer: str
+    amount: float = 0.0
+
+
+class Typed(TypedDict):
+    """An order."""
+
+    customer: str
+    amount: float
+
+
+class Other(pydantic.BaseModel):
+    """Another event."""
+
+    n: int
+
+
+@pytest.mark.parametrize("model", [Plain, Struct, Model, Typed])
+def test_model_of_each_kind_has_a_schema_of_its_properties(model):
+    """Dataclasses, Structs, pydantic models and TypedDicts are described by their properties."""
+    schema = schema_of(model)
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    found = resolve(schema, schema)
+    assert {name: one["type"] for name, one in found["properties"].items()} == {
+        "customer": "string",
+        "amount": "number",
+    }
+    assert "customer" in found["required"]
+    assert ("amount" in found["required"]) is (model is Typed)
+
+
+def test_schema_and_union_are_published_as_they_are():
+    """A schema is taken as it is, and a union of pydantic models is described by all of them."""
+    schema = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}
+    assert schema_of(schema) == schema
+    union = schema_of(Model | Other)
+    assert [*alternatives(union, union)] == ["object Model", "object Other"]
+
+
+@pytest.mark.parametrize("model", [object(), complex, Plain | Struct])
+def test_what_is_no_model_is_refused(model):
+    """What has no schema is refused."""
+    with pytest.raises(ConfigurationError, match="has no JSON Schema"):
+        schema_of(model)
+
+
+@pytest.mark.parametrize("model", [Plain, Struct, Model, Typed, Model | None, list[Struct]])
+def test_place_of_what_does_not_fit_is_named(model):
+    """JSON is compared with a model of any kind, and what does not fit has a path."""
+    check, good = check_of(model), '{"customer":"ada","amount":1.5}'
+    one, at = ("[%s]", "$[0]") if model == list[Struct] else ("%s", "$")
+    check((one % good).encode())
+    for bad, path in ((good.replace("1.5", '"1.5"'), f"{at}.amount"), ("7", at)):
+        with pytest.raises(InvalidEvent) as refused:
+            check((one % bad).encode())
+        assert refused.value.path == path
+        assert "1.5" not in str(refused.value)
+
+
+def test_schema_is_compared_with_nothing():
+    """A schema that is given as one has no check, and what is no model is refused."""
+    assert check_of({"type": "object"}) is None
+    with pytest.raises(ConfigurationError, match="compared"):
+        check_of(Struct | Plain)
 
 
 @dataclass
