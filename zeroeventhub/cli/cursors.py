@@ -24,9 +24,9 @@ from zeroeventhub.cli.options import (
 from zeroeventhub.cli.output import Answer, answering, confirm, table
 from zeroeventhub.cli.table_options import open_database, reflect
 from zeroeventhub.client import Client
-from zeroeventhub.consumer.event_place import place_in
 from zeroeventhub.consumer.lag import TWICE, consequence, find_moves
 from zeroeventhub.consumer.lag import lag as find_lag
+from zeroeventhub.consumer.observer import place_in
 from zeroeventhub.consumer.store.cursor_store import CursorStatus, CursorStore
 from zeroeventhub.coroutines import blocking
 from zeroeventhub.errors import ConfigurationError, printable

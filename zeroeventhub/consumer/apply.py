@@ -17,7 +17,6 @@ from typing import Any, TypeAlias
 from sqlalchemy import Connection, Engine
 
 from zeroeventhub.consumer.config import Config
-from zeroeventhub.consumer.event_place import note_place, place_of
 from zeroeventhub.consumer.handler import (
     Handler,
     Transaction,
@@ -26,6 +25,7 @@ from zeroeventhub.consumer.handler import (
     watch_commits,
 )
 from zeroeventhub.consumer.lanes import PageLanes, move_cursor
+from zeroeventhub.consumer.observer import note_place, place_of
 from zeroeventhub.consumer.page import DecodeHint, without_duplicates
 from zeroeventhub.consumer.steps import Advance, Deliver, Place, Redeliver
 from zeroeventhub.consumer.store.dead_letters import DeadLetter

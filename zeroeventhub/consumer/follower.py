@@ -13,7 +13,7 @@ from typing import Any
 from zeroeventhub.client.requests import backoff
 from zeroeventhub.consumer.assignment import choose, inheritance, ready
 from zeroeventhub.consumer.config import Config
-from zeroeventhub.consumer.event_place import at_place
+from zeroeventhub.consumer.observer import at_place
 from zeroeventhub.consumer.steps import (
     LONGEST_WAIT,
     Advance,

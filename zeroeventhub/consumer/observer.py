@@ -1,14 +1,14 @@
-"""How a consumer reports its work: the hooks that telemetry implements, and its log."""
+"""How a consumer reports its work: hooks for telemetry, its log, and where errors were raised."""
 
 import logging
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from zeroeventhub.consumer.event_place import at_place
 from zeroeventhub.consumer.steps import Pause
 from zeroeventhub.errors import Halted, LeaseLost, TokenChanged, ZeroEventHubError
 from zeroeventhub.protocol import Event
+from zeroeventhub.wire.cloud_event import event_id
 
 _log = logging.getLogger("zeroeventhub.consumer")
 
@@ -165,3 +165,37 @@ def _sentence(error: Exception) -> str:
             return f"{text.removesuffix('.')},{place}."
         return text if text.endswith((".", "!", "?")) else f"{text}."
     return f"{type(error).__name__} was raised{place}."
+
+
+_NOTE = "zeroeventhub: "
+"""How the note begins that says at which event an error was raised; stored texts have it too."""
+
+
+def place_of(event: Event, events: Sequence[Event], cursor: str) -> str:
+    """Describe where an event is in the page that follows a cursor, and its id if it has one."""
+    number = next(number for number, other in enumerate(events, start=1) if other is event)
+    identity = event_id(event)
+    with_id = "" if identity is None else f" (id {identity!r})"
+    return f"event {number} of {len(events)} after cursor {cursor!r}{with_id}"
+
+
+def note_place(error: BaseException, place: str) -> None:
+    """Add to an error the event at which it was raised; only once if it is raised again."""
+    if _noted_place(error) != place:
+        error.add_note(f"{_NOTE}{place}")
+
+
+def place_in(text: str) -> str:
+    """Return the place that the stored text of an error names; empty if it names none."""
+    lines = [line for line in text.splitlines() if line.startswith(f"{_NOTE}event ")]
+    return lines[-1].removeprefix(_NOTE) if lines else ""
+
+
+def at_place(error: BaseException) -> str:
+    """Return " at " and the place of an error, for the end of a sentence; empty without a place."""
+    place = _noted_place(error)
+    return f" at {place}" if place else ""
+
+
+def _noted_place(error: BaseException) -> str:
+    return place_in("\n".join(getattr(error, "__notes__", ())))

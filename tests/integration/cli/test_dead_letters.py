@@ -6,7 +6,7 @@ from harness.command_line import invoke
 from harness.stores import NAME, call, new_store
 
 from zeroeventhub import Event
-from zeroeventhub.consumer.event_place import note_place
+from zeroeventhub.consumer.observer import note_place
 
 PLACE = "event 1 of 3 after cursor '_first'"
 EVIL = "\x1b[2J\r\x9b\u202e"

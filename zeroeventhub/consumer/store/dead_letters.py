@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, Select, Update, and_, func, select
 
-from zeroeventhub.consumer.event_place import note_place, place_in
+from zeroeventhub.consumer.observer import note_place, place_in
 from zeroeventhub.consumer.store.tables import Tables
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.statements import as_utc
