@@ -6,8 +6,7 @@ from zeroeventhub.bulk.connection import Connection
 from zeroeventhub.bulk.offsets import Offsets, Range, parents_first
 from zeroeventhub.bulk.options import EARLIEST, LATEST, Boundary, Moments, ReadOptions
 from zeroeventhub.client import Client
-from zeroeventhub.consumer.assignment import choose
-from zeroeventhub.consumer.steps import EmptyPages
+from zeroeventhub.consumer.steps import EmptyPages, choose
 from zeroeventhub.errors import ConfigurationError, CutPage
 from zeroeventhub.protocol import (
     CURSOR_OF_COUNT,

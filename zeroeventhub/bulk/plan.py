@@ -12,7 +12,7 @@ from zeroeventhub.bulk.boundaries import Boundaries, Scan
 from zeroeventhub.bulk.connection import Connection, log
 from zeroeventhub.bulk.offsets import Offsets, Range, chains
 from zeroeventhub.bulk.options import EARLIEST, LATEST, ReadOptions
-from zeroeventhub.consumer.assignment import ready
+from zeroeventhub.consumer.steps import ready
 from zeroeventhub.errors import ConfigurationError, Diverged, Gone, TokenChanged, Trimmed
 from zeroeventhub.protocol import FIRST, MOST_SPLITS, Partition
 

@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from zeroeventhub.consumer.assignment import choose, inheritance, ready
 from zeroeventhub.consumer.config import Config
 from zeroeventhub.consumer.steps import (
     Await,
@@ -21,7 +20,10 @@ from zeroeventhub.consumer.steps import (
     Step,
     Stop,
     Stopped,
+    choose,
+    inheritance,
     persist,
+    ready,
 )
 from zeroeventhub.errors import Halted, LeaseLost, TokenChanged, TransientError
 from zeroeventhub.protocol import FeedInfo, Partition

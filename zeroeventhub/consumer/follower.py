@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zeroeventhub.client.requests import backoff
-from zeroeventhub.consumer.assignment import choose, inheritance, ready
 from zeroeventhub.consumer.config import Config
 from zeroeventhub.consumer.observer import at_place
 from zeroeventhub.consumer.steps import (
@@ -30,8 +29,11 @@ from zeroeventhub.consumer.steps import (
     RetryBudget,
     Step,
     Stopped,
+    choose,
+    inheritance,
     pause_at_head,
     persist,
+    ready,
 )
 from zeroeventhub.errors import (
     Fenced,
