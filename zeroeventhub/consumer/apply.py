@@ -28,8 +28,8 @@ from zeroeventhub.consumer.lanes import PageLanes, move_cursor
 from zeroeventhub.consumer.observer import note_place, place_of
 from zeroeventhub.consumer.page import DecodeHint, without_duplicates
 from zeroeventhub.consumer.steps import Advance, Deliver, Place, Redeliver
+from zeroeventhub.consumer.store.applied import LaneProgress
 from zeroeventhub.consumer.store.dead_letters import DeadLetter
-from zeroeventhub.consumer.store.lane_progress import LaneProgress
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.error_codes import store_error
 from zeroeventhub.errors import ConfigurationError, Fenced, StoreUnavailable, TooManyDeadLetters

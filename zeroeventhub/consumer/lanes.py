@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from zeroeventhub.consumer.config import Config
 from zeroeventhub.consumer.steps import Advance, Deliver, Place
-from zeroeventhub.consumer.store.lane_progress import LaneProgress
+from zeroeventhub.consumer.store.applied import LaneProgress
 from zeroeventhub.protocol import Event
 
 

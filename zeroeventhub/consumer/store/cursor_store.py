@@ -26,9 +26,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.schema import CreateTable
 
 from zeroeventhub.consumer.steps import Place
+from zeroeventhub.consumer.store.applied import Inbox, Lanes
 from zeroeventhub.consumer.store.dead_letters import DeadLetters, error_text
-from zeroeventhub.consumer.store.inbox import Inbox
-from zeroeventhub.consumer.store.lane_progress import Lanes
 from zeroeventhub.consumer.store.leases import Leases
 from zeroeventhub.consumer.store.tables import HANDED_OVER, NAME_LENGTH, Tables, default, is_at
 from zeroeventhub.databases import database_of

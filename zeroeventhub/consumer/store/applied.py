@@ -1,21 +1,17 @@
-"""How far parallel lanes have applied a page.
+"""What a consumer has applied, beside its cursors: the progress of lanes, and the inbox of ids."""
 
-A page has one cursor, which moves when all its lanes are done. Until then each lane stores its
-progress in the transaction of its effects, so that a process that reads the page again continues
-there.
-"""
-
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Integer, Text, and_, bindparam, or_, select
 
 from zeroeventhub.consumer.steps import Place
+from zeroeventhub.consumer.store.dead_letters import digest
 from zeroeventhub.consumer.store.tables import Tables, is_at
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.statements import insert_ignore
-from zeroeventhub.errors import Fenced
+from zeroeventhub.databases.statements import insert_ignore, unix_time
+from zeroeventhub.errors import Fenced, StoreUnavailable
 
 
 @dataclass(frozen=True)
@@ -33,7 +29,12 @@ class LaneProgress:
 
 
 class Lanes:
-    """Store the progress of lanes; all methods run in the caller's transaction."""
+    """Store how far parallel lanes have applied a page.
+
+    A page has one cursor, which moves when all its lanes are done. Until then each lane stores its
+    progress in the transaction of its effects, so that a process that reads the page again
+    continues there. All methods run in the caller's transaction.
+    """
 
     def __init__(self, tables: Tables) -> None:
         self._table = tables.lanes
@@ -152,3 +153,51 @@ def _lane_moved(consumer: str, partition: int) -> Fenced:
         f"Partition {partition} of consumer {consumer!r} has moved since this page was read; roll "
         "back: another process has applied the lane or may apply it."
     )
+
+
+_DAY = 86400.0
+_AT_ONCE = 1000
+
+
+class Inbox:
+    """Remember which events a consumer has applied, in all partitions, by digests of their ids."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._table = tables.inbox
+
+    def unseen(
+        self, connection: Connection, consumer: str, partition: int, ids: Sequence[str]
+    ) -> set[str]:
+        """Store ids of events, and return those that were not stored before.
+
+        Raises:
+            StoreUnavailable: another partition stored one of them at the same moment.
+        """
+        by_digest = {digest(name): name for name in ids}
+        digests = sorted(by_digest)
+        columns = self._table.c
+        seen: set[str] = set()
+        for start in range(0, len(digests), _AT_ONCE):
+            query = select(columns.digest).where(
+                columns.consumer == consumer, columns.digest.in_(digests[start : start + _AT_ONCE])
+            )
+            seen.update(connection.scalars(query))
+        now = unix_time(connection)
+        # In the same order everywhere, so that two transactions do not deadlock.
+        unseen = [number for number in digests if number not in seen]
+        row = {"consumer": consumer, "partition": partition, "seen_at": now}
+        rows = [{"digest": number, **row} for number in unseen]
+        if insert_ignore(connection, self._table, rows) != len(rows):
+            raise StoreUnavailable(
+                f"Another partition brought events of partition {partition} at the same moment: "
+                "roll back and try again; the inbox then has them."
+            )
+        return {by_digest[number] for number in unseen}
+
+    def prune(self, connection: Connection, consumer: str, days: float) -> int:
+        """Delete ids that are older than a number of days; return how many."""
+        columns = self._table.c
+        oldest = unix_time(connection) - days * _DAY
+        return connection.execute(
+            self._table.delete().where(columns.consumer == consumer, columns.seen_at < oldest)
+        ).rowcount
