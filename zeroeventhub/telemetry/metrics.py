@@ -51,13 +51,13 @@ CONSUMER_METRICS: Final = _table(
     consumer.pages  counter  {page}  consumer partition
         Pages that were applied and committed.
     consumer.fetch.duration  histogram  s  consumer partition
-        How long the feed took for a page, with its waiting.
+        How long the feed took for a page, and waited for it at the head.
     consumer.apply.duration  histogram  s  consumer partition
         How long the transaction of a page took.
     consumer.failures  counter  {failure}  consumer partition error
         Tries to apply a page that raised.
     consumer.dead_letters  counter  {event}  consumer partition state
-        Events set aside: failed, or held back after a failed one of their key.
+        Events set aside: failed, or held back after a failed event of their key.
     consumer.duplicates  counter  {event}  consumer partition
         Events that the inbox dropped, because they came twice.
     consumer.fenced  counter  {commit}  consumer partition
@@ -105,7 +105,7 @@ PUBLISHER_METRICS: Final = _table(
 HORIZON_METRICS: Final = _table(
     """
     publisher.horizon.age  gauge  s  feed
-        How long the oldest position that is drawn and not settled has been seen so.
+        For how long the oldest position that is drawn has been seen not to be settled.
     publisher.blocker.age  gauge  s  feed pid
         How long the oldest writer that holds the horizon back has been open.
     publisher.blocker.query_age  gauge  s  feed pid
