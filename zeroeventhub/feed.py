@@ -131,6 +131,7 @@ class ExtendedFeed(Feed, Protocol):
         *,
         types: TypeFilter | None = None,
         stop: str | None = None,
+        on_page: Callable[[Page], object] | None = None,
     ) -> list[Page]:
         """Read several pages in one call, each from the cursor of the one before.
 
@@ -143,9 +144,11 @@ class ExtendedFeed(Feed, Protocol):
             count: the most pages to read.
             types: the types of events to return.
             stop: the cursor at which to stop reading.
+            on_page: may be called with the first pages, in order, while the others are read, in
+                whatever thread reads them. Such a page is full, and remains as it is.
 
         Returns:
-            One page or more; each but the last is full.
+            One page or more, with those of `on_page`; each but the last is full.
         """
 
     def vouch(self, cursors: Collection[str]) -> None:
@@ -342,6 +345,7 @@ class AsyncExtendedFeed(AsyncFeed, Protocol):
         *,
         types: TypeFilter | None = None,
         stop: str | None = None,
+        on_page: Callable[[Page], object] | None = None,
     ) -> list[Page]:
         """Read several pages in one call; see `ExtendedFeed.read_pages`."""
 

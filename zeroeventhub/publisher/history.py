@@ -217,6 +217,10 @@ class History:
                 "The event at this cursor is no longer there: the feed's history is another one, "
                 "such as after a restored backup, or the event was deleted."
             )
+        self.compare(place, row)
+
+    def compare(self, place: Place, row: Row) -> None:
+        """Raise Diverged if the event at a place is not the one that its cursor was given for."""
         event = row[1]
         # If the event is deleted, or the feed now makes events in another way or has another
         # secret, only the position can be checked.

@@ -106,54 +106,78 @@ class PageQuery:
         self._statement = lru_cache(maxsize=100)(self._build)
         self._window = lru_cache(maxsize=2)(self._build_window)
 
-    def read(self, connection: Connection, request: ReadRequest) -> list[Stretch]:
-        """Read one page or more; each but the last is full."""
+    def read(self, connection: Connection, request: ReadRequest) -> Generator[Stretch]:
+        """Read one page or more, and yield each as soon as its rows are there.
+
+        Each but the last is full. Until then, the connection may be in the middle of a statement.
+        """
         page, whole, examined = Stretch(request.until), list[Stretch](), 0
         if self._archive is not None:
             archived = self._archive.pages(
                 connection, request, room=self._page_bytes, window=FILTERED_ROWS
             )
             if archived.unfinished is None:
-                return archived.pages
+                yield from archived.pages
+                return
             page, whole, examined = archived.unfinished, archived.pages, archived.examined
+            yield from whole
             sees_start = request.sees_start and archived.after == request.after
             left = request.count - len(whole)
             request = replace(request, after=archived.after, count=left, sees_start=sees_start)
-        until = request.until
-        if request.after >= until:
-            return [*whole, page]
+        if request.after >= request.until:
+            yield page
+            return
         sees_start = request.sees_start and request.types is None
         values = {
             "partition": request.partition,
             "after": request.after - sees_start,
-            "until": until,
+            "until": request.until,
         }
         if request.types is not None:
-            window = self._window(self._rows.near.hint(connection))
-            end = connection.scalar(window, values | {"before": FILTERED_ROWS - examined - 1})
-            values["until"] = until = page.until = until if end is None else end
-        taken, wanted = 0, request.limit * request.count - page.rows + sees_start
-        pages = [page]
+            page.until = values["until"] = self._last_examined(connection, values, examined)
+        wanted = request.limit * request.count - page.rows + sees_start
         with closing(self._chunks(connection, values, request.types, wanted)) as chunks:
-            for statement, rows in chunks:
-                # A later statement has another snapshot than the start.
-                pages[0].start = None if statement else pages[0].start
-                start, stop = 0, len(rows.sizes)
-                if sees_start and not taken and rows.position(0) == request.after:
-                    start, page.start = 1, (request.after, rows.event(0))
-                taken += stop
-                while start < stop:
-                    start = page.take(rows, start, request, self._page_bytes)
-                    if not page.full:
-                        continue
-                    page.end()
-                    if len(pages) == request.count or not page.full:
-                        return whole + pages
-                    page = Stretch(until)
-                    pages.append(page)
+            yield from self._fill(page, chunks, request, wanted, sees_start=sees_start)
+
+    def _last_examined(self, connection: Connection, values: dict[str, int], examined: int) -> int:
+        """Return the last position whose row a page of some types examines."""
+        window = self._window(self._rows.near.hint(connection))
+        end = connection.scalar(window, values | {"before": FILTERED_ROWS - examined - 1})
+        return values["until"] if end is None else int(end)
+
+    def _fill(
+        self,
+        page: Stretch,
+        chunks: Generator[tuple[int, Rows]],
+        request: ReadRequest,
+        wanted: int,
+        *,
+        sees_start: bool,
+    ) -> Generator[Stretch]:
+        """Fill pages with up to `wanted` rows, and yield each."""
+        taken, count = 0, 0
+        for statement, rows in chunks:
+            page.statement = statement
+            start, stop = 0, len(rows.sizes)
+            if sees_start and not taken and rows.position(0) == request.after:
+                start, page.start = 1, (request.after, rows.event(0))
+            taken += stop
+            while start < stop:
+                start = page.take(rows, start, request, self._page_bytes)
+                if not page.full:
+                    continue
+                page.end()
+                count += 1
+                if count == request.count or not page.full:
+                    chunks.close()  # the caller may use the connection for the last page
+                    yield page
+                    return
+                yield page
+                page = Stretch(page.until, statement=statement)
         page.end()
         # If the last page ends with the statement's last row, more events may belong to it.
-        return whole + (pages[:-1] if taken == wanted and len(pages) > 1 else pages)
+        if taken != wanted or not count:
+            yield page
 
     def _chunks(
         self, connection: Connection, values: dict[str, Any], types: TypeFilter | None, left: int

@@ -3,7 +3,8 @@
 Their other parameters are those of a bound feed's methods, which call them with a connection.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from time import monotonic
@@ -120,6 +121,7 @@ class Reader:
         types: TypeFilter | None = None,
         stop: str | None = None,
         each: bool = False,
+        on_page: Callable[[Page], object] | None = None,
     ) -> list[Page]:
         """Read pages, each from where the one before ends; see `ExtendedFeed.read_pages`."""
         if cursor == FIRST:
@@ -139,16 +141,25 @@ class Reader:
             partition, place.position, until, limit, count, types, each, sees_start=has_check
         )
         pages: list[Page] = []
-        here, after = cursor, place.position
-        stretches = self._pages.read(connection, request)
-        for stretch in stretches:
-            page = self._page(connection, request, here, after, stretch, horizon=horizon, stop=end)
-            pages.append(page)
-            here, after = page.cursor, stretch.last[0] if stretch.last else after
+        here, after, start = cursor, place.position, None
+        with closing(self._pages.read(connection, request)) as stretches:
+            for stretch in stretches:
+                page = self._page(
+                    connection, request, here, after, stretch, horizon=horizon, stop=end
+                )
+                pages.append(page)
+                here, after = page.cursor, stretch.last[0] if stretch.last else after
+                start = stretch.start or start
+                # A snapshot that has the event of the cursor has all that follow it: a trim deletes
+                # events in order.
+                if on_page and start is not None and page.full and not stretch.statement:
+                    self.history.compare(place, start)
+                    on_page(page)
         # After the pages and their checkpoints: a failover between the check and the pages would
-        # go unnoticed. The row that came with the pages is good unless a checkpoint was read later.
-        is_alone = stretches[-1].full or not self._pages.shares_positions
-        known = stretches[0].start if is_alone else None
+        # go unnoticed. The row that came with the pages is good unless another statement read a
+        # page or its checkpoint.
+        is_alone = stretch.full or not self._pages.shares_positions
+        known = start if is_alone and not stretch.statement else None
         mark = self.history.verify(connection, place, end, partition=partition, known=known)
         if place.position <= (gone := max(mark.trimmed, mark.moved)):
             self._refuse_new_numbers(connection, gone, until)

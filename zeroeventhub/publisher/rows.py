@@ -167,7 +167,9 @@ class Stretch:
         rows: the number of rows, including those of deleted events.
         size: bytes of the events.
         full: whether the page ended before `until`, because of its size or limit.
-        start: the row before the page, if it was requested, and read by the same statement.
+        start: the row before the page, if it was requested.
+        statement: the number of the statement that read its last row; the first one, 0, has also
+            read `start`.
     """
 
     until: int
@@ -178,6 +180,7 @@ class Stretch:
     size: int = 0
     full: bool = False
     start: Row | None = None
+    statement: int = 0
     _texts: list[bytes] = field(default_factory=list)  # the events that `end` joins
     _on_one_line: bool = True
     _last: tuple[Rows, int] | None = None

@@ -1,6 +1,7 @@
 """Call a feed from the routes: await sync and async feeds, within the feed's capacity."""
 
 import logging
+from collections import deque
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import replace
@@ -15,7 +16,14 @@ from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.feed import ArchiveMiss, AsyncFeed, Feed, FeedSource, hold_part
 from zeroeventhub.protocol import WAIT, FeedInfo, Page
 from zeroeventhub.server.auth import EVERYBODY, Principal, Quotas
-from zeroeventhub.server.long_poll import Found, HeadWatcher, LongPoll, SingleFlight, is_idle
+from zeroeventhub.server.long_poll import (
+    Found,
+    HeadWatcher,
+    LongPoll,
+    SingleFlight,
+    call_soon,
+    is_idle,
+)
 from zeroeventhub.server.request import FeedRequest, PageRequest, visible_info
 from zeroeventhub.server.sending import READER, AdmissionQueue, Sender
 from zeroeventhub.settings import Capacity
@@ -221,6 +229,48 @@ class FeedRunner:
             async with budget.acquire(size):
                 pass
         return page
+
+    async def read_pages(
+        self,
+        wanted: PageRequest,
+        count: int,
+        make: Callable[[Page, PageRequest], _Made],
+        take: Callable[[PageRequest, _Made], object],
+    ) -> None:
+        """Read one page or more, and hand each over as soon as it is there.
+
+        Args:
+            wanted: the first page.
+            count: the most pages.
+            make: makes something of each page and its request, in the thread that reads.
+            take: takes each request, in order, and what was made; called in the event loop.
+        """
+        if not self.has("read_pages"):
+            take(wanted, make(await self.read(wanted), wanted))
+            return
+        soon, made = call_soon(), deque[tuple[PageRequest, _Made]]()
+        start, number = wanted, 0
+
+        def begin(_arguments: list[Any]) -> None:
+            nonlocal start, number
+            start, number = wanted, 0
+
+        def arrive(page: Page) -> None:
+            nonlocal start, number
+            made.append((start, make(page, start)))
+            start, number = start._replace(cursor=page.cursor), number + 1
+            soon(take_all)
+
+        def take_all() -> None:
+            while made:
+                take(*made.popleft())
+
+        pages = await self.call(
+            "read_pages", *wanted[:3], count, begin=begin, on_page=arrive, **wanted.options()
+        )
+        for page in pages[number:]:
+            arrive(page)
+        take_all()
 
     async def work(
         self, size: int, function: Callable[..., _Made], *arguments: Any, large: int = _LARGE

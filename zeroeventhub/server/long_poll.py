@@ -298,7 +298,7 @@ class HeadWatcher:
             is_notified, self._is_notified = self._is_notified, False
             if is_notified:
                 notified.set()
-            self._notify = partial(_call_soon(), notified.set)
+            self._notify = partial(call_soon(), notified.set)
         try:
             silence = anyio.current_time() - self._changed_at
             took = min(min(self._took, default=0.0), LONGEST)
@@ -322,7 +322,7 @@ class HeadWatcher:
         self._flight = SingleFlight(self._watch)
 
 
-def _call_soon() -> Callable[[Callable[[], object]], object]:
+def call_soon() -> Callable[[Callable[[], object]], object]:
     """Return a function, for any thread, that has the event loop call another function soon."""
     token: Any = anyio.lowlevel.current_token()
     loop = getattr(token, "native_token", token)  # before anyio 4.11 they are the same

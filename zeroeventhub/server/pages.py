@@ -3,15 +3,16 @@
 A full page below the horizon never changes, so the cache keeps its bytes by the request that they
 answer: at most `Capacity.kept_bytes` and `MOST` pages, each for `Capacity.kept_seconds`, the most
 recently used ones. A reader that requests the page after its last one will read on: the cache reads
-a batch of pages for it with one statement, while the reader takes the pages of the batch before. A
-request for a page that is being read waits for it. The history may still be replaced, by a failover
-or a restored backup: the cache returns pages only while the feed vouches for their cursors, which
-it asks the feed every `VOUCHED` seconds while pages are sent.
+a batch of pages for it with one statement, takes each page as soon as it is there, and reads the
+next batch when the reader has requested half of this one. A request for a page that is being read
+waits for it. The history may still be replaced, by a failover or a restored backup: the cache
+returns pages only while the feed vouches for their cursors, which it asks the feed every `VOUCHED`
+seconds while pages are sent.
 """
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
@@ -28,15 +29,11 @@ from zeroeventhub.server.sending import Sender
 from zeroeventhub.settings import Capacity
 from zeroeventhub.wire.ndjson import parts_of, size_of
 
-BATCH = 16
-"""How many pages one statement reads ahead, to share its fixed cost."""
+BATCH = 32
+"""The most pages that one statement reads ahead, to share its fixed cost."""
 
 AT_ONCE = 4
 """How many pages one statement reads for a request that waits for the first of them."""
-
-PREFETCH_FRACTION = 4
-"""The pages read ahead of one reader take at most a quarter of the cache, and less if more readers
-read on: a page that is dropped before its reader requests it was read in vain."""
 
 MOST = 256
 """How many pages are kept, however small: each check of the history goes through all of them."""
@@ -91,6 +88,22 @@ def encode(page: Page, wanted: PageRequest | None) -> EncodedPage:
     return EncodedPage(lines, checkpoint, size, tag, len(page.events), page.cursor, page.full)
 
 
+class _Kept(NamedTuple):
+    """A page in the cache.
+
+    Attributes:
+        until: when it expires.
+        page: the page.
+        weight: bytes of memory of the page and its request.
+        is_sent: whether it was sent.
+    """
+
+    until: float
+    page: EncodedPage
+    weight: int
+    is_sent: bool
+
+
 class PageCache:
     """Keep the pages of a feed that can never change, and read the next ones ahead.
 
@@ -109,8 +122,7 @@ class PageCache:
         self._reads_several = runner.has("read_pages")
         self._most_bytes = capacity.kept_bytes
         self._seconds = capacity.kept_seconds
-        # By request: until when it is kept, the page, the bytes of both, and whether it was sent.
-        self._kept: OrderedDict[PageRequest, tuple[float, EncodedPage, int, bool]] = OrderedDict()
+        self._kept: OrderedDict[PageRequest, _Kept] = OrderedDict()
         self._bytes = 0
         # The next expected request of each reader, since when it is expected, where to read on
         # once it comes, by default after the page that answers it, and the memory of a page.
@@ -118,14 +130,15 @@ class PageCache:
         self._expected = OrderedDict()
         self._share = 0
         """Bytes of pages to be read at once for one reader."""
-        self._under_way: dict[PageRequest, anyio.Event] = {}
+        self.under_way: dict[PageRequest, anyio.Event] = {}
+        """The pages that are being read, each with what is set when it is kept."""
         self._vouching = anyio.Lock()
         self._vouched_until = -math.inf
 
     async def get(self, wanted: PageRequest) -> EncodedPage | None:
         """Return the page that answers a request, if it is kept or being read ahead."""
-        if (done := self._under_way.get(wanted)) is not None:
-            await done.wait()
+        if (done := self.under_way.get(wanted)) is not None:
+            await self._wait(done)
         elif (
             wanted not in self._kept
             and self._reads_several
@@ -136,28 +149,46 @@ class PageCache:
             read = await self._read(wanted, self._expected[wanted][2], ahead=False)
             if read is not None and read.events:
                 return read
-        until, page, weight, is_sent = self._kept.get(wanted, (0.0, None, 0, False))
-        if page is None:
+        kept = self._kept.get(wanted)
+        if kept is None:
             return None
         now = monotonic()
-        if until < now:
+        if kept.until < now:
             self._drop(wanted)
             return None
-        if self._vouched_until < now and not await self._vouch():
+        if not await self._vouch():
             return None
         if wanted in self._kept:
-            self._kept[wanted] = until, page, weight, True
-            if is_sent:  # else pages that wait for their readers would be dropped before it
+            self._kept[wanted] = kept._replace(is_sent=True)
+            if kept.is_sent:  # else pages that wait for their readers would be dropped before it
                 self._kept.move_to_end(wanted)
-        return page
+        return kept.page
+
+    async def _wait(self, done: anyio.Event) -> None:
+        """Wait for a page that is being read; meanwhile have the feed vouch for those before it."""
+        while not done.is_set():
+            with anyio.move_on_after(VOUCHED / 2):
+                await done.wait()
+                break
+            with suppress(ZeroEventHubError):  # the page's own reading reports the error
+                await self._vouch()
+
+    def is_vouched(self, *, seconds: float = 0.0) -> bool:
+        """Return whether the kept pages are vouched for, and remain so for a number of seconds."""
+        return not self._kept or monotonic() + seconds <= self._vouched_until
 
     async def _vouch(self) -> bool:
-        """Ask the feed whether kept pages still are of its history; drop them if they are not."""
+        """Ask the feed whether kept pages still are of its history; drop them if they are not.
+
+        It asks early, so that pages that are being read may be kept as soon as they are there.
+        """
+        if self.is_vouched(seconds=VOUCHED / 2):
+            return True
         async with self._vouching:
-            cursors = {wanted.cursor for wanted in self._kept}
-            cursors |= {page.cursor for _, page, *_ in self._kept.values()}
-            if not cursors or monotonic() <= self._vouched_until:
+            if self.is_vouched(seconds=VOUCHED / 2):
                 return True
+            cursors = {wanted.cursor for wanted in self._kept}
+            cursors |= {kept.page.cursor for kept in self._kept.values()}
             try:
                 await self._runner.call("vouch", cursors)
             except Gone:
@@ -178,35 +209,31 @@ class PageCache:
         else:
             encoded = await self._runner.work(size_of(page.events), encode, page, wanted)
         if wanted is not None:
-            await self._keep([(wanted, encoded)], is_sent=True)
+            with suppress(ZeroEventHubError):  # the next request for a kept page reports the error
+                if await self._vouch():
+                    self.keep(wanted, encoded, is_sent=True)
         return encoded
 
-    async def _keep(
-        self, found: Sequence[tuple[PageRequest, EncodedPage]], *, is_sent: bool
-    ) -> None:
-        """Keep those of some pages that can never change, if the feed vouches for all pages."""
+    def keep(self, wanted: PageRequest, page: EncodedPage, *, is_sent: bool) -> None:
+        """Keep a page if it can never change; the feed has vouched for those that are kept."""
         # Not filtered pages: few readers share them, and they would evict pages that many share.
-        lasting = [(key, page) for key, page in found if page.tag is not None and key.types is None]
-        if not lasting or not self._keeps:
+        if page.tag is None or wanted.types is not None or not self._keeps:
             return
-        with suppress(ZeroEventHubError):  # the next request for a kept page reports the error
-            if monotonic() <= self._vouched_until or await self._vouch():
-                now = monotonic()
-                while self._kept and next(iter(self._kept.values()))[0] < now:
-                    self._drop(next(iter(self._kept)))
-                for key, page in lasting:
-                    if key in self._kept:
-                        self._drop(key)
-                    cursors = len(key.cursor) + len(page.cursor) + len(key.stop or "")
-                    weight = page.size + cursors + OVERHEAD
-                    self._kept[key] = now + self._seconds, page, weight, is_sent
-                    self._bytes += weight
-                while self._bytes > self._most_bytes or len(self._kept) > MOST:
-                    self._drop(next(iter(self._kept)))
+        if wanted in self._kept:
+            self._drop(wanted)
+        now = monotonic()
+        cursors = len(wanted.cursor) + len(page.cursor) + len(wanted.stop or "")
+        weight = page.size + cursors + OVERHEAD
+        self._kept[wanted] = _Kept(now + self._seconds, page, weight, is_sent)
+        self._bytes += weight
+        while self._kept:
+            first, oldest = next(iter(self._kept.items()))
+            if now <= oldest.until and self._bytes <= self._most_bytes and len(self._kept) <= MOST:
+                break
+            self._drop(first)
 
     def _drop(self, wanted: PageRequest) -> None:
-        _, _, weight, _ = self._kept.pop(wanted)
-        self._bytes -= weight
+        self._bytes -= self._kept.pop(wanted).weight
 
     def clear(self) -> None:
         """Drop all pages: the history may be another one."""
@@ -221,15 +248,15 @@ class PageCache:
         size = page.size + OVERHEAD
         reads_on, nothing = wanted in self._expected, (now, None, 0)
         start = self._expected.pop(wanted, nothing)[1] or following
-        # A reader has two entries: its next page, and the next one to be read ahead.
-        # What is read for both takes two thirds of the cache: what is dropped unsent was in vain.
-        self._share = self._most_bytes // max(PREFETCH_FRACTION, len(self._expected) * 3 // 2)
+        # A reader has up to two entries, its next page and the one at which a batch is read, and
+        # up to one and a half batches that it has not requested: three quarters of the cache.
+        self._share = self._most_bytes // max(2, len(self._expected))
         self._expected[following] = now, self._expected.pop(following, nothing)[1], size
         while len(self._expected) > READERS or next(iter(self._expected.values()))[0] < (
             now - READING_ON
         ):
             self._expected.popitem(last=False)
-        has_share = reads_on and size <= self._share
+        has_share = reads_on and size <= self._share and start not in self.under_way
         if not (has_share and self._may_be_read(start) and self._runner.has_spare_room):
             return None
         return partial(self._read, start, size)
@@ -239,7 +266,6 @@ class PageCache:
         return (
             self._keeps
             and wanted.types is None
-            and wanted not in self._under_way
             and wanted not in self._kept
             and self._sender.budget.fits(self._sender.page_bytes)
         )
@@ -247,7 +273,7 @@ class PageCache:
     async def _read(
         self, wanted: PageRequest, size: int, *, ahead: bool = True
     ) -> EncodedPage | None:
-        """Read pages, and, if `ahead`, go on with the next ones while a request waits for them.
+        """Read a batch of pages, and, if `ahead`, the next ones while their reader keeps up.
 
         Args:
             wanted: the first of them.
@@ -255,36 +281,90 @@ class PageCache:
             ahead: whether no request waits for them yet.
 
         Returns:
-            The first page of the last ones; None if none was read.
+            The first page of the last batch; None if none was read.
         """
-        found: list[tuple[PageRequest, EncodedPage]] = []
+        batch = _Batch(wanted, self)
         with anyio.CancelScope(shield=True):  # other requests wait for it
-            while size <= self._share and self._may_be_read(wanted):
-                count = min(BATCH if ahead else AT_ONCE, self._share // size)
-                done = self._under_way[wanted] = anyio.Event()
-                start, found = wanted, []
-                try:
-                    if self._reads_several:
-                        pages = await self._runner.call(
-                            "read_pages", *wanted[:3], count, **wanted.options()
-                        )
-                    else:
-                        pages = [await self._runner.read(wanted)]
-                    for page in pages:
-                        found.append((start, encode(page, start)))
-                        start = start._replace(cursor=page.cursor)
-                    await self._keep(found, is_sent=False)
-                except Exception as error:  # a request for the page reports it
-                    if isinstance(error, Unavailable) and not ahead:
-                        raise  # it has waited for a connection already
-                finally:
-                    is_late = ahead and done.statistics().tasks_waiting > 0
-                    del self._under_way[wanted]
-                    done.set()
-                if not found or not found[-1][1].full:
-                    break
-                if not (is_late and self._runner.has_spare_room):
-                    self._expected[wanted] = monotonic(), start, size
-                    break
-                wanted = start
-        return found[0][1] if found else None
+            try:
+                while (
+                    size <= self._share
+                    and self._may_be_read(batch.following)
+                    and self.under_way.setdefault(batch.following, batch.done) is batch.done
+                ):
+                    batch.clear()
+                    count = min(BATCH if ahead else AT_ONCE, self._share // size)
+                    await self._runner.read_pages(batch.following, count, encode, batch.take)
+                    if batch.is_given or await self._vouch():
+                        batch.give()
+                    if not (batch.is_given and self._goes_on(batch, size, ahead=ahead)):
+                        break
+            except Exception as error:  # a request for the page reports it
+                if isinstance(error, Unavailable) and not ahead:
+                    raise  # it has waited for a connection already
+            finally:
+                batch.end()
+        return batch.pages[0][1] if batch.pages else None
+
+    def _goes_on(self, batch: "_Batch", size: int, *, ahead: bool) -> bool:
+        """Return whether to read the next batch at once; if not, note at which request to do it."""
+        pages, middle = batch.pages, len(batch.pages) // 2
+        if not pages[-1][1].full:
+            return False
+        kept = (self._kept.get(start) for start, _ in pages)
+        unsent = sum(one is not None and not one.is_sent for one in kept)
+        if ahead and unsent <= middle and self._runner.has_spare_room:
+            return True
+        self._expected[pages[middle][0]] = monotonic(), batch.following, size
+        return False
+
+
+class _Batch:
+    """Pages that are being read, each of which is kept as soon as it is there.
+
+    Args:
+        first: the request that the first page answers.
+        cache: keeps the pages.
+
+    Attributes:
+        pages: those that were read, each with the request that it answers.
+        following: the request that the next page to be kept answers.
+        done: set when that page is kept, or is not read any more.
+    """
+
+    def __init__(self, first: PageRequest, cache: PageCache) -> None:
+        self.following, self._cache = first, cache
+        self.done = anyio.Event()
+        self.pages: list[tuple[PageRequest, EncodedPage]] = []
+        self._given = 0
+
+    def clear(self) -> None:
+        """Forget the pages that were read."""
+        self.pages.clear()
+        self._given = 0
+
+    def take(self, start: PageRequest, page: EncodedPage) -> None:
+        """Take a page that was read; keep it, if the feed has just vouched for those before it."""
+        self.pages.append((start, page))
+        if self._cache.is_vouched():
+            self.give()
+
+    @property
+    def is_given(self) -> bool:
+        """Return whether all pages were kept that may be."""
+        return self._given == len(self.pages)
+
+    def give(self) -> None:
+        """Keep the pages that were read, and wake the requests that wait for them."""
+        cache = self._cache
+        for start, page in self.pages[self._given :]:
+            cache.keep(start, page, is_sent=False)
+            self.end()
+            self.following, self.done = start._replace(cursor=page.cursor), anyio.Event()
+            cache.under_way.setdefault(self.following, self.done)
+        self._given = len(self.pages)
+
+    def end(self) -> None:
+        """Wake the requests that wait for the next page."""
+        if self._cache.under_way.get(self.following) is self.done:
+            del self._cache.under_way[self.following]
+        self.done.set()

@@ -208,7 +208,7 @@ def test_kept_page_is_sent_for_its_time_and_vouched_for_meanwhile(book, monkeypa
     book.vouch = vouched.append
     with mounted(book, capacity=Capacity(kept_seconds=60)) as url:
         read(url, 1)
-        expected = (0.01, 1, 1), (0.05, 1, 1), (0.2, 1, 2), (59, 1, 3), (61, 2, 3)
+        expected = (0.01, 1, 1), (0.02, 1, 1), (0.2, 1, 2), (59, 1, 3), (61, 2, 3)
         for seconds, reads, vouches in expected:
             now = 1000 + seconds
             read(url, 1)
@@ -317,7 +317,7 @@ class Volume(Book):
         super().__init__(**options)
         self.at_once = []
 
-    def read_pages(self, partition, cursor, limit, count):
+    def read_pages(self, partition, cursor, limit, count, *, on_page):
         """Return so many pages."""
         self.at_once.append(range(int(cursor), int(cursor) + count))
         return [Page([Event(b"%d" % n)], str(n + 1), full=True) for n in self.at_once[-1]]
