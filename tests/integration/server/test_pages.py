@@ -334,6 +334,62 @@ def test_several_pages_are_read_at_once():
         assert len(book.at_once) + len(book.asked) < 10
 
 
+class Serial(Volume):
+    """A book whose pages are read one after the other, and told as soon as they are there.
+
+    `told` is called before each page but the first is read.
+    """
+
+    def __init__(self, told, **options):
+        super().__init__(**options)
+        self.told = told
+
+    def read_pages(self, partition, cursor, limit, count, *, on_page):
+        """Return so many pages, after telling of each."""
+        pages = super().read_pages(partition, cursor, limit, count, on_page=on_page)
+        for page in pages:
+            on_page(page)
+            self.told(int(page.cursor) - 1)
+        return pages
+
+
+def test_page_is_sent_while_those_after_it_are_read():
+    """A reader gets a page that was read ahead before all of the next ones are there."""
+    numbers, seconds = [], 0.05
+
+    def told(number):
+        numbers.append(number)
+        time.sleep(seconds if number > 5 else 0)
+
+    book = Serial(told, last=1000)
+    with mounted(book) as url:
+        read(url, *range(1, 7))
+        seconds = 0
+        assert numbers[-1] < 20
+        read(url, *range(7, 40))
+    assert book.asked == [1]
+
+
+def test_page_that_arrives_late_does_not_vouch_for_those_before_it():
+    """Before a page that is read ahead is kept, those that are kept are looked at."""
+    checks, done, numbers = [], [], []
+
+    def told(number):
+        numbers.append(number)
+        if number == 6:
+            time.sleep(0.1)  # until it is time to vouch again
+            done.append(len(checks))
+
+    book = Serial(told, last=1000)
+    with mounted(book) as url:
+        read(url, 1, 2, 3)
+        book.vouch = lambda cursors: checks.append(max(map(int, cursors)))
+        read(url, 4)
+        until(lambda: 37 in numbers, "the pages are read")
+        read(url, 1)
+    assert checks[done[0]] in {6, 7}
+
+
 def test_pages_that_wait_for_their_readers_are_kept_longer_than_those_that_were_sent():
     """Readers side by side, whose pages fill the cache, have few pages read in vain."""
     book, readers_beside, length = Volume(last=1000), 4, 25
