@@ -149,11 +149,12 @@ class Reader:
                 )
                 pages.append(page)
                 here, after = page.cursor, stretch.last[0] if stretch.last else after
+                if on_page and stretch.start is not None:
+                    self.history.compare(place, stretch.start)
                 start = stretch.start or start
                 # A snapshot that has the event of the cursor has all that follow it: a trim deletes
                 # events in order.
                 if on_page and start is not None and page.full and not stretch.statement:
-                    self.history.compare(place, start)
                     on_page(page)
         # After the pages and their checkpoints: a failover between the check and the pages would
         # go unnoticed. The row that came with the pages is good unless another statement read a

@@ -73,6 +73,8 @@ class FeedRunner:
         self._has_threads = not any(
             iscoroutinefunction(getattr(self._feed, name, None)) for name in ("head", "read")
         )
+        self.reads_several = self.has("read_pages")
+        """Whether several pages can be read in one call."""
         queue = partial(
             AdmissionQueue, capacity.connections, queue=capacity.queue, patience=capacity.patience
         )
@@ -235,19 +237,16 @@ class FeedRunner:
         wanted: PageRequest,
         count: int,
         make: Callable[[Page, PageRequest], _Made],
-        take: Callable[[PageRequest, _Made], object],
+        take: Callable[[deque[tuple[PageRequest, _Made]]], object],
     ) -> None:
-        """Read one page or more, and hand each over as soon as it is there.
+        """Read one page or more, and hand over each as soon as it is there.
 
         Args:
             wanted: the first page.
             count: the most pages.
             make: makes something of each page and its request, in the thread that reads.
-            take: takes each request, in order, and what was made; called in the event loop.
+            take: called in the event loop to empty a queue of requests and what was made for them.
         """
-        if not self.has("read_pages"):
-            take(wanted, make(await self.read(wanted), wanted))
-            return
         soon, made = call_soon(), deque[tuple[PageRequest, _Made]]()
         start, number = wanted, 0
 
@@ -259,18 +258,17 @@ class FeedRunner:
             nonlocal start, number
             made.append((start, make(page, start)))
             start, number = start._replace(cursor=page.cursor), number + 1
-            soon(take_all)
+            soon(partial(take, made))
 
-        def take_all() -> None:
-            while made:
-                take(*made.popleft())
-
-        pages = await self.call(
-            "read_pages", *wanted[:3], count, begin=begin, on_page=arrive, **wanted.options()
-        )
+        if self.reads_several:
+            pages = await self.call(
+                "read_pages", *wanted[:3], count, begin=begin, on_page=arrive, **wanted.options()
+            )
+        else:
+            pages = [await self.read(wanted)]
         for page in pages[number:]:
             arrive(page)
-        take_all()
+        take(made)
 
     async def work(
         self, size: int, function: Callable[..., _Made], *arguments: Any, large: int = _LARGE

@@ -11,9 +11,10 @@ seconds while pages are sent.
 """
 
 import math
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 from time import monotonic
@@ -104,6 +105,23 @@ class _Kept(NamedTuple):
     is_sent: bool
 
 
+@dataclass
+class _Batch:
+    """Pages that are being read, each of which is kept as soon as it is there.
+
+    Attributes:
+        following: the request that the next page to be kept answers.
+        done: set when that page is kept, or is not read any more.
+        pages: those that were read, each with the request that it answers.
+        given: how many of them were kept, if they may be.
+    """
+
+    following: PageRequest
+    done: anyio.Event = field(default_factory=anyio.Event)
+    pages: list[tuple[PageRequest, EncodedPage]] = field(default_factory=list)
+    given: int = 0
+
+
 class PageCache:
     """Keep the pages of a feed that can never change, and read the next ones ahead.
 
@@ -119,7 +137,6 @@ class PageCache:
         self._runner = runner
         self._sender = sender
         self._keeps = runner.has("vouch")
-        self._reads_several = runner.has("read_pages")
         self._most_bytes = capacity.kept_bytes
         self._seconds = capacity.kept_seconds
         self._kept: OrderedDict[PageRequest, _Kept] = OrderedDict()
@@ -130,18 +147,18 @@ class PageCache:
         self._expected = OrderedDict()
         self._share = 0
         """Bytes of pages to be read at once for one reader."""
-        self.under_way: dict[PageRequest, anyio.Event] = {}
-        """The pages that are being read, each with what is set when it is kept."""
+        # The next page of each batch that is being read.
+        self._under_way: dict[PageRequest, anyio.Event] = {}
         self._vouching = anyio.Lock()
         self._vouched_until = -math.inf
 
     async def get(self, wanted: PageRequest) -> EncodedPage | None:
         """Return the page that answers a request, if it is kept or being read ahead."""
-        if (done := self.under_way.get(wanted)) is not None:
+        if (done := self._under_way.get(wanted)) is not None:
             await self._wait(done)
         elif (
             wanted not in self._kept
-            and self._reads_several
+            and self._runner.reads_several
             and wanted in self._expected
             and self._may_be_read(wanted)
         ):
@@ -173,19 +190,15 @@ class PageCache:
             with suppress(ZeroEventHubError):  # the page's own reading reports the error
                 await self._vouch()
 
-    def is_vouched(self, *, seconds: float = 0.0) -> bool:
-        """Return whether the kept pages are vouched for, and remain so for a number of seconds."""
-        return not self._kept or monotonic() + seconds <= self._vouched_until
-
     async def _vouch(self) -> bool:
         """Ask the feed whether kept pages still are of its history; drop them if they are not.
 
         It asks early, so that pages that are being read may be kept as soon as they are there.
         """
-        if self.is_vouched(seconds=VOUCHED / 2):
+        if not self._kept or monotonic() + VOUCHED / 2 <= self._vouched_until:
             return True
         async with self._vouching:
-            if self.is_vouched(seconds=VOUCHED / 2):
+            if not self._kept or monotonic() + VOUCHED / 2 <= self._vouched_until:
                 return True
             cursors = {wanted.cursor for wanted in self._kept}
             cursors |= {kept.page.cursor for kept in self._kept.values()}
@@ -211,10 +224,10 @@ class PageCache:
         if wanted is not None:
             with suppress(ZeroEventHubError):  # the next request for a kept page reports the error
                 if await self._vouch():
-                    self.keep(wanted, encoded, is_sent=True)
+                    self._keep(wanted, encoded, is_sent=True)
         return encoded
 
-    def keep(self, wanted: PageRequest, page: EncodedPage, *, is_sent: bool) -> None:
+    def _keep(self, wanted: PageRequest, page: EncodedPage, *, is_sent: bool) -> None:
         """Keep a page if it can never change; the feed has vouched for those that are kept."""
         # Not filtered pages: few readers share them, and they would evict pages that many share.
         if page.tag is None or wanted.types is not None or not self._keeps:
@@ -256,7 +269,7 @@ class PageCache:
             now - READING_ON
         ):
             self._expected.popitem(last=False)
-        has_share = reads_on and size <= self._share and start not in self.under_way
+        has_share = reads_on and size <= self._share and start not in self._under_way
         if not (has_share and self._may_be_read(start) and self._runner.has_spare_room):
             return None
         return partial(self._read, start, size)
@@ -283,88 +296,60 @@ class PageCache:
         Returns:
             The first page of the last batch; None if none was read.
         """
-        batch = _Batch(wanted, self)
+        batch = _Batch(wanted)
         with anyio.CancelScope(shield=True):  # other requests wait for it
             try:
                 while (
                     size <= self._share
                     and self._may_be_read(batch.following)
-                    and self.under_way.setdefault(batch.following, batch.done) is batch.done
+                    and self._under_way.setdefault(batch.following, batch.done) is batch.done
                 ):
-                    batch.clear()
+                    batch.pages, batch.given = [], 0
                     count = min(BATCH if ahead else AT_ONCE, self._share // size)
-                    await self._runner.read_pages(batch.following, count, encode, batch.take)
-                    if batch.is_given or await self._vouch():
-                        batch.give()
-                    if not (batch.is_given and self._goes_on(batch, size, ahead=ahead)):
+                    take = partial(self._take, batch)
+                    await self._runner.read_pages(batch.following, count, encode, take)
+                    if batch.given < len(batch.pages) and await self._vouch():
+                        self._give(batch)
+                    is_given = batch.given == len(batch.pages)
+                    if not (is_given and self._goes_on(batch, size, ahead=ahead)):
                         break
             except Exception as error:  # a request for the page reports it
                 if isinstance(error, Unavailable) and not ahead:
                     raise  # it has waited for a connection already
             finally:
-                batch.end()
+                self._end(batch)
         return batch.pages[0][1] if batch.pages else None
 
-    def _goes_on(self, batch: "_Batch", size: int, *, ahead: bool) -> bool:
+    def _take(self, batch: _Batch, made: deque[tuple[PageRequest, EncodedPage]]) -> None:
+        """Take pages that were read; keep them if the feed has just vouched for those before."""
+        while made:
+            batch.pages.append(made.popleft())
+        if not self._kept or monotonic() <= self._vouched_until:
+            self._give(batch)
+
+    def _give(self, batch: _Batch) -> None:
+        """Keep the pages that were read, and wake the requests that wait for them."""
+        for start, page in batch.pages[batch.given :]:
+            self._keep(start, page, is_sent=False)
+            self._end(batch)
+            batch.following, batch.done = start._replace(cursor=page.cursor), anyio.Event()
+            self._under_way.setdefault(batch.following, batch.done)
+        batch.given = len(batch.pages)
+
+    def _end(self, batch: _Batch) -> None:
+        """Wake the requests that wait for the next page of a batch."""
+        if self._under_way.get(batch.following) is batch.done:
+            del self._under_way[batch.following]
+        batch.done.set()
+
+    def _goes_on(self, batch: _Batch, size: int, *, ahead: bool) -> bool:
         """Return whether to read the next batch at once; if not, note at which request to do it."""
         pages, middle = batch.pages, len(batch.pages) // 2
         if not pages[-1][1].full:
             return False
-        kept = (self._kept.get(start) for start, _ in pages)
-        unsent = sum(one is not None and not one.is_sent for one in kept)
+        kept = [self._kept.get(start) for start, _ in pages]
+        unsent = len([one for one in kept if one is not None and not one.is_sent])
         if ahead and unsent <= middle and self._runner.has_spare_room:
             return True
         self._expected[pages[middle][0]] = monotonic(), batch.following, size
         return False
-
-
-class _Batch:
-    """Pages that are being read, each of which is kept as soon as it is there.
-
-    Args:
-        first: the request that the first page answers.
-        cache: keeps the pages.
-
-    Attributes:
-        pages: those that were read, each with the request that it answers.
-        following: the request that the next page to be kept answers.
-        done: set when that page is kept, or is not read any more.
-    """
-
-    def __init__(self, first: PageRequest, cache: PageCache) -> None:
-        self.following, self._cache = first, cache
-        self.done = anyio.Event()
-        self.pages: list[tuple[PageRequest, EncodedPage]] = []
-        self._given = 0
-
-    def clear(self) -> None:
-        """Forget the pages that were read."""
-        self.pages.clear()
-        self._given = 0
-
-    def take(self, start: PageRequest, page: EncodedPage) -> None:
-        """Take a page that was read; keep it, if the feed has just vouched for those before it."""
-        self.pages.append((start, page))
-        if self._cache.is_vouched():
-            self.give()
-
-    @property
-    def is_given(self) -> bool:
-        """Return whether all pages were kept that may be."""
-        return self._given == len(self.pages)
-
-    def give(self) -> None:
-        """Keep the pages that were read, and wake the requests that wait for them."""
-        cache = self._cache
-        for start, page in self.pages[self._given :]:
-            cache.keep(start, page, is_sent=False)
-            self.end()
-            self.following, self.done = start._replace(cursor=page.cursor), anyio.Event()
-            cache.under_way.setdefault(self.following, self.done)
-        self._given = len(self.pages)
-
-    def end(self) -> None:
-        """Wake the requests that wait for the next page."""
-        if self._cache.under_way.get(self.following) is self.done:
-            del self._cache.under_way[self.following]
-        self.done.set()
