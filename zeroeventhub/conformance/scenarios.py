@@ -33,7 +33,7 @@ _RETRY = "Asks again, and applies every event once."
 # Answers that break off, claim a wrong length, or refuse.
 
 script("4", "good", "Nothing goes wrong.")()
-script("6", "no-checkpoint", "A whole answer of events has no checkpoint.")(
+script("6", "no-checkpoint", "A complete answer of events has no checkpoint.")(
     event(2) + event(3), "Applies none of it, and asks again."
 )
 script("6", "empty-body", "An answer of status 200 has no body.")(b"", _RETRY)
@@ -243,7 +243,7 @@ _HEIRS = [
     {"id": "1", "cursorFromPartitions": ["0"]},
     {"id": "2", "cursorFromPartitions": ["7", "0"]},
 ]
-_layouts("8.4", "heirs", "A partition goes, and two new ones take its cursor.")(
+_layouts("8.4", "heirs", "Two new partitions replace one, and continue from its cursor.")(
     "Starts both where it was in the partition that went.",
     [[_ROOT], _HEIRS],
     {

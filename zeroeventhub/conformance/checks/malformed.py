@@ -89,14 +89,14 @@ def parameters_unknown(subject: Subject) -> None:
     expect(answer, "An unknown parameter")
 
 
-@check("2.1", "Leading zeros mean nothing, and a number has any length.")
+@check("2.1", "Leading zeros of a number are ignored.")
 def numbers(subject: Subject) -> None:
     padded = subject.parameters(f"000{subject.partitions()[0]}")
     answer = subject.send([*padded, ("pagesizehint", "0001")])
     expect(answer, "A number with leading zeros")
 
 
-@check("2.1", "Of several faults, the form comes before the token.")
+@check("2.1", "The form is checked before the token, and the token before the partition.")
 def faults_order(subject: Subject) -> None:
     _, _, cursor = subject.parameters()
     token = ("token", "conformance")

@@ -84,7 +84,7 @@ def event_types_checkpoint(subject: Subject, partition: int, known: Walk) -> Non
         fail("With every event left out the checkpoint stays before them.", answer)
 
 
-@_check_types("A list without a type is as if it were missing.", needs=1)
+@_check_types("A list without a type is ignored.", needs=1)
 def event_types_empty(subject: Subject, partition: int, known: Walk) -> None:
     for parameter in ((_ONLY, ""), (_SKIP, ";;")):
         _expect(subject, partition, known.events[:25], parameter, "with a list without a type")
@@ -134,7 +134,7 @@ def caught_up(subject: Subject, partition: int, _known: Walk) -> None:
     fail("At the head no checkpoint says caughtUp.")
 
 
-@_check_caught_up("Before the head no checkpoint says so.", needs=2)
+@_check_caught_up("Before the head no checkpoint says caughtUp.", needs=2)
 def caught_up_early(subject: Subject, partition: int, known: Walk) -> None:
     for start in [Checkpoint(FIRST, 0), *known.inner[:5]]:
         page = subject.page(partition, start.cursor, [("pagesizehint", "1")])

@@ -91,7 +91,7 @@ def last(subject: Subject, partition: int, known: Walk) -> None:
         fail("After _last came an event that had been there before.")
 
 
-@check("8.2", "A closed partition that was read to its end comes to rest.")
+@check("8.2", "The cursor at the end of a closed partition no longer moves.")
 def closed(subject: Subject) -> None:
     closed = [
         number
