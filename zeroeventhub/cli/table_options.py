@@ -383,25 +383,27 @@ def archive_of(given: dict[str, Any]) -> Any:
         from zeroeventhub.archive import Archive  # noqa: PLC0415 - of another extra
 
         return Archive(place, **options)
-    if options["cache"]:
-        raise ConfigurationError("--cache keeps parts of an archive: give --archive too.", "cache")
-    if options["erasable"] or options["shared"]:
-        raise ConfigurationError(
-            "--erasable and --shared are options of an archive: give --archive too."
-        )
+    for name, value in options.items():
+        if value:
+            raise ConfigurationError(
+                f"--{name} is an option of an archive: give --archive too.", name
+            )
     return None
 
 
 def _compaction(given: dict[str, Any]) -> Compaction | None:
     """Take the options of a compacted feed; return its compaction, or None."""
     compacted, tombstone = given.pop("compacted"), given.pop("tombstone")
-    keep = {} if (age := given.pop("keep_tombstones")) is None else {"keep_tombstones": age}
+    age = given.pop("keep_tombstones")
     if compacted:
+        keep = {} if age is None else {"keep_tombstones": age}
         return Compaction(tombstone=tombstone and literal_column(f"({tombstone})"), **keep)
-    if tombstone or keep:
-        raise ConfigurationError(
-            "--tombstone and --keep-tombstones need a compacted feed: give --compacted too."
-        )
+    for name, value in (("tombstone", tombstone), ("keep_tombstones", age)):
+        if value is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigurationError(
+                f"{option} needs a compacted feed: give --compacted too.", name
+            )
     return None
 
 
