@@ -99,12 +99,15 @@ def envelope_of(
         ConfigurationError: the feed has no envelope, or a name is not allowed for an attribute.
     """
     if attributes and not cloudevents:
-        raise ConfigurationError("Attributes are a CloudEvent's: give cloudevents as well.")
+        raise ConfigurationError(
+            "Attributes are a CloudEvent's: give cloudevents as well.", "attributes"
+        )
     for name in attributes:
         if name in _TAKEN or not _ATTRIBUTE.fullmatch(name):
             raise ConfigurationError(
                 f"{name!r} cannot be a further attribute: its name has 1 to 20 letters from a "
-                f"to z and digits, and is none of {', '.join(_TAKEN)}."
+                f"to z and digits, and is none of {', '.join(_TAKEN)}.",
+                "attributes",
             )
     if not cloudevents:
         return None

@@ -118,7 +118,12 @@ COPY = '[consumers.copy]\nurl = "http://127.0.0.1:1/"\ninto = "sqlite://"\ntable
         ("sync copy", COPY.replace("copy]", "'a copy']"), "line 4, consumers.a copy", "matching"),
         ("check shop", "key = 'nothing'", "line 4, feeds.shop.key", "no column 'nothing'"),
         ("check shop", "columns = [\n'id', 'nothing']", "line 4, feeds.shop.columns", "no column"),
-        ("check shop", "attributes = { x = 'id' }", "line 1, feeds.shop", "give cloudevents"),
+        (
+            "check shop",
+            "attributes = {x='id'}",
+            "line 4, feeds.shop.attributes",
+            "give cloudevents",
+        ),
         ("check shop", "data = 'data'\ncolumns = ['id']", "line 4, feeds.shop.data", "not both"),
         ("check shop", "cursor_secret = 'env:NO'", "line 4, feeds.shop.cursor_secret", "not set"),
         ("check shop", "position = 'customer'", "line 4, feeds.shop.position", "whole numbers"),
