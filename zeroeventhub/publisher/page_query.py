@@ -5,6 +5,7 @@ from collections.abc import Collection, Generator, Iterable
 from contextlib import closing
 from dataclasses import replace
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import (
@@ -23,11 +24,11 @@ from sqlalchemy import (
 from zeroeventhub.databases.index_hint import IndexHint
 from zeroeventhub.databases.port import Database
 from zeroeventhub.errors import ConfigurationError, Unavailable
-from zeroeventhub.protocol import Partition, TypeFilter
+from zeroeventhub.protocol import Event, Partition, TypeFilter
 from zeroeventhub.publisher.archive_reader import ArchiveReader
 from zeroeventhub.publisher.keyset import BEFORE, HIGHEST, LIMIT, ONE, parameter
 from zeroeventhub.publisher.partition_hash import outside
-from zeroeventhub.publisher.rows import BatchSize, ReadRequest, RowQuery, Rows, Stretch
+from zeroeventhub.publisher.rows import BatchSize, ReadRequest, Row, RowQuery, Rows, Stretch
 
 
 class TypeCondition:
@@ -148,7 +149,7 @@ class PageQuery:
     def _fill(
         self,
         page: Stretch,
-        chunks: Generator[tuple[int, Rows]],
+        chunks: Generator[tuple[Rows, int, bool]],
         request: ReadRequest,
         wanted: int,
         *,
@@ -156,12 +157,12 @@ class PageQuery:
     ) -> Generator[Stretch]:
         """Fill pages with up to `wanted` rows, and yield each."""
         taken, count = 0, 0
-        for statement, rows in chunks:
-            page.statement = statement
-            start, stop = 0, len(rows.sizes)
+        for rows, first, follows in chunks:
+            page.follows = follows
+            start, stop = first, len(rows.sizes)
             if sees_start and not taken and rows.position(0) == request.after:
                 start, page.start = 1, (request.after, rows.event(0))
-            taken += stop
+            taken += stop - first
             while start < stop:
                 start = page.take(rows, start, request, self._page_bytes)
                 if not page.full:
@@ -173,43 +174,57 @@ class PageQuery:
                     yield page
                     return
                 yield page
-                page = Stretch(page.until, statement=statement)
+                page = Stretch(page.until, follows=follows)
         page.end()
         # If the last page ends with the statement's last row, more events may belong to it.
-        if taken != wanted or not count:
+        if taken < wanted or not count:
             yield page
 
     def _chunks(
         self, connection: Connection, values: dict[str, Any], types: TypeFilter | None, left: int
-    ) -> Generator[tuple[int, Rows]]:
-        """Yield rows in order, in chunks that fit into memory, each with its statement's number."""
+    ) -> Generator[tuple[Rows, int, bool]]:
+        """Yield rows in order, in chunks that fit into memory.
+
+        Each chunk comes with the index of its first new row, and with whether it follows all rows
+        before. Each statement has a snapshot of its own: it reads the last row of the statement
+        before again, which is there unless it was trimmed, or the table has another history.
+        """
         hint, streams = self._rows.near.hint(connection), self._rows.may_stream(connection)
-        query = self._statement(hint, types, streams)
-        batch = self._batch
-        chunks: Iterable[Rows]
-        statement = 0
-        while left:
+        query, batch = self._statement(hint, types, streams), self._batch
+        last: Row | None = None
+        follows = True
+        while left > 0:
+            more = int(last is not None)
+            chunks: Iterable[Rows]
             if streams:
                 portion, size = batch.stream(left)
-                chunks = self._rows.stream(connection, query, values | {"limit": portion}, size)
+                values["limit"] = portion + more
+                chunks = self._rows.stream(connection, query, values, size)
             else:
                 portion = batch.rows(left, self._page_bytes)
-                chunks = [self._rows.read(connection, query, values | {"limit": portion})]
+                values["limit"] = portion + more
+                chunks = [self._rows.read(connection, query, values)]
             found = 0
-            for rows in chunks:
-                if (count := len(rows.sizes)) == 0:
-                    continue
-                if (largest := batch.learn(rows)) > self.longest:
-                    self.longest = largest
-                    if largest > LONG and not self._has_warned:
-                        self._warn_of_long(rows)
-                found += count
-                values["after"] = rows.position(count - 1)
-                yield statement, rows
-            if found < portion:
+            for rows in filter(attrgetter("sizes"), chunks):
+                self._learn(rows)
+                start = 0
+                if last is not None and not found:
+                    start = int(rows.position(0) == last[0])
+                    follows = follows and start == 1 and _is_same(last[1], rows.event(0))
+                found += len(rows.sizes)
+                left -= len(rows.sizes) - start
+                yield rows, start, follows
+            if found < values["limit"]:
                 return
-            left -= portion
-            statement += 1
+            last = rows.position(len(rows.sizes) - 1), rows.event(len(rows.sizes) - 1)
+            values["after"] = last[0] - 1
+
+    def _learn(self, rows: Rows) -> None:
+        """Learn the sizes of events; log the first one that is too long for consumers in Go."""
+        if (largest := self._batch.learn(rows)) > self.longest:
+            self.longest = largest
+            if largest > LONG and not self._has_warned:
+                self._warn_of_long(rows)
 
     def _warn_of_long(self, rows: Rows) -> None:
         """Log once that an event is too long for consumers in Go."""
@@ -292,6 +307,10 @@ class PageQuery:
             raise Unavailable(
                 "The last events of a closed partition are not settled yet.", retry_after=1
             )
+
+
+def _is_same(one: Event | None, other: Event | None) -> bool:
+    return one is not None and other is not None and one.raw == other.raw
 
 
 def _listed(partitions: list[int]) -> str:

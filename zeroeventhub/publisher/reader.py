@@ -152,15 +152,14 @@ class Reader:
                 if on_page and stretch.start is not None:
                     self.history.compare(place, stretch.start)
                 start = stretch.start or start
-                # A snapshot that has the event of the cursor has all that follow it: a trim deletes
-                # events in order.
-                if on_page and start is not None and page.full and not stretch.statement:
+                # A snapshot that has an event has all that follow it: a trim deletes in order.
+                if on_page and start is not None and page.full and stretch.follows:
                     on_page(page)
         # After the pages and their checkpoints: a failover between the check and the pages would
-        # go unnoticed. The row that came with the pages is good unless another statement read a
-        # page or its checkpoint.
+        # go unnoticed. The row that came with the pages is good if they follow it, unless a
+        # checkpoint was read later.
         is_alone = stretch.full or not self._pages.shares_positions
-        known = start if is_alone and not stretch.statement else None
+        known = start if is_alone and stretch.follows else None
         mark = self.history.verify(connection, place, end, partition=partition, known=known)
         if place.position <= (gone := max(mark.trimmed, mark.moved)):
             self._refuse_new_numbers(connection, gone, until)

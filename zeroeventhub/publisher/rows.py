@@ -168,8 +168,7 @@ class Stretch:
         size: bytes of the events.
         full: whether the page ended before `until`, because of its size or limit.
         start: the row before the page, if it was requested.
-        statement: the number of the statement that read its last row; the first one, 0, has also
-            read `start`.
+        follows: whether the statement that read its last row has seen that it follows `start`.
     """
 
     until: int
@@ -180,7 +179,7 @@ class Stretch:
     size: int = 0
     full: bool = False
     start: Row | None = None
-    statement: int = 0
+    follows: bool = True
     _texts: list[bytes] = field(default_factory=list)  # the events that `end` joins
     _on_one_line: bool = True
     _last: tuple[Rows, int] | None = None
