@@ -44,6 +44,8 @@ class History:
         """Holds trimmed events; None if they are lost."""
         self.is_mutable = mutable or compacted or (archive is not None and archive.archive.erasable)
         """Whether an event may differ when it is read again."""
+        self.compacted = 0
+        """The position up to which single events may be missing, by the last mark."""
         self._rows = rows
         self._signer = signer
         self.has_open_digests = not (mutable or signer.is_secret)
@@ -69,7 +71,11 @@ class History:
 
     def mark(self, connection: Connection) -> LowWaterMark:
         """Return the mark up to which the table has been trimmed."""
-        return NOTHING_TRIMMED if self._marks is None else self._marks.read(connection)
+        if self._marks is None:
+            return NOTHING_TRIMMED
+        mark = self._marks.read(connection)
+        self.compacted = mark.compacted
+        return mark
 
     def from_first(self, connection: Connection, ask: Callable[[str], _Found]) -> _Found:
         """Run a query from the cursor before the first event; again if a trim deletes that.

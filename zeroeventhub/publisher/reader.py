@@ -153,7 +153,10 @@ class Reader:
                     self.history.compare(place, stretch.start)
                 start = stretch.start or start
                 # A snapshot that has an event has all that follow it: a trim deletes in order.
-                if on_page and start is not None and page.full and stretch.follows:
+                is_known = start is not None and stretch.follows
+                if not (is_known and page.full and place.position >= self.history.compacted):
+                    on_page = None  # nor for later pages: it is for the first ones
+                if on_page:
                     on_page(page)
         # After the pages and their checkpoints: a failover between the check and the pages would
         # go unnoticed. The row that came with the pages is good if they follow it, unless a

@@ -149,6 +149,7 @@ def test_mutable_feed_refuses_them_as_well(any_shop):
 def test_events_that_were_deleted_one_by_one_are_not_missed(shop, feed):
     """Where `thin` says that events may be missing, cursors stay valid and no page is immutable."""
     cursor, above = feed.cursor_after(13), feed.cursor_after(15)
+    early, told = feed.read(0, "1-0", 1).cursor, []
     assert feed.read(0, "1-2", 2).full
     with shop.begin() as connection:
         connection.execute(orders.delete().where(orders.c.id.in_([3, 13])))
@@ -157,6 +158,8 @@ def test_events_that_were_deleted_one_by_one_are_not_missed(shop, feed):
     assert numbers(feed, 0, cursor) == [14, 16, 18]
     assert numbers(feed) == [0, 6, 8, 10, 14, 16, 18]
     assert [page.full for page in feed.read_pages(0, "1-1", 1, 3)] == [False] * 3
+    assert not any(page.full for page in feed.read_pages(0, early, 1, 3, on_page=told.append))
+    assert not told
     assert [feed.read(0, start, 2).full for start in ("1-2", "1-13")] == [False, True]
     assert trim(feed, 11) == 9
     assert numbers(feed, 0, cursor) == [14, 16, 18]
