@@ -110,12 +110,14 @@ class _Batch:
     """Pages that are being read, each of which is kept as soon as it is there.
 
     Attributes:
+        history: that of the pages in the cache when the reading began.
         following: the request that the next page to be kept answers.
         done: set when that page is kept, or is not read any more.
         pages: those that were read, each with the request that it answers.
         given: how many of them were kept, if they may be.
     """
 
+    history: int
     following: PageRequest
     done: anyio.Event = field(default_factory=anyio.Event)
     pages: list[tuple[PageRequest, EncodedPage]] = field(default_factory=list)
@@ -149,6 +151,8 @@ class PageCache:
         """Bytes of pages to be read at once for one reader."""
         # The next page of each batch that is being read.
         self._under_way: dict[PageRequest, anyio.Event] = {}
+        self._history = 0
+        """How often all pages were dropped: what was read before that may be of another history."""
         self._vouching = anyio.Lock()
         self._vouched_until = -math.inf
 
@@ -167,13 +171,10 @@ class PageCache:
             if read is not None and read.events:
                 return read
         kept = self._kept.get(wanted)
-        if kept is None:
-            return None
-        now = monotonic()
-        if kept.until < now:
+        if kept is not None and kept.until < monotonic():
             self._drop(wanted)
             return None
-        if not await self._vouch():
+        if kept is None or not await self._vouch():
             return None
         if wanted in self._kept:
             self._kept[wanted] = kept._replace(is_sent=True)
@@ -197,7 +198,10 @@ class PageCache:
         """
         if not self._kept or monotonic() + VOUCHED / 2 <= self._vouched_until:
             return True
+        history = self._history
         async with self._vouching:
+            if history != self._history:
+                return False
             if not self._kept or monotonic() + VOUCHED / 2 <= self._vouched_until:
                 return True
             cursors = {wanted.cursor for wanted in self._kept}
@@ -252,6 +256,7 @@ class PageCache:
         """Drop all pages: the history may be another one."""
         self._kept.clear()
         self._bytes = 0
+        self._history += 1
 
     def read_ahead(
         self, wanted: PageRequest, page: EncodedPage
@@ -296,7 +301,7 @@ class PageCache:
         Returns:
             The first page of the last batch; None if none was read.
         """
-        batch = _Batch(wanted)
+        batch = _Batch(self._history, wanted)
         with anyio.CancelScope(shield=True):  # other requests wait for it
             try:
                 while (
@@ -304,7 +309,7 @@ class PageCache:
                     and self._may_be_read(batch.following)
                     and self._under_way.setdefault(batch.following, batch.done) is batch.done
                 ):
-                    batch.pages, batch.given = [], 0
+                    batch.history, batch.pages, batch.given = self._history, [], 0
                     count = min(BATCH if ahead else AT_ONCE, self._share // size)
                     take = partial(self._take, batch)
                     await self._runner.read_pages(batch.following, count, encode, take)
@@ -329,6 +334,8 @@ class PageCache:
 
     def _give(self, batch: _Batch) -> None:
         """Keep the pages that were read, and wake the requests that wait for them."""
+        if batch.history != self._history or batch.done.is_set():  # an error has ended the batch
+            return
         for start, page in batch.pages[batch.given :]:
             self._keep(start, page, is_sent=False)
             self._end(batch)

@@ -1,6 +1,7 @@
 """Which pages never change, which caches keep them, and which are read ahead."""
 
 import http.client
+import threading
 import time
 import tracemalloc
 from contextlib import closing
@@ -14,7 +15,7 @@ from harness.shop import fill, orders, write
 from harness.waiting import until
 
 from zeroeventhub import FIRST, LAST, Capacity, Event, Page, Principal, TableFeed
-from zeroeventhub.errors import Diverged, Unavailable
+from zeroeventhub.errors import Diverged, FeedFailure, Unavailable
 from zeroeventhub.server import pages
 
 KEPT = "max-age=31536000, immutable"
@@ -243,6 +244,30 @@ def test_pages_of_a_lost_history_are_not_sent(book):
     assert book.asked == [2, 4, 2, 4]
 
 
+def test_pages_of_a_lost_history_are_not_sent_to_requests_that_wait_for_a_check(book, pool):
+    """Of several requests whose pages one check refuses, none is sent a page that was kept."""
+    checks, go_on = [], threading.Event()
+
+    def vouch(cursors):
+        checks.append(cursors)
+        assert go_on.wait(readers.PATIENCE)
+        if len(checks) == 1:
+            raise Diverged("This is another book.")
+
+    with mounted(book) as url:
+        read(url, 2, 4)
+        time.sleep(0.1)  # until it is time to vouch again
+        book.vouch = vouch
+        asking = [pool.submit(read, url, 2)]
+        until(lambda: checks, "the check has begun")
+        asking.append(pool.submit(read, url, 4))
+        time.sleep(0.1)  # until the second request waits as well
+        go_on.set()
+        for one in asking:
+            one.result()
+    assert sorted(book.asked) == [2, 2, 4, 4]
+
+
 def test_page_of_another_history_does_not_vouch_for_those_before_it(book):
     """Before a page is kept, those that are kept are looked at: the last one speaks for all."""
 
@@ -388,6 +413,45 @@ def test_page_that_arrives_late_does_not_vouch_for_those_before_it():
         until(lambda: 37 in numbers, "the pages are read")
         read(url, 1)
     assert checks[done[0]] in {6, 7}
+
+
+def test_page_that_is_told_before_an_error_lets_no_request_wait():
+    """After a read ahead has failed, no request waits for a page of it."""
+
+    class Failing(Volume):
+        async def read_pages(self, partition, cursor, limit, count, *, on_page):
+            """Tell of a page, and fail."""
+            on_page(Page([Event(cursor.encode())], str(int(cursor) + 1), full=True))
+            raise FeedFailure("The other pages cannot be read.")
+
+    book = Failing(last=1000)
+    with mounted(book) as url:
+        read(url, *range(1, 9))
+
+
+def test_pages_that_are_read_while_the_history_changes_are_not_kept():
+    """Once the feed does not vouch for what is kept, what was being read is not kept either."""
+    numbers, go_on = [], threading.Event()
+
+    def told(number):
+        numbers.append(number)
+        assert number != 7 or go_on.wait(readers.PATIENCE)
+
+    def refuse(_cursors):
+        book.vouch = lambda _cursors: None
+        raise Diverged("This is another book.")
+
+    book = Serial(told, last=1000)
+    with mounted(book) as url:
+        read(url, 1, 2, 3, 4)
+        until(lambda: 7 in numbers, "pages are being read")
+        time.sleep(0.1)  # until it is time to vouch again
+        book.vouch = refuse
+        read(url, 3, 500)
+        go_on.set()
+        until(lambda: 37 in numbers, "the pages are read")
+        read(url, 20)
+    assert 20 in book.asked
 
 
 def test_pages_that_wait_for_their_readers_are_kept_longer_than_those_that_were_sent():
