@@ -355,8 +355,8 @@ class PageCache:
         if not pages[-1][1].full:
             return False
         kept = [self._kept.get(start) for start, _ in pages]
-        unsent = len([one for one in kept if one is not None and not one.is_sent])
-        if ahead and unsent <= middle and self._runner.has_spare_room:
+        sent = len([one for one in kept if one is not None and one.is_sent])
+        if ahead and sent >= len(pages) - middle and self._runner.has_spare_room:
             return True
         self._expected[pages[middle][0]] = monotonic(), batch.following, size
         return False

@@ -5,6 +5,7 @@ import threading
 import time
 import tracemalloc
 from contextlib import closing
+from dataclasses import replace
 from itertools import product
 
 import httpx
@@ -452,6 +453,23 @@ def test_pages_that_are_read_while_the_history_changes_are_not_kept():
         until(lambda: 37 in numbers, "the pages are read")
         read(url, 20)
     assert 20 in book.asked
+
+
+@pytest.mark.parametrize("capacity", [Capacity(kept_bytes=100_000), Capacity(kept_seconds=1e-6)])
+def test_no_pages_are_read_ahead_of_a_reader_that_has_stopped(capacity):
+    """A feed whose pages are dropped unsent is not read to its end for a reader that stopped."""
+
+    class Growing(Volume):
+        def read_pages(self, *arguments, on_page):
+            """Return pages, of which the later ones are long."""
+            found = super().read_pages(*arguments, on_page=on_page)
+            return found[:5] + [replace(one, events=[Event(b"1" * 10_000)]) for one in found[5:]]
+
+    book = Growing(last=1000)
+    with mounted(book, capacity=capacity) as url:
+        read(url, 1, 2, 3, 4)
+        time.sleep(0.5)
+    assert len(book.at_once) < 20
 
 
 def test_pages_that_wait_for_their_readers_are_kept_longer_than_those_that_were_sent():
