@@ -184,8 +184,10 @@ class PageCache:
 
     async def _wait(self, done: anyio.Event) -> None:
         """Wait for a page that is being read; meanwhile have the feed vouch for those before it."""
+        # The first request that waits does so for the others: they may be many.
+        seconds = math.inf if done.statistics().tasks_waiting else VOUCHED / 2
         while not done.is_set():
-            with anyio.move_on_after(VOUCHED / 2):
+            with anyio.move_on_after(seconds):
                 await done.wait()
                 break
             with suppress(ZeroEventHubError):  # the page's own reading reports the error

@@ -416,6 +416,33 @@ def test_page_that_arrives_late_does_not_vouch_for_those_before_it():
     assert checks[done[0]] in {6, 7}
 
 
+def test_requests_that_wait_for_one_page_have_the_feed_vouch_as_often_as_one(pool, monkeypatch):
+    """While many requests wait for a page, only one of them sees to it that the feed vouches."""
+    numbers, times, go_on = [], [], threading.Event()
+
+    def told(number):
+        numbers.append(number)
+        assert number != 7 or go_on.wait(readers.PATIENCE)
+
+    async def vouch(cache):
+        times.append(cache)
+        return True
+
+    book = Serial(told, last=1000)
+    with mounted(book) as url:
+        read(url, 1, 2, 3, 4)
+        until(lambda: 7 in numbers, "pages are being read")
+        read(url, 5, 6, 7)
+        monkeypatch.setattr(pages.PageCache, "_vouch", vouch)
+        asking = [pool.submit(read, url, 8) for _ in range(8)]
+        time.sleep(0.5)
+        count = len(times)
+        go_on.set()
+        for one in asking:
+            one.result()
+    assert 0 < count < 2 * 0.5 / (pages.VOUCHED / 2)
+
+
 def test_page_that_is_told_before_an_error_lets_no_request_wait():
     """After a read ahead has failed, no request waits for a page of it."""
 
