@@ -61,6 +61,9 @@ class TypeCondition:
 FILTERED_ROWS = 50_000
 """How many rows a page examines, at most, to find events of the requested types."""
 
+FEW = 4
+"""Of fewer events than these, which are large, a statement does not read one again."""
+
 LONG = 65_000
 """Bytes of an event from which its line may be too long for consumers in Go."""
 
@@ -193,16 +196,19 @@ class PageQuery:
         query, batch = self._statement(hint, types, streams), self._batch
         last: Row | None = None
         follows = True
-        while left > 0:
-            more = int(last is not None)
+        while True:
             chunks: Iterable[Rows]
+            portion = batch.rows(left, self._page_bytes)
             if streams:
                 portion, size = batch.stream(left)
-                values["limit"] = portion + more
+            again = last is not None and portion >= FEW
+            if last is not None:
+                values["after"] = last[0] - again
+                follows = follows and again
+            values["limit"] = portion + again
+            if streams:
                 chunks = self._rows.stream(connection, query, values, size)
             else:
-                portion = batch.rows(left, self._page_bytes)
-                values["limit"] = portion + more
                 chunks = [self._rows.read(connection, query, values)]
             found = 0
             for rows in filter(attrgetter("sizes"), chunks):
@@ -214,10 +220,9 @@ class PageQuery:
                 found += len(rows.sizes)
                 left -= len(rows.sizes) - start
                 yield rows, start, follows
-            if found < values["limit"]:
+            if found < values["limit"] or left <= 0:
                 return
             last = rows.position(len(rows.sizes) - 1), rows.event(len(rows.sizes) - 1)
-            values["after"] = last[0] - 1
 
     def _learn(self, rows: Rows) -> None:
         """Learn the sizes of events; log the first one that is too long for consumers in Go."""

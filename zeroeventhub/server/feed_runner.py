@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from inspect import isawaitable, iscoroutinefunction
+from inspect import isawaitable, iscoroutinefunction, signature
 from typing import Any, TypeVar, cast
 
 import anyio
@@ -321,4 +321,10 @@ def _bind(feed: Feed | AsyncFeed | FeedSource, engine: Any, capacity: Capacity) 
         raise ConfigurationError("This feed does not read from a database: give no engine.")
     if not (hasattr(feed, "info") and hasattr(feed, "read")):
         raise ConfigurationError(f"{feed!r} is not a feed: it has no info() and read().")
+    read_pages = getattr(feed, "read_pages", None)
+    if read_pages is not None:
+        try:
+            signature(read_pages).bind(0, "", 1, 1, on_page=None)
+        except TypeError as error:
+            raise ConfigurationError(f"{feed!r} cannot read pages ahead: {error}.") from error
     return feed  # type: ignore[return-value] # checked just above

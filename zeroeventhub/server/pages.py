@@ -158,9 +158,9 @@ class PageCache:
 
     async def get(self, wanted: PageRequest) -> EncodedPage | None:
         """Return the page that answers a request, if it is kept or being read ahead."""
-        if (done := self._under_way.get(wanted)) is not None:
+        while (done := self._under_way.get(wanted)) is not None:
             await self._wait(done)
-        elif (
+        if (
             wanted not in self._kept
             and self._runner.reads_several
             and wanted in self._expected

@@ -59,10 +59,18 @@ def test_paths_and_names_of_routes():
     assert {"/", "/events", "/progress"} <= paths
 
 
+class Early(Plain):
+    """A feed that reads pages as feeds of an earlier version do."""
+
+    def read_pages(self, partition, cursor, limit, count):
+        """Read no page."""
+
+
 @pytest.mark.parametrize(
     ("arguments", "options", "match"),
     [
         ((FEED,), {}, "give its engine"),
+        ((Early(),), {}, "cannot read pages ahead: got an unexpected keyword argument 'on_page'"),
         ((Plain(), create_engine("sqlite://")), {}, "give no engine"),
         ((object(),), {}, "is not a feed"),
         ((Plain(),), {"http_feed": True}, "cursor_of"),
