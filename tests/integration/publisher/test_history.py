@@ -230,18 +230,26 @@ def test_events_made_in_another_way_refuse_no_cursor(shop, since, now):
 
 
 @pytest.mark.parametrize(
-    ("partition", "types", "count"),
-    [(0, None, 6), (0, NOTHING, 6), (2, None, 6), (0, None, 7), (0, None, 60)],
+    ("partition", "types", "sizes"),
+    [
+        (0, None, (6, 6)),
+        (0, NOTHING, (6, 6)),
+        (2, None, (6, 6)),
+        (0, None, (7, 7)),
+        (0, None, (60, 60)),
+        (0, None, (60, 20)),
+    ],
 )
-def test_history_exchanged_between_any_two_statements(sqlite, partition, types, count, monkeypatch):
+def test_history_exchanged_between_any_two_statements(sqlite, partition, types, sizes, monkeypatch):
     """Whenever in the course of a read another history takes the place of one, it is noticed."""
     monkeypatch.setattr("zeroeventhub.publisher.reader.QUIET", 1)
 
     def exchange():
         set_back(sqlite, 1)
-        place_at(sqlite, range(20, 60, 2))
+        place_at(sqlite, range(20, 120, 2))
 
     metadata.create_all(sqlite)
+    count, limit = sizes
     steps = 0
     while True:
         execute(sqlite, orders.delete(), "DELETE FROM sqlite_sequence")
@@ -250,7 +258,7 @@ def test_history_exchanged_between_any_two_statements(sqlite, partition, types, 
         feed.info()
         cursor, stop = feed.cursor_after(2), feed.cursor_after(5) if count == 6 else None
         with before_query(sqlite, steps, exchange) as exchanged, suppress(Gone):
-            feed.read(partition, cursor, count, stop=stop, types=types)
+            feed.read(partition, cursor, limit, stop=stop, types=types)
             if not exchanged:
                 break
             pytest.fail(f"The history was exchanged before statement {steps} of a read.")
