@@ -198,9 +198,10 @@ class PageQuery:
         follows = True
         while True:
             chunks: Iterable[Rows]
-            portion = batch.rows(left, self._page_bytes)
             if streams:
                 portion, size = batch.stream(left)
+            else:
+                portion, size = batch.rows(left, self._page_bytes), 0
             again = last is not None and portion >= FEW
             if last is not None:
                 values["after"] = last[0] - again

@@ -329,8 +329,8 @@ class PageCache:
 
     def _take(self, batch: _Batch, made: deque[tuple[PageRequest, EncodedPage]]) -> None:
         """Take pages that were read; keep them if the feed has just vouched for those before."""
-        while made:
-            batch.pages.append(made.popleft())
+        batch.pages += made
+        made.clear()
         if not self._kept or monotonic() <= self._vouched_until:
             self._give(batch)
 

@@ -157,22 +157,22 @@ def test_cursor_of_any_origin_is_refused(shop):
     assert numbers(feed, 1, early) == [5, 7, 9]
 
 
-def test_pages_are_told_before_the_others_are_read(shop):
-    """Full pages are told in order; none of a history that the cursor does not belong to."""
-    feed, told = shop_feed().bind(shop), []
+def test_pages_are_handed_over_before_the_others_are_read(shop):
+    """The feed hands over full pages early, in order, and none of a history without the cursor."""
+    feed, early = shop_feed().bind(shop), []
     place_at(shop, range(10, 30))
     cursor = feed.read(0, FIRST, 2).cursor
-    pages = feed.read_pages(0, cursor, 2, 4, on_page=told.append)
+    pages = feed.read_pages(0, cursor, 2, 4, on_page=early.append)
     assert len(pages) == 4
-    assert told == pages
-    last = feed.read_pages(0, pages[-1].cursor, 3, 4, on_page=told.append)
-    assert told == pages + [page for page in last if page.full]
+    assert early == pages
+    last = feed.read_pages(0, pages[-1].cursor, 3, 4, on_page=early.append)
+    assert early == pages + [page for page in last if page.full]
     set_back(shop, 2)
     place_at(shop, range(30, 50))
-    told.clear()
+    early.clear()
     with pytest.raises(Diverged):
-        feed.read_pages(0, cursor, 2, 4, on_page=told.append)
-    assert not told
+        feed.read_pages(0, cursor, 2, 4, on_page=early.append)
+    assert not early
 
 
 def test_feed_vouches_for_cursors_of_its_history(shop):

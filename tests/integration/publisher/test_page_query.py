@@ -140,15 +140,15 @@ def test_deleted_events_take_no_room(sqlite):
     assert found == [["2", "4"], ["5", "7"]]
 
 
-def test_pages_are_told_up_to_one_whose_events_were_deleted(sqlite):
-    """A page without events is not full, so that neither it nor any page after it is told."""
-    feed, told = published(sqlite, ordering="sequenced"), []
+def test_pages_are_handed_over_up_to_one_whose_events_were_deleted(sqlite):
+    """The feed hands over early no page without events, and none that follows it."""
+    feed, early = published(sqlite, ordering="sequenced"), []
     write(sqlite, 12)
     feed.head()
     execute(sqlite, delete(orders).where(orders.c.id.in_([5, 6])))
-    read = feed.read_pages(0, feed.read(0, FIRST, 2).cursor, 2, 4, on_page=told.append)
+    read = feed.read_pages(0, feed.read(0, FIRST, 2).cursor, 2, 4, on_page=early.append)
     assert [len(page.events) for page in read] == [2, 0, 2, 2]
-    assert told == read[:1]
+    assert early == read[:1]
 
 
 @pytest.mark.parametrize("options", [{}, {"mutable": True}, {"ordering": "sequenced"}], ids=str)
