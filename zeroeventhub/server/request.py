@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
@@ -74,9 +75,12 @@ _MOMENT_FORM = re.compile(
 def parameters(request: Request, *required: str, optional: Collection[str] = ()) -> dict[str, str]:
     """Return the parameters with these names, each of which may occur once; ignore the rest."""
     found: dict[str, str] = {}
-    for name, value in parse_qsl(
-        request.scope["query_string"].decode("latin-1"), keep_blank_values=True
-    ):
+    text = request.scope["query_string"].decode("latin-1")
+    if "%" in text or "+" in text:
+        pairs = parse_qsl(text, keep_blank_values=True)
+    else:  # most texts need no decoding
+        pairs = [pair.partition("=")[::2] for pair in text.split("&")]
+    for name, value in pairs:
         if name in required or name in optional:
             if name in found:
                 raise BadRequest(f"The parameter {name} occurs more than once.")
@@ -112,6 +116,8 @@ def cursor_in(cursor: str, refused: Collection[str] = ()) -> str:
 
 def types_of(query: dict[str, str], principal: Principal) -> TypeFilter | None:
     """Return the filter of a request (SPEC 9.3) that a principal may see; None for all types."""
+    if "event-types" not in query and "skip-event-types" not in query:
+        return principal.narrowed(None)
     only = frozenset(filter(None, query.get("event-types", "").split(";")))
     skipped = frozenset(filter(None, query.get("skip-event-types", "").split(";")))
     if only and skipped:
@@ -145,6 +151,10 @@ class PageRequest(NamedTuple):
     stop: str | None = None
     each: bool = False
 
+    def at(self, cursor: str) -> "PageRequest":
+        """Return the same request from another cursor."""
+        return PageRequest(self.partition, cursor, *self[2:])
+
     def options(self) -> dict[str, Any]:
         """Return the keyword arguments of the feed's `read`: only those that were requested."""
         return dict(filter(itemgetter(1), zip(self._fields[3:], self[3:], strict=True)))
@@ -167,6 +177,13 @@ def expect_partition(info: FeedInfo, token: str, partition: int) -> None:
     raise BadRequest(NO_PARTITION)
 
 
+@lru_cache
+def _page_options(extensions: frozenset[str]) -> frozenset[str]:
+    """Return the names of the optional parameters of a page."""
+    names = extensions & {STOP, WAIT, EVENT_TYPES} | {"pagesizehint"}
+    return names | {"skip-event-types"} if EVENT_TYPES in names else names
+
+
 def read_page_request(request: FeedRequest, info: FeedInfo, most: int) -> tuple[PageRequest, float]:
     """Read a request for a page of at most `most` events (FeedAPI v2, Events endpoint).
 
@@ -175,9 +192,7 @@ def read_page_request(request: FeedRequest, info: FeedInfo, most: int) -> tuple[
     Returns:
         The page, of the types that the principal may see, and the seconds to wait for it.
     """
-    optional = {"pagesizehint"} | (info.extensions & {STOP, WAIT, EVENT_TYPES})
-    if EVENT_TYPES in optional:
-        optional.add("skip-event-types")
+    optional = _page_options(info.extensions)
     query = parameters(request, "token", "partition", "cursor", optional=optional)
     partition = number_in(query["partition"], "partition")
     wait, stop = query.get("wait", "0"), query.get("stop")

@@ -373,10 +373,8 @@ def feed_routes(
         )
         for route, answer in answers.items()
     )
-    return [
-        Route(path, RouteApp(app, "discovery", discover), methods=["GET"], name=name),
-        *below_it,
-    ]
+    discovery = Route(path, RouteApp(app, "discovery", discover), methods=["GET"], name=name)
+    return [*below_it, discovery]
 
 
 def _expect_method(runner: FeedRunner, method: str, what: str) -> None:
