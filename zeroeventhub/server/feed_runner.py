@@ -257,7 +257,7 @@ class FeedRunner:
         def arrive(page: Page) -> None:
             nonlocal start, number
             made.append((start, make(page, start)))
-            start, number = start.at(page.cursor), number + 1
+            start, number = start._replace(cursor=page.cursor), number + 1
             soon(partial(take, made))
 
         if self.reads_several:

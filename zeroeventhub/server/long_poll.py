@@ -404,7 +404,7 @@ class LongPoll:
             self._on_change(self.count)
             while is_idle(found.page, wanted.cursor):
                 if found.page.cursor != wanted.cursor:
-                    wanted = wanted.at(found.page.cursor)
+                    wanted = wanted._replace(cursor=found.page.cursor)
                 key = wanted, version
                 flight = self._flights.get(key)
                 if flight is None:

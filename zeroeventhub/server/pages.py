@@ -264,7 +264,7 @@ class PageCache:
         self, wanted: PageRequest, page: EncodedPage
     ) -> Callable[[], Coroutine[Any, Any, object]] | None:
         """Return a function that reads the pages after a full one, if its reader reads on."""
-        following, now = wanted.at(page.cursor), monotonic()
+        following, now = wanted._replace(cursor=page.cursor), monotonic()
         size = page.size + OVERHEAD
         reads_on, nothing = wanted in self._expected, (now, None, 0)
         start = self._expected.pop(wanted, nothing)[1] or following
@@ -341,7 +341,7 @@ class PageCache:
         for start, page in batch.pages[batch.given :]:
             self._keep(start, page, is_sent=False)
             self._end(batch)
-            batch.following, batch.done = start.at(page.cursor), anyio.Event()
+            batch.following, batch.done = start._replace(cursor=page.cursor), anyio.Event()
             self._under_way.setdefault(batch.following, batch.done)
         batch.given = len(batch.pages)
 

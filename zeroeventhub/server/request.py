@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl
+from urllib.parse import unquote_plus
 
 from starlette.requests import Request
 
@@ -76,11 +76,11 @@ def parameters(request: Request, *required: str, optional: Collection[str] = ())
     """Return the parameters with these names, each of which may occur once; ignore the rest."""
     found: dict[str, str] = {}
     text = request.scope["query_string"].decode("latin-1")
-    if "%" in text or "+" in text:
-        pairs = parse_qsl(text, keep_blank_values=True)
-    else:  # most texts need no decoding
-        pairs = [pair.partition("=")[::2] for pair in text.split("&")]
-    for name, value in pairs:
+    is_encoded = "%" in text or "+" in text
+    for pair in text.split("&"):
+        name, _, value = pair.partition("=")
+        if is_encoded:
+            name, value = unquote_plus(name), unquote_plus(value)
         if name in required or name in optional:
             if name in found:
                 raise BadRequest(f"The parameter {name} occurs more than once.")
@@ -116,8 +116,8 @@ def cursor_in(cursor: str, refused: Collection[str] = ()) -> str:
 
 def types_of(query: dict[str, str], principal: Principal) -> TypeFilter | None:
     """Return the filter of a request (SPEC 9.3) that a principal may see; None for all types."""
-    if "event-types" not in query and "skip-event-types" not in query:
-        return principal.narrowed(None)
+    if principal.types is None and query.keys().isdisjoint({"event-types", "skip-event-types"}):
+        return None
     only = frozenset(filter(None, query.get("event-types", "").split(";")))
     skipped = frozenset(filter(None, query.get("skip-event-types", "").split(";")))
     if only and skipped:
@@ -150,10 +150,6 @@ class PageRequest(NamedTuple):
     types: TypeFilter | None = None
     stop: str | None = None
     each: bool = False
-
-    def at(self, cursor: str) -> "PageRequest":
-        """Return the same request from another cursor."""
-        return PageRequest(self.partition, cursor, *self[2:])
 
     def options(self) -> dict[str, Any]:
         """Return the keyword arguments of the feed's `read`: only those that were requested."""

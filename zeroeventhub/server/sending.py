@@ -3,7 +3,7 @@
 import logging
 import math
 import signal
-from collections import defaultdict
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
@@ -104,7 +104,7 @@ class AdmissionQueue:
         self._refusal = refusal
         self._keeps_some = keeps_some
         self._queues: dict[str, dict[anyio.Event, int]] = {}
-        self._taken_by: defaultdict[str, int] = defaultdict(int)
+        self._taken_by: Counter[str] = Counter()
         self.taken = 0
         """How many units are in use."""
 

@@ -68,7 +68,7 @@ async def _blocks(
     try:
         while True:
             moved = page.cursor != wanted.cursor
-            wanted = wanted.at(page.cursor)
+            wanted = wanted._replace(cursor=page.cursor)
             yield _encode(page, moved=moved)
             if anyio.current_time() >= check_at:
                 hook = request.hook
