@@ -329,8 +329,8 @@ class PageCache:
 
     def _take(self, batch: _Batch, made: deque[tuple[PageRequest, EncodedPage]]) -> None:
         """Take pages that were read; keep them if the feed has just vouched for those before."""
-        batch.pages += made
-        made.clear()
+        while made:  # one by one, as the thread that reads may add to them meanwhile
+            batch.pages.append(made.popleft())
         if not self._kept or monotonic() <= self._vouched_until:
             self._give(batch)
 
