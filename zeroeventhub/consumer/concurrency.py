@@ -87,8 +87,9 @@ class Prefetcher:
 class ThreadPrefetcher(Prefetcher):
     """Fetch ahead: request a page early, and read its response when the page is needed.
 
-    A separate thread reads the response at once where rows can be prepared while the database
-    works, where pages take long to apply, and where the client cannot send a request ahead.
+    A separate thread reads the response at once where rows can be prepared while a server of the
+    database works, where pages take long to apply, and where the client cannot send a request
+    ahead.
 
     If `ends_process`, the process ends when the consumer is stopped: long polls are sent in the
     separate thread as well, so that nothing waits for their responses.
@@ -114,7 +115,8 @@ class ThreadPrefetcher(Prefetcher):
             self._give_up()
         config, client = self._config, self._config.client
         can_send = isinstance(client, Client) and client.sends_ahead
-        if can_send and self._hint.form is None and self._apply_seconds < LONG_APPLY:
+        prepares = self._hint.form is not None and not self._hint.form.yields
+        if can_send and not prepares and self._apply_seconds < LONG_APPLY:
             self._pending = client.begin_fetch(
                 step.partition,
                 step.cursor,
@@ -123,7 +125,7 @@ class ThreadPrefetcher(Prefetcher):
                 data_type=self._hint.data_type,
             )
             self._step = None if self._pending is None else step
-        elif self._answer_seconds > WORTH_A_THREAD or self._hint.form is not None:
+        elif self._answer_seconds > WORTH_A_THREAD or prepares:
             self._start_thread(step)
 
     def _start_thread(self, step: Fetch) -> None:

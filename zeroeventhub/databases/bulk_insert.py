@@ -43,6 +43,9 @@ _SHOWN = {date, datetime, time, Decimal, UUID}
 _WRITTEN = {bool, int, float, str}
 """The types that PostgreSQL reads as JSON writes them."""
 
+_BITS = {False: 0, True: 1}
+"""The numbers that a database without booleans stores."""
+
 
 @dataclass(frozen=True, eq=False)
 class ColumnForm:
@@ -91,9 +94,8 @@ class ColumnForm:
         if bind is None and form in _SHOWN and database.copies(dialect):
             bind = _shown
         from_python = convert
-        native = dialect.supports_native_boolean or database.takes_booleans
-        if form is float or (form is bool and native):
-            # It only checks the type, which decoding has done.
+        if form in {float, bool}:
+            # It only checks the type, which decoding has done, and makes numbers of booleans.
             from_python, bind = bind, None
         text = bind is _shown or (bind is None and form in _WRITTEN)
         return cls(column, default, form, convert, from_python, bind, is_plain=plain, is_text=text)
@@ -199,6 +201,7 @@ class TableForm:
         optional: the indexes of the columns whose own default a row may leave to the database.
         model: the struct as which the data of an event is decoded, with a field per column.
         is_copied: whether the driver can copy rows.
+        yields: as `Database.yields_at_each_row`.
     """
 
     def __init__(self, table: Table, dialect: Dialect) -> None:
@@ -214,16 +217,31 @@ class TableForm:
         fields = [(f"column_{place}", *form.field) for place, form in enumerate(forms)]
         names = {field[0]: str(name) for field, name in zip(fields, self.columns, strict=True)}
         self.model = msgspec.defstruct("Row", fields, rename=names, kw_only=True, gc=False)
-        self.is_copied = database_of(dialect).copies(dialect)
+        database = database_of(dialect)
+        self.is_copied = database.copies(dialect)
+        self.yields = database.yields_at_each_row
         self._decode = msgspec.json.Decoder(self.model).decode
+        has_booleans = dialect.supports_native_boolean
+        self._bits = (
+            []
+            if has_booleans
+            else [field[0] for field, form in zip(fields, forms, strict=True) if form.form is bool]
+        )
         required = any(form.default is msgspec.NODEFAULT for form in forms)
         self._nothing = () if required else msgspec.structs.astuple(self.model())
 
     def read_all(self, events: PageEvents) -> list[tuple[Any, ...]] | None:
         """Decode the rows of a page in one call; None if an event does not fit."""
         values = events.decoded(self.model)
-        rows = None if values is None else list(map(msgspec.structs.astuple, values))
+        rows = None if values is None else self._tuples(values)
         return None if rows is None or self._nothing in rows else rows
+
+    def _tuples(self, values: list[Any]) -> list[tuple[Any, ...]]:
+        for name in self._bits:  # here, as sqlite3 would look for an adapter of each boolean
+            for row in values:
+                value = getattr(row, name)
+                setattr(row, name, _BITS.get(value, value))
+        return list(map(msgspec.structs.astuple, values))
 
     def read(self, raw: bytes) -> tuple[Any, ...]:
         """Decode the values of a row from JSON.
@@ -232,7 +250,7 @@ class TableForm:
             ValueError: it is not an object, a value is of another type than its column, or a value
                 that a column needs is missing; the error's text does not have the value.
         """
-        row = msgspec.structs.astuple(self._decode(raw))
+        (row,) = self._tuples([self._decode(raw)])
         if (
             self._nothing
             and row == self._nothing

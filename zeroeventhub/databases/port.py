@@ -163,12 +163,11 @@ class Database(ABC):
         adds_constraints: whether a constraint can be added to a table.
         cascades_fire_triggers: whether a change that a foreign key makes fires triggers.
         keeps_zones: whether a column of times with zones stores the zone of each.
-        takes_booleans: whether its driver takes Python's, whatever SQLAlchemy says.
         whole_number: the type as which JSON's whole numbers are decoded.
         makes_json: whether it makes the JSON of most events itself, by the functions of PostgreSQL
             in `JsonForm.text`.
-        joins_rows: whether a page is quicker to read as one text, as each row costs the driver
-            much.
+        yields_at_each_row: whether its driver lets other threads of Python run at each row. A page
+            is then read faster as one text, and written faster without another thread beside it.
         unix_time: the SQL of the seconds since 1970 at which the statement runs.
         is_frozen: the SQL of whether the transaction cannot see later commits, even by `latest`.
         moment: the SQL of the time now, in UTC if the type has no zone.
@@ -193,10 +192,9 @@ class Database(ABC):
     adds_constraints = True
     cascades_fire_triggers = True
     keeps_zones = False
-    takes_booleans = False
     whole_number: Any = int
     makes_json = False
-    joins_rows = False
+    yields_at_each_row = False
     unix_time: str
     is_frozen = "0"
     moment = "CURRENT_TIMESTAMP"
@@ -352,7 +350,9 @@ class Database(ABC):
     # Reading rows.
 
     def join_rows(self, rows: Select[Any], *, gaps: bool) -> Select[Any]:
-        """Join the positions of rows by commas, and their events by SEPARATOR; see `joins_rows`.
+        """Join the positions of rows by commas, and their events by SEPARATOR.
+
+        It is for a database whose driver yields at each row.
 
         Args:
             rows: selects a position and an event.

@@ -82,11 +82,9 @@ class SQLite(Database):
     locks_rows = False
     indexes_expressions = True
     adds_constraints = False
-    takes_booleans = True
     # Its driver raises OverflowError for any other, which names neither event nor column.
     whole_number = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-    # Python's driver acquires and releases the interpreter's lock for each row.
-    joins_rows = True
+    yields_at_each_row = True
     # unixepoch('subsec') needs SQLite 3.42.
     unix_time = "((julianday('now') - 2440587.5) * 86400.0)"
     # Moments are compared as text, with six decimals.

@@ -405,7 +405,7 @@ class RowQuery:
             streams = streams and self._json is not None
             self._streamed = mapper.streamed(position) if streams else self._streamed
         self.is_json = self._json is not None
-        self._joins = joins and database.joins_rows and self.is_json
+        self._joins = joins and database.yields_at_each_row and self.is_json
         self._database = database
         self.may_stream = database.may_stream if streams else lambda _connection: False
         self._compiled = lru_cache(maxsize=100)(database.compile_stream)

@@ -172,8 +172,9 @@ async def _cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:
     scope.cancel()
 
 
-LEAST_PAUSE = 4
-"""Minimum pause between polls of any of the feeds, as a multiple of one poll's duration."""
+LEAST_PAUSE = 2
+"""Minimum pause between polls of a feed, as a multiple of one poll's duration; twice as much more
+for each further feed of this process that requests wait for."""
 
 QUIET_FRACTION = 0.01
 """The pause between two polls as a fraction of the time since the last change, within bounds."""
@@ -302,7 +303,7 @@ class HeadWatcher:
         try:
             silence = anyio.current_time() - self._changed_at
             took = min(min(self._took, default=0.0), LONGEST)
-            shared = LEAST_PAUSE * took * len(self._watched)
+            shared = LEAST_PAUSE * took * (2 * len(self._watched) - 1)
             longest = min(QUIET_FRACTION * silence, LONGEST_PAUSE * self._interval)
             with anyio.move_on_after(max(longest, self._interval, shared)):
                 await notified.wait()
