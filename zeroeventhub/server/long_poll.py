@@ -173,8 +173,8 @@ async def _cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:
 
 
 LEAST_PAUSE = 2
-"""Minimum pause between polls of a feed, as a multiple of one poll's duration; twice as much more
-for each further feed of this process that requests wait for."""
+"""Minimum pause between polls of a feed, as a multiple of one poll's duration; each further feed
+that requests of this process wait for adds twice as much."""
 
 QUIET_FRACTION = 0.01
 """The pause between two polls as a fraction of the time since the last change, within bounds."""
