@@ -8,7 +8,8 @@ A row says everything that a program needs; the sentences and the example for pe
 from pathlib import Path
 from typing import NamedTuple
 
-from zeroeventhub.protocol import EXTENSIONS, FIRST, LAST, PARTITION, REQUIRED, Extension, Parameter
+from zeroeventhub.extensions import EXTENSIONS, PARTITION, REQUIRED, Extension, Parameter
+from zeroeventhub.protocol import FIRST, LAST
 
 DOCUMENT = Path(__file__).with_name("openapi.yaml")
 BEGIN, END = "  # The paths of extensions are written by openapi.py.\n\n", "  /feed/http-feed:\n"

@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 
 from zeroeventhub import Client, Consumer, Event, Failures, FeedInfo, Page, Partition, feed_routes
 from zeroeventhub.errors import Halted, Unauthorized
-from zeroeventhub.protocol import CAUGHT_UP
+from zeroeventhub.extensions import CAUGHT_UP
 from zeroeventhub.server import Principal
 from zeroeventhub.telemetry import OpenTelemetry, Prometheus
 

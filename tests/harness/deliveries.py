@@ -35,7 +35,7 @@ from zeroeventhub import (
     Partition,
 )
 from zeroeventhub.errors import Halted
-from zeroeventhub.protocol import CAUGHT_UP, WAIT
+from zeroeventhub.extensions import CAUGHT_UP, WAIT
 
 LONG = 300.0  # seconds of a lease that does not run out in a test
 

@@ -21,7 +21,7 @@ from zeroeventhub.consumer.steps import (
     Stopped,
 )
 from zeroeventhub.errors import Fenced, StoreUnavailable, TokenChanged, ZeroEventHubError
-from zeroeventhub.protocol import CAUGHT_UP, WAIT
+from zeroeventhub.extensions import CAUGHT_UP, WAIT
 
 POLL = 7.0
 CHANGED = TokenChanged("The partitions have changed.")

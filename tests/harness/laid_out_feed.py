@@ -5,8 +5,9 @@ layout says where it is shown.
 """
 
 from zeroeventhub import FIRST, LAST, Event, FeedInfo, Page
+from zeroeventhub.extensions import CAUGHT_UP
 from zeroeventhub.partitions import Layout, key_hash
-from zeroeventhub.protocol import CAUGHT_UP, CountedCursor
+from zeroeventhub.protocol import CountedCursor
 
 KEYS = range(6)
 

@@ -14,12 +14,9 @@ from starlette.responses import Response
 
 from zeroeventhub import FIRST, LAST, Event, EventLog, FeedInfo, Page, Partition, feed_routes
 from zeroeventhub.errors import BadCursor
+from zeroeventhub.extensions import ARROW, COMPACTED, EXTENSIONS, PROGRESS
 from zeroeventhub.new_events import Batch
 from zeroeventhub.protocol import (
-    ARROW,
-    COMPACTED,
-    EXTENSIONS,
-    PROGRESS,
     Appended,
     CountedCursor,
     KeyPage,

@@ -31,7 +31,7 @@ from zeroeventhub import (
     feed_routes,
 )
 from zeroeventhub.errors import Diverged, FeedFailure
-from zeroeventhub.protocol import EVENT_TYPES, EXTENSIONS, WAIT
+from zeroeventhub.extensions import EVENT_TYPES, EXTENSIONS, WAIT
 
 PATIENCE = 20.0  # seconds after which a reader gives up an answer that does not come
 READER = Principal(name="reader")

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from zeroeventhub.errors import CutPage, ProtocolError
-from zeroeventhub.protocol import EXTENSIONS
+from zeroeventhub.extensions import EXTENSIONS
 from zeroeventhub.wire.documents import decode_answer, decode_info
 from zeroeventhub.wire.ndjson import PageDecoder
 

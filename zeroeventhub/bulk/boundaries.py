@@ -8,17 +8,8 @@ from zeroeventhub.bulk.options import EARLIEST, LATEST, Boundary, Moments, ReadO
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.steps import EmptyPages, choose
 from zeroeventhub.errors import ConfigurationError, CutPage
-from zeroeventhub.protocol import (
-    CURSOR_OF_COUNT,
-    CURSOR_OF_TIME,
-    FIRST,
-    LAST,
-    MOST_COUNTED,
-    SPLITS,
-    STOP,
-    FeedInfo,
-    Page,
-)
+from zeroeventhub.extensions import CURSOR_OF_COUNT, CURSOR_OF_TIME, SPLITS, STOP
+from zeroeventhub.protocol import FIRST, LAST, MOST_COUNTED, FeedInfo, Page
 
 _SAMPLED = 100
 """Pieces of a range with very many events, of which one is counted."""

@@ -13,7 +13,8 @@ from zeroeventhub.bulk.segment_reader import read_segments
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.steps import moves_cursor
 from zeroeventhub.errors import ProtocolError, TokenChanged, Trimmed, Unavailable
-from zeroeventhub.protocol import EVENT_TYPES, SEGMENTS, FeedInfo
+from zeroeventhub.extensions import EVENT_TYPES, SEGMENTS
+from zeroeventhub.protocol import FeedInfo
 
 
 class RangeReader:

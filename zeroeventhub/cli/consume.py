@@ -36,7 +36,8 @@ from zeroeventhub.consumer.observer import Observer
 from zeroeventhub.consumer.page import PendingPage
 from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.errors import ConfigurationError, printable
-from zeroeventhub.protocol import EVENT_TYPES, FIRST, TypeFilter
+from zeroeventhub.extensions import EVENT_TYPES
+from zeroeventhub.protocol import FIRST, TypeFilter
 from zeroeventhub.wire.documents import encode_info
 
 

@@ -30,7 +30,8 @@ from zeroeventhub.consumer.observer import place_in
 from zeroeventhub.consumer.store.cursor_store import CursorStatus, CursorStore
 from zeroeventhub.coroutines import blocking
 from zeroeventhub.errors import ConfigurationError, printable
-from zeroeventhub.protocol import FIRST, FORGET_PROGRESS, LAST
+from zeroeventhub.extensions import FORGET_PROGRESS
+from zeroeventhub.protocol import FIRST, LAST
 from zeroeventhub.spark.offsets import committed_offsets
 from zeroeventhub.times import duration
 

@@ -16,7 +16,8 @@ from zeroeventhub.cli.output import report, write_file
 from zeroeventhub.client import Client
 from zeroeventhub.client.connection_pool import open_http
 from zeroeventhub.errors import ConfigurationError, printable, require
-from zeroeventhub.protocol import EXTENSIONS, SCHEMAS, Schemas
+from zeroeventhub.extensions import EXTENSIONS, SCHEMAS
+from zeroeventhub.protocol import Schemas
 from zeroeventhub.wire.documents import decode_answer, encode_answer
 from zeroeventhub.wire.json_schema import DIALECT, Change, changes
 

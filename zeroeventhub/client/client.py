@@ -17,11 +17,9 @@ from zeroeventhub.client.redaction import requested
 from zeroeventhub.client.requests import UNREACHED, RequestBuilder, send_until_answered
 from zeroeventhub.coroutines import as_blocking, blocking
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.new_events import NewEvent
-from zeroeventhub.protocol import (
+from zeroeventhub.extensions import (
     CURSOR_OF_COUNT,
     CURSOR_OF_TIME,
-    FIRST,
     FORGET_PROGRESS,
     KEY_HISTORY,
     LAG,
@@ -30,6 +28,10 @@ from zeroeventhub.protocol import (
     SCHEMAS,
     SEGMENTS,
     SPLITS,
+)
+from zeroeventhub.new_events import NewEvent
+from zeroeventhub.protocol import (
+    FIRST,
     Appended,
     CountedCursor,
     FeedInfo,

@@ -25,18 +25,8 @@ from zeroeventhub.errors import (
     Unreachable,
     require,
 )
-from zeroeventhub.protocol import (
-    APPEND,
-    ARROW,
-    EXTENSIONS,
-    PARTITION,
-    STOP,
-    WAIT,
-    Appended,
-    FeedInfo,
-    Page,
-    TypeFilter,
-)
+from zeroeventhub.extensions import APPEND, ARROW, EXTENSIONS, PARTITION, STOP, WAIT
+from zeroeventhub.protocol import Appended, FeedInfo, Page, TypeFilter
 from zeroeventhub.settings import Limits
 from zeroeventhub.wire import ARROW_TYPE, NDJSON_TYPE
 from zeroeventhub.wire.documents import decode_answer, decode_info

@@ -11,7 +11,7 @@ import httpx
 from zeroeventhub.conformance.answer import Answer, Finding, Outcome, skip
 from zeroeventhub.conformance.subject import Probe, Subject
 from zeroeventhub.errors import ConfigurationError, Forbidden, NotFound, Unreachable
-from zeroeventhub.protocol import EXTENSIONS
+from zeroeventhub.extensions import EXTENSIONS
 
 LONGEST = 60.0
 """Seconds after which the remaining checks are skipped."""

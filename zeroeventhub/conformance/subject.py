@@ -24,7 +24,8 @@ from zeroeventhub.conformance.answer import (
     skip,
 )
 from zeroeventhub.errors import ConfigurationError, ProtocolError
-from zeroeventhub.protocol import EXTENSIONS, FIRST, PARTITION
+from zeroeventhub.extensions import EXTENSIONS, PARTITION
+from zeroeventhub.protocol import FIRST
 from zeroeventhub.wire.documents import decode_answer
 
 Parameters = Sequence[tuple[str, str | bytes]]

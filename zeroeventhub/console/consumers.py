@@ -23,7 +23,8 @@ from zeroeventhub.databases import database_of
 from zeroeventhub.databases.error_codes import is_late, translate_store_errors
 from zeroeventhub.databases.port import read_only
 from zeroeventhub.errors import BadCursor, ConfigurationError, FeedError, NotFound, StoreUnavailable
-from zeroeventhub.protocol import CURSOR_OF_COUNT, FIRST, LAST, MOST_COUNTED, FeedInfo, Lag
+from zeroeventhub.extensions import CURSOR_OF_COUNT
+from zeroeventhub.protocol import FIRST, LAST, MOST_COUNTED, FeedInfo, Lag
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.server.auth import Principal
 

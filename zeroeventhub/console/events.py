@@ -11,7 +11,8 @@ import msgspec
 
 from zeroeventhub.console.feeds import Reader
 from zeroeventhub.errors import BadCursor, BadRequest, ConfigurationError, NotFound
-from zeroeventhub.protocol import EVENT_TYPES, FIRST, Event, TypeFilter
+from zeroeventhub.extensions import EVENT_TYPES
+from zeroeventhub.protocol import FIRST, Event, TypeFilter
 from zeroeventhub.times import FORMS, moment
 from zeroeventhub.wire.cloud_event import event_id, event_key, event_time, event_type
 

@@ -27,19 +27,8 @@ from zeroeventhub.errors import (
     NotFound,
     Unavailable,
 )
-from zeroeventhub.protocol import (
-    CURSOR_OF_COUNT,
-    CURSOR_OF_TIME,
-    FIRST,
-    LAG,
-    LAST,
-    MOST_COUNTED,
-    PROGRESS,
-    SEGMENTS,
-    SPLITS,
-    FeedInfo,
-    Lag,
-)
+from zeroeventhub.extensions import CURSOR_OF_COUNT, CURSOR_OF_TIME, LAG, PROGRESS, SEGMENTS, SPLITS
+from zeroeventhub.protocol import FIRST, LAST, MOST_COUNTED, FeedInfo, Lag
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.server.app import Answer, FeedApp, RouteApp
 from zeroeventhub.server.request import FeedRequest, parameters, types_of

@@ -44,7 +44,8 @@ from zeroeventhub.errors import (
     TooManyDeadLetters,
     TransientError,
 )
-from zeroeventhub.protocol import WAIT, FeedInfo, Page, Partition
+from zeroeventhub.extensions import WAIT
+from zeroeventhub.protocol import FeedInfo, Page, Partition
 
 _Steps = Generator[Step, Any, Any]
 

@@ -13,7 +13,8 @@ from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.consumer.store_session import in_store
 from zeroeventhub.coroutines import blocking, maybe_await
 from zeroeventhub.errors import BadCursor, ConfigurationError, Gone, printable
-from zeroeventhub.protocol import FIRST, LAG, Event, FeedInfo, Lag, Page, Partition
+from zeroeventhub.extensions import LAG
+from zeroeventhub.protocol import FIRST, Event, FeedInfo, Lag, Page, Partition
 from zeroeventhub.wire.cloud_event import event_time
 
 MOST = 10_000

@@ -36,9 +36,10 @@ from zeroeventhub.errors import (
     InvalidEvent,
     ZeroEventHubError,
 )
+from zeroeventhub.extensions import EXTENSIONS
 from zeroeventhub.feed import ArchiveMiss, hold_part
 from zeroeventhub.new_events import Batch
-from zeroeventhub.protocol import EVERY_TYPE, EXTENSIONS, Appended, FeedInfo, Schemas, Segments
+from zeroeventhub.protocol import EVERY_TYPE, Appended, FeedInfo, Schemas, Segments
 from zeroeventhub.publisher.bound_feed_steps import Query, Step, Steps, Work
 from zeroeventhub.publisher.checks import Finding
 from zeroeventhub.publisher.deletion import (

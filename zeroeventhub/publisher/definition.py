@@ -28,15 +28,12 @@ from sqlalchemy.sql.visitors import iterate
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.port import Database
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.partitions import Layout
-from zeroeventhub.protocol import (
+from zeroeventhub.extensions import (
     APPEND,
     ARROW,
-    CLOUDEVENTS,
     COMPACTED,
     CURSOR_OF_TIME,
     EVENT_TYPES,
-    EVERY_TYPE,
     EXTENSIONS,
     FORGET_PROGRESS,
     KEY_HISTORY,
@@ -44,9 +41,9 @@ from zeroeventhub.protocol import (
     PROGRESS,
     SCHEMAS,
     SEGMENTS,
-    FeedInfo,
-    Schemas,
 )
+from zeroeventhub.partitions import Layout
+from zeroeventhub.protocol import CLOUDEVENTS, EVERY_TYPE, FeedInfo, Schemas
 from zeroeventhub.publisher.archive_reader import ArchiveReader
 from zeroeventhub.publisher.bound_feed import Appender, AsyncBoundFeed, BoundFeed, Check
 from zeroeventhub.publisher.checks import Checkup

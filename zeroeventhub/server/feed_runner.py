@@ -13,8 +13,9 @@ import anyio
 import anyio.to_thread
 
 from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.extensions import WAIT
 from zeroeventhub.feed import ArchiveMiss, AsyncFeed, Feed, FeedSource, hold_part
-from zeroeventhub.protocol import WAIT, FeedInfo, Page
+from zeroeventhub.protocol import FeedInfo, Page
 from zeroeventhub.server.auth import EVERYBODY, Principal, Quotas
 from zeroeventhub.server.long_poll import (
     Found,

@@ -18,21 +18,17 @@ from zeroeventhub.errors import (
     NotFound,
     TokenChanged,
 )
-from zeroeventhub.protocol import (
+from zeroeventhub.extensions import (
     EVENT_TYPES,
     EXTENSIONS,
-    FIRST,
-    LAST,
     PARTITION,
     REQUIRED,
     STOP,
     WAIT,
     Extension,
-    FeedInfo,
     Parameter,
-    TypeFilter,
-    is_cursor,
 )
+from zeroeventhub.protocol import FIRST, LAST, FeedInfo, TypeFilter, is_cursor
 from zeroeventhub.server.auth import EVERYBODY, Authorize, Principal
 
 

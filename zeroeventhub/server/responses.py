@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from zeroeventhub.errors import require
-from zeroeventhub.protocol import ARROW
+from zeroeventhub.extensions import ARROW
 from zeroeventhub.server.feed_runner import FeedRunner
 from zeroeventhub.server.pages import EncodedPage, tag_of
 from zeroeventhub.server.sending import BUFFERED, ResponseInParts

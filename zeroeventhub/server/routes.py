@@ -12,22 +12,9 @@ from starlette.routing import Route
 from starlette.status import HTTP_201_CREATED
 
 from zeroeventhub.errors import ConfigurationError, FeedFailure, Gone, NotFound
+from zeroeventhub.extensions import APPEND, EXTENSIONS, PROGRESS, SCHEMAS, WAIT, Extension
 from zeroeventhub.feed import AsyncFeed, Feed, FeedSource
-from zeroeventhub.protocol import (
-    APPEND,
-    CLOUDEVENTS,
-    EVERY_TYPE,
-    EXTENSIONS,
-    FIRST,
-    LAST,
-    PROGRESS,
-    SCHEMAS,
-    WAIT,
-    Event,
-    Extension,
-    KeyPage,
-    Schemas,
-)
+from zeroeventhub.protocol import CLOUDEVENTS, EVERY_TYPE, FIRST, LAST, Event, KeyPage, Schemas
 from zeroeventhub.server.app import Answer, FeedApp, Observer, RouteApp
 from zeroeventhub.server.appends import Appends
 from zeroeventhub.server.auth import Access, Authorize, Quota, Quotas, everybody

@@ -8,7 +8,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 
 from zeroeventhub.errors import Forbidden, Unauthorized
-from zeroeventhub.protocol import EVENT_TYPES, FIRST, WAIT, FeedInfo, Page
+from zeroeventhub.extensions import EVENT_TYPES, WAIT
+from zeroeventhub.protocol import FIRST, FeedInfo, Page
 from zeroeventhub.server.app import FeedApp
 from zeroeventhub.server.request import (
     FeedRequest,

@@ -17,8 +17,9 @@ from zeroeventhub.client import AsyncClient, Client
 from zeroeventhub.conformance.scripted_feed import Reply, problem
 from zeroeventhub.errors import BadCursor, printable
 from zeroeventhub.event_log import EventLog
+from zeroeventhub.extensions import CAUGHT_UP, WAIT
 from zeroeventhub.new_events import NewEvent
-from zeroeventhub.protocol import CAUGHT_UP, FIRST, LAST, WAIT, Event, FeedInfo, Page
+from zeroeventhub.protocol import FIRST, LAST, Event, FeedInfo, Page
 from zeroeventhub.server.routes import feed_routes
 from zeroeventhub.settings import Capacity
 from zeroeventhub.testing.consumers import sqlite_engine

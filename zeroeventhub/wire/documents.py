@@ -7,7 +7,8 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from zeroeventhub.errors import ConfigurationError, ProtocolError
-from zeroeventhub.protocol import Count, Event, Extension, FeedInfo, KeyPage, Lag, Partition
+from zeroeventhub.extensions import Extension
+from zeroeventhub.protocol import Count, Event, FeedInfo, KeyPage, Lag, Partition
 from zeroeventhub.wire.ndjson import one_line
 
 _encode = msgspec.json.encode

@@ -27,7 +27,8 @@ from harness.web import listening, request_on
 
 from zeroeventhub import FIRST, AsyncClient, Client, ConnectionPool, Page
 from zeroeventhub.errors import CutPage, ProtocolError, Unreachable, ZeroEventHubError
-from zeroeventhub.protocol import CAUGHT_UP, FeedInfo
+from zeroeventhub.extensions import CAUGHT_UP
+from zeroeventhub.protocol import FeedInfo
 from zeroeventhub.wire.documents import encode_info
 
 CHUNK = 23  # bytes of a chunk: few, so that lines and characters are spread over several

@@ -7,7 +7,7 @@ from harness.simulation.clock import Violation
 
 from zeroeventhub import FIRST, FeedInfo, Page, Partition
 from zeroeventhub.errors import TokenChanged
-from zeroeventhub.protocol import CAUGHT_UP
+from zeroeventhub.extensions import CAUGHT_UP
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from harness.simulation.store import Store
 
 from zeroeventhub.consumer.config import Failures
 from zeroeventhub.errors import Halted, StoreUnavailable, TokenChanged, TransientError
-from zeroeventhub.protocol import CAUGHT_UP, WAIT
+from zeroeventhub.extensions import CAUGHT_UP, WAIT
 
 PATIENCE = 400.0
 """Seconds of virtual time within which everything is applied, once the chaos is over."""

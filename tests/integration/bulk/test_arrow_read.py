@@ -29,7 +29,7 @@ from zeroeventhub.errors import (
     Unavailable,
     Unreachable,
 )
-from zeroeventhub.protocol import CURSOR_OF_COUNT, SPLITS, STOP
+from zeroeventhub.extensions import CURSOR_OF_COUNT, SPLITS, STOP
 from zeroeventhub.testing import no_pauses
 
 MORE = pytest.mark.test_all

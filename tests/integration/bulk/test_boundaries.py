@@ -12,7 +12,7 @@ from harness.statements import add, execute
 from sqlalchemy import delete
 
 from zeroeventhub import FIRST, LAST, errors, read_arrow
-from zeroeventhub.protocol import STOP
+from zeroeventhub.extensions import STOP
 
 
 def test_batch_ends_where_offsets_say(shop, publish):

@@ -14,7 +14,7 @@ from harness.spark_reading import numbers, planned, read, rows_of
 from sqlalchemy import select, update
 
 from zeroeventhub import FeedInfo, Page, TableFeed, errors
-from zeroeventhub.protocol import EVENT_TYPES, STOP
+from zeroeventhub.extensions import EVENT_TYPES, STOP
 
 __all__ = ["peer_python"]
 

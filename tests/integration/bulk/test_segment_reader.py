@@ -34,7 +34,8 @@ from zeroeventhub.errors import (
     Unavailable,
     Unreachable,
 )
-from zeroeventhub.protocol import SEGMENTS, STOP, SegmentPart, Segments
+from zeroeventhub.extensions import SEGMENTS, STOP
+from zeroeventhub.protocol import SegmentPart, Segments
 from zeroeventhub.publisher.retention import Retention
 
 

@@ -38,7 +38,7 @@ from zeroeventhub import (
     feed_routes,
 )
 from zeroeventhub.errors import ConfigurationError, Forbidden
-from zeroeventhub.protocol import CAUGHT_UP
+from zeroeventhub.extensions import CAUGHT_UP
 
 
 def loop(shop, **options):

@@ -33,7 +33,7 @@ from zeroeventhub import (
 from zeroeventhub.consumer.lag import consequence, find_moves
 from zeroeventhub.coroutines import blocking
 from zeroeventhub.errors import ConfigurationError, StoreUnavailable, TokenChanged
-from zeroeventhub.protocol import CAUGHT_UP, LAG
+from zeroeventhub.extensions import CAUGHT_UP, LAG
 
 
 def lag_of(shop, **options):

@@ -4,7 +4,7 @@ import pytest
 from harness.published import published
 
 from zeroeventhub.archive import Archive
-from zeroeventhub.protocol import (
+from zeroeventhub.extensions import (
     CAUGHT_UP,
     COMPACTED,
     CURSOR_OF_COUNT,

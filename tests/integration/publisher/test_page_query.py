@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from sqlalchemy import delete, event, insert
 
 from zeroeventhub import FIRST, TableFeed, TypeFilter
-from zeroeventhub.protocol import EVENT_TYPES, NOTHING
+from zeroeventhub.extensions import EVENT_TYPES
+from zeroeventhub.protocol import NOTHING
 from zeroeventhub.publisher import page_query
 from zeroeventhub.settings import Capacity
 

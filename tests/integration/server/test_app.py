@@ -41,8 +41,9 @@ from zeroeventhub.archive import Archive
 from zeroeventhub.cli.configuration import FileError
 from zeroeventhub.console.changes import Moved
 from zeroeventhub.consumer.handler import TransactionEnded
+from zeroeventhub.extensions import EXTENSIONS
 from zeroeventhub.feed import ArchiveMiss
-from zeroeventhub.protocol import EXTENSIONS, FIRST
+from zeroeventhub.protocol import FIRST
 from zeroeventhub.publisher.progress import Progress
 from zeroeventhub.publisher.retention import Retention
 from zeroeventhub.relay.target import EventRefused, TargetUnavailable

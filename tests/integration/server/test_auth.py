@@ -54,7 +54,7 @@ from zeroeventhub.errors import (
     Unauthorized,
     Unavailable,
 )
-from zeroeventhub.protocol import EXTENSIONS
+from zeroeventhub.extensions import EXTENSIONS
 from zeroeventhub.server import auth, deny
 
 PATHS = ["", "/events", "/http-feed", "/server-sent-events"]

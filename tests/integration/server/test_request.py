@@ -11,7 +11,7 @@ from harness.shop import orders
 
 from zeroeventhub import FIRST, LAST, FeedInfo, Partition, TableFeed, TypeFilter
 from zeroeventhub.errors import FeedError
-from zeroeventhub.protocol import EXTENSIONS, STOP
+from zeroeventhub.extensions import EXTENSIONS, STOP
 
 HOSTILE_NUMBERS = [
     *["", " ", "-1", "+1", " 1", "1 ", "1\n", "1.0", "1e3", "0x1", "1_0", "true", "null", "\x00"],

@@ -33,7 +33,8 @@ from zeroeventhub import (
 )
 from zeroeventhub.coroutines import blocking
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.protocol import EVERY_TYPE, EXTENSIONS, PARTITION, Extension, Parameter, Schemas
+from zeroeventhub.extensions import EXTENSIONS, PARTITION, Extension, Parameter
+from zeroeventhub.protocol import EVERY_TYPE, Schemas
 from zeroeventhub.publisher.deletion import Compaction
 from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.retention import Retention

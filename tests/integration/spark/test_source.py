@@ -33,7 +33,7 @@ from starlette.routing import Route
 
 from zeroeventhub import TableFeed, feed_routes
 from zeroeventhub.errors import ConfigurationError, ProtocolError
-from zeroeventhub.protocol import CAUGHT_UP, STOP
+from zeroeventhub.extensions import CAUGHT_UP, STOP
 from zeroeventhub.spark import register
 
 PUSHES = pytest.mark.skipif(

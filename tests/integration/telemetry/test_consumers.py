@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from zeroeventhub import FIRST, Event, FeedInfo, Lag, Page
 from zeroeventhub.errors import Diverged
-from zeroeventhub.protocol import LAG
+from zeroeventhub.extensions import LAG
 from zeroeventhub.telemetry import OpenTelemetry, Prometheus, lag_collector, metrics
 
 CONSUMER = "billing"

@@ -12,8 +12,8 @@ from harness.spark_reading import Streaming, numbers, planned, rows_of
 
 from zeroeventhub import FIRST, LAST, Page
 from zeroeventhub.errors import Diverged, Gone, Trimmed
+from zeroeventhub.extensions import CAUGHT_UP, CURSOR_OF_COUNT, STOP
 from zeroeventhub.partitions import Layout
-from zeroeventhub.protocol import CAUGHT_UP, CURSOR_OF_COUNT, STOP
 
 EXTENSIONS = {"plain": (), "stop": (STOP, CAUGHT_UP), "count": (STOP, CURSOR_OF_COUNT)}
 

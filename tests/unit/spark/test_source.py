@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 
 from zeroeventhub import FIRST
 from zeroeventhub.bulk.offsets import Range
-from zeroeventhub.protocol import CAUGHT_UP, CURSOR_OF_COUNT, STOP
+from zeroeventhub.extensions import CAUGHT_UP, CURSOR_OF_COUNT, STOP
 from zeroeventhub.spark.source import tasks_of
 
 CHOICES = st.integers(0, 1000)

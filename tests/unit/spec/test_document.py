@@ -5,7 +5,7 @@ import re
 import pytest
 from harness.vectors import SPECIFICATION, vectors
 
-from zeroeventhub.protocol import EXTENSIONS
+from zeroeventhub.extensions import EXTENSIONS
 
 TEXT = (SPECIFICATION / "SPEC.md").read_text()
 KINDS = sorted(file.stem for file in (SPECIFICATION / "vectors").glob("*.json"))

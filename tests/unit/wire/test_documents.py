@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from zeroeventhub import FIRST, LAST, CountedCursor, Event, FeedInfo, Lag, Partition
 from zeroeventhub.errors import ProtocolError
-from zeroeventhub.protocol import EXTENSIONS, KeyPage, SegmentPart, Segments
+from zeroeventhub.extensions import EXTENSIONS
+from zeroeventhub.protocol import KeyPage, SegmentPart, Segments
 from zeroeventhub.wire.documents import (
     decode_answer,
     decode_info,

@@ -12,14 +12,12 @@ from zeroeventhub.conformance.answer import Answer, fail, skip
 from zeroeventhub.conformance.check import check_of
 from zeroeventhub.conformance.subject import MOST_EVENTS, Parameters, Subject, expect
 from zeroeventhub.errors import ProtocolError
+from zeroeventhub.extensions import APPEND, EXTENSIONS, PRODUCER_SEQUENCE
 from zeroeventhub.protocol import (
-    APPEND,
-    EXTENSIONS,
     LARGEST_BATCH,
     LARGEST_BATCH_BYTES,
     LARGEST_EVENT_BYTES,
     LAST,
-    PRODUCER_SEQUENCE,
     Appended,
 )
 from zeroeventhub.wire import CLOUDEVENTS_BATCH_TYPE, NDJSON_TYPE

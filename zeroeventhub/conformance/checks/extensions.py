@@ -13,26 +13,28 @@ from zeroeventhub.conformance.checks.layout import EXTENSION_REQUESTS
 from zeroeventhub.conformance.checks.malformed import NO_CURSOR
 from zeroeventhub.conformance.subject import Subject, Walk, expect
 from zeroeventhub.errors import ZeroEventHubError
-from zeroeventhub.protocol import (
+from zeroeventhub.extensions import (
     ARROW,
     CURSOR_OF_COUNT,
     CURSOR_OF_TIME,
     EXTENSIONS,
-    FIRST,
     KEY_HISTORY,
     LAG,
-    LAST,
     PARTITION,
     REQUIRED,
     SCHEMAS,
     SEGMENTS,
     SPLITS,
+    Parameter,
+)
+from zeroeventhub.protocol import (
+    FIRST,
+    LAST,
     CountedCursor,
     Event,
     KeyPage,
     Lag,
     Page,
-    Parameter,
     Schemas,
     Segments,
 )

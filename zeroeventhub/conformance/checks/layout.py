@@ -6,17 +6,16 @@ from typing import Any, NoReturn
 from zeroeventhub.conformance.answer import fail, note, skip
 from zeroeventhub.conformance.check import check
 from zeroeventhub.conformance.subject import CONFLICT, Subject, expect
-from zeroeventhub.protocol import (
+from zeroeventhub.extensions import (
     CURSOR_OF_COUNT,
     EVENT_TYPES,
     EXTENSIONS,
-    FIRST,
-    HIGHEST_PARTITION,
     REQUIRED,
     SPLITS,
     STOP,
     WAIT,
 )
+from zeroeventhub.protocol import FIRST, HIGHEST_PARTITION
 
 _TOKEN = re.compile("[!-~]{1,256}")
 _ID = re.compile("0|[1-9][0-9]{0,4}")

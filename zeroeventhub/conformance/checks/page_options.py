@@ -11,7 +11,8 @@ from zeroeventhub.conformance.checks.malformed import (
     expect_refusals,
 )
 from zeroeventhub.conformance.subject import Subject, Walk, expect
-from zeroeventhub.protocol import CAUGHT_UP, EVENT_TYPES, FIRST, LAST, STOP, WAIT
+from zeroeventhub.extensions import CAUGHT_UP, EVENT_TYPES, STOP, WAIT
+from zeroeventhub.protocol import FIRST, LAST
 
 _check_types = check_of(EVENT_TYPES)
 _check_caught_up = check_of(CAUGHT_UP)
