@@ -122,13 +122,13 @@ KINDS = {
     "loop": Kind("loop", 20),
     "async loop": Kind("async loop", 20),
     "loop, replaced": Kind("loop", 60, Script(replaced=True)),
-    "run": Kind("run", 24),
-    "async run": Kind("async run", 24),
+    "run": Kind("run", 50),
+    "async run": Kind("async run", 50),
     "run, replaced": Kind("run", 60, Script(replaced=True)),
-    "run, set aside": Kind("run, event by event", 70, Script(poison=True), _SET_ASIDE),
-    "run, inbox": Kind("run, event by event", 40, Script(repeats=True)),
-    "run, lanes": Kind("run", 50, options={"lanes": 3}),
-    "async run, lanes": Kind("async run, event by event", 50, options={"lanes": 2}),
+    "run, set aside": Kind("run, event by event", 130, Script(poison=True), _SET_ASIDE),
+    "run, inbox": Kind("run, event by event", 50, Script(repeats=True)),
+    "run, lanes": Kind("run", 60, options={"lanes": 3}),
+    "async run, lanes": Kind("async run, event by event", 60, options={"lanes": 2}),
 }
 """Ways of living that differ in what a transaction holds."""
 
