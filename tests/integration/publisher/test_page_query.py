@@ -11,7 +11,7 @@ from harness.shop import orders, write
 from harness.statements import add, execute
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import delete, event, insert
+from sqlalchemy import create_engine, delete, event, insert
 
 from zeroeventhub import FIRST, TableFeed, TypeFilter
 from zeroeventhub.extensions import EVENT_TYPES
@@ -278,3 +278,16 @@ def test_database_chooses_as_the_filter_says(sqlite, chosen, skip, kinds, others
     for one in (types, types.joined(TypeFilter(others)), NOTHING):
         found = [event.data["kind"] for event in feed.read(0, FIRST, 1000, types=one).events]
         assert found == [kind for kind in kinds if one.lets_through(kind)]
+
+
+@pytest.mark.slow
+def test_events_that_are_too_large_together_come_one_by_one(mariadb_url):
+    """Events whose joined text MariaDB cuts are read whole, as are those before them."""
+    host = create_engine(mariadb_url)
+    source = published(host, data="data")
+    texts = ["x" * (10 if number < 9 else 5_000_000) for number in range(14)]
+    for text in texts:  # each in a packet of its own
+        add(host, orders, [{"kind": "placed", "data": text}])
+    read = [raw for page, *_ in pages(source, 100) for raw in page]
+    assert read == [json.dumps(text).encode() for text in texts]
+    host.dispose()
