@@ -153,7 +153,8 @@ class PageCache:
         self._under_way: dict[PageRequest, anyio.Event] = {}
         self._history = 0
         """How often all pages were dropped: what was read before that may be of another history."""
-        self._vouching = anyio.Lock()
+        self._vouching: anyio.Event | None = None
+        """Set when the feed has answered; None while it is not asked."""
         self._vouched_until = -math.inf
 
     async def get(self, wanted: PageRequest) -> EncodedPage | None:
@@ -198,23 +199,28 @@ class PageCache:
 
         It asks early, so that pages that are being read may be kept as soon as they are there.
         """
-        if not self._kept or monotonic() + VOUCHED / 2 <= self._vouched_until:
-            return True
         history = self._history
-        async with self._vouching:
+        while self._kept and monotonic() + VOUCHED / 2 > self._vouched_until:
+            if self._vouching is not None:  # one asks for all
+                await self._vouching.wait()
+            else:
+                await self._ask_for_vouching()
             if history != self._history:
                 return False
-            if not self._kept or monotonic() + VOUCHED / 2 <= self._vouched_until:
-                return True
-            cursors = {wanted.cursor for wanted in self._kept}
-            cursors |= {kept.page.cursor for kept in self._kept.values()}
-            try:
-                await self._runner.call("vouch", cursors)
-            except Gone:
-                self.clear()
-                return False
-            self._vouched_until = monotonic() + VOUCHED
         return True
+
+    async def _ask_for_vouching(self) -> None:
+        cursors = {wanted.cursor for wanted in self._kept}
+        cursors |= {kept.page.cursor for kept in self._kept.values()}
+        self._vouching = anyio.Event()
+        try:
+            await self._runner.call("vouch", cursors)
+            self._vouched_until = monotonic() + VOUCHED
+        except Gone:
+            self.clear()
+        finally:
+            self._vouching.set()
+            self._vouching = None
 
     async def encoded(self, page: Page, wanted: PageRequest | None) -> EncodedPage:
         """Return a page as it is sent, and keep it if it can never change.
