@@ -261,9 +261,11 @@ class Shop:
                 running.stop()
 
     @contextmanager
-    def pages(self, **options: Any) -> Iterator[Iterator[Any]]:
+    def pages(
+        self, open_http: Callable[[], Any] = ConnectionPool, **options: Any
+    ) -> Iterator[Iterator[Any]]:
         """Give the pages of a loop of one's own."""
-        with ConnectionPool() as http:
+        with open_http() as http:
             yield iter(Consumer(Client(self.url, http), self.store, NAME, follow=False, **options))
 
     def page(self, **options: Any) -> Any:

@@ -28,6 +28,7 @@ from zeroeventhub import (
     AsyncConsumer,
     Capacity,
     Client,
+    ConnectionPool,
     Consumer,
     CursorStore,
     Event,
@@ -63,11 +64,12 @@ def test_loop_gets_pages_of_all_partitions_in_turn(sync_shop, extensions):
     assert loop(sync_shop) == [(0, [10])]
 
 
-def test_loop_reads_ahead_where_the_feed_takes_its_time(sync_shop):
+@pytest.mark.parametrize("open_http", [ConnectionPool, httpx.Client])
+def test_loop_reads_ahead_where_the_feed_takes_its_time(open_http, sync_shop):
     """The next page is asked for while one is at hand, and comes in its turn."""
     shop = filled(sync_shop, 9, 1)
     shop.feed.on_read = lambda *_: time.sleep(0.02)
-    with shop.pages(limit=3) as pages:
+    with shop.pages(open_http, limit=3) as pages:
         for page, following in zip(pages, ["3", "6", None], strict=True):
             assert numbers(page.events)[-1] == int(page.cursor) - 1
             if following:
