@@ -167,13 +167,15 @@ class MySQL(Database):
     def join_rows(self, rows: Select[Any], *, gaps: bool) -> Select[Any]:
         row = rows.subquery("row")
         position, text, *_ = (column.name for column in row.c)
-        event = f"coalesce({text}, '')" if gaps else text
+        # Not an empty text, which a mode takes for NULL.
+        event = f"coalesce({text}, '-')" if gaps else text
 
         def joined(values: str, separator: str) -> ColumnElement[Any]:
             return literal_column(f"group_concat({values} SEPARATOR '{separator}')")
 
-        # max_allowed_packet limits the text.
-        size: ColumnElement[Any] = literal_column(f"sum(octet_length({event}) + 1) - 1")
+        # max_allowed_packet limits each text.
+        sizes = f"octet_length({position}) + octet_length({event})"
+        size: ColumnElement[Any] = literal_column(f"sum({sizes} + 2) - 2")
         query = select(joined(position, ","), joined(event, SEPARATOR.decode()), size)
         query = query.add_columns(joined(f"{text} IS NULL", "")) if gaps else query
         return query.select_from(row)
@@ -239,7 +241,7 @@ def _session_statements(seconds: float, of_mariadb: bool) -> tuple[str, str, str
         # The host's own limit is kept if it is less; 0 is no limit.
         limit: f"IF(@@SESSION.{limit} = 0, {most}, LEAST(@@SESSION.{limit}, {most}))",
         **{name: f"LEAST(@@SESSION.{name}, {math.ceil(seconds)})" for name in _LOCK_TIMEOUTS},
-        "group_concat_max_len": f"{2**32 - 1}",
+        "group_concat_max_len": f"{2**30}",  # the most of MariaDB, and of max_allowed_packet
     }
     kept = {name: f"@zeroeventhub_{name}" for name in values}
     # All values are read before the first one is set.

@@ -356,8 +356,8 @@ class Database(ABC):
     def join_rows(self, rows: Select[Any], *, gaps: bool) -> Select[Any]:
         """Join the positions of rows by commas, and their events by SEPARATOR; see `may_join`.
 
-        The columns are the positions, the events, the bytes of UTF-8 that the events should have
-        together, or NULL if the database cuts no text, and, with gaps, the gaps.
+        The columns are the positions, the events, the bytes of UTF-8 that both should have, or NULL
+        if the database cuts no text, and, with gaps, the gaps.
 
         Args:
             rows: selects a position and an event.

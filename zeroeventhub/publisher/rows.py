@@ -511,11 +511,12 @@ class RowQuery:
         ((places, joined, size, *gaps),) = self.fetch(connection, query, values)
         if places is None:
             return Rows([].__getitem__, [])
-        positions, text = _positions(f"[{places}]"), joined.encode()
-        # No database promises the order of rows that it joins, though each keeps it.
-        if size not in {None, len(text)} or positions != sorted(positions):
+        text = joined.encode()
+        if size not in {None, len(places) + len(text)}:
             return None
-        return _parse_joined(positions, text, *gaps)
+        positions = _positions(f"[{places}]")
+        # No database promises the order of rows that it joins, though each keeps it.
+        return _parse_joined(positions, text, *gaps) if positions == sorted(positions) else None
 
     def row(self, connection: Connection, query: Select[Any], position: int) -> Row | None:
         """Read the one row of a statement with the parameter `position`, if there is one."""

@@ -177,11 +177,13 @@ class PageCache:
             return None
         if kept is None or not await self._vouch():
             return None
-        if wanted in self._kept:
-            self._kept[wanted] = kept._replace(is_sent=True)
-            if kept.is_sent:  # else pages that wait for their readers would be dropped before it
-                self._kept.move_to_end(wanted)
-        return kept.page
+        now = self._kept.get(wanted)
+        if now is None or now.page is not kept.page:  # dropped meanwhile, and not vouched for
+            return None
+        self._kept[wanted] = now._replace(is_sent=True)
+        if now.is_sent:  # else pages that wait for their readers would be dropped before it
+            self._kept.move_to_end(wanted)
+        return now.page
 
     async def _wait(self, done: anyio.Event) -> None:
         """Wait for a page that is being read; meanwhile have the feed vouch for those before it."""

@@ -4,6 +4,7 @@ import json
 from datetime import date
 
 import pytest
+import sqlalchemy as sa
 from harness.json_values import json_values
 from harness.landed import flat, inserted, small, stored
 from harness.statements import execute
@@ -43,6 +44,37 @@ def test_columns_come_in_any_order(tables):
     with tables.begin() as connection:
         insert_columns(connection, small, {"document": ["[1]", "[2]"], "n": [1, 2]})
     assert [(row["n"], row["document"]) for row in stored(tables, small)] == [(1, [1]), (2, [2])]
+
+
+class YesNo(sa.TypeDecorator):
+    """Store a boolean as a word."""
+
+    impl = sa.String(3)
+    cache_ok = True
+
+    def process_bind_param(self, value, dialect):
+        return None if value is None else "yes" if value else "no"
+
+
+def test_boolean_is_stored_by_the_type_of_the_host(tables):
+    """A boolean reaches a plain column as one, and another as its type stores it."""
+    databases = ("postgresql", "mysql", "mariadb", "sqlite")
+    table = sa.Table(
+        "answers",
+        sa.MetaData(),
+        sa.Column("n", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("plain", sa.Boolean),
+        sa.Column("word", sa.Boolean().with_variant(YesNo(), *databases)),
+    )
+    answers = [(0, True), (1, False), (2, None)]
+    with tables.begin() as connection:
+        table.create(connection)
+        for start, row in ((0, None), (3, lambda event: event.data)):
+            data = [{"n": start + n, "plain": answer, "word": answer} for n, answer in answers]
+            insert_events(connection, table, [*map(Event.of, data)], row)
+        found = connection.execute(sa.text("SELECT plain, word FROM answers ORDER BY n")).all()
+        table.drop(connection)
+    assert found == [(True, "yes"), (False, "no"), (None, None)] * 2
 
 
 @pytest.mark.anyio

@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import contextmanager
 from itertools import accumulate
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from sqlalchemy import create_engine, delete, event, insert
 
 from zeroeventhub import FIRST, TableFeed, TypeFilter
+from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.extensions import EVENT_TYPES
 from zeroeventhub.protocol import NOTHING
 from zeroeventhub.publisher import page_query
@@ -280,13 +282,49 @@ def test_database_chooses_as_the_filter_says(sqlite, chosen, skip, kinds, others
         assert found == [kind for kind in kinds if one.lets_through(kind)]
 
 
-def test_events_that_are_too_large_together_come_one_by_one(mariadb_url):
-    """Events whose joined text MariaDB cuts are read whole, as are those before them."""
-    host = create_engine(mariadb_url)
-    source = published(host, data="data")
-    texts = ["x" * (10 if number < 9 else 3_500_000) for number in range(14)]
-    for text in texts:  # each in a packet of its own
-        add(host, orders, [{"kind": "placed", "data": text}])
-    read = [raw for page, *_ in pages(source, 100) for raw in page]
-    assert read == [json.dumps(text).encode() for text in texts]
+@pytest.mark.parametrize("size", [1, 300])
+def test_text_that_mariadb_cuts_is_read_row_by_row(size, mariadb_url):
+    """Events are read, each at its position, where a packet has no room for all or for those."""
+    with small_packets(mariadb_url) as host:
+        source = published(host, data="data")
+        texts = ["x" * (1 if number < 100 else size) for number in range(900)]
+        for start in range(0, 900, 4):
+            add(host, orders, [{"data": text} for text in texts[start : start + 4]])
+        found = list(pages(source, 700))
+        read = [raw for page, *_ in found for raw in page]
+        assert read == [json.dumps(text).encode() for text in texts]
+        assert found[0][1].split("-")[1] == "700"
+
+
+@contextmanager
+def small_packets(url):
+    """Yield an engine whose connections have packets of two kilobytes."""
+    with create_engine(url).connect() as connection:
+        most = connection.scalar(sa.text("SELECT @@GLOBAL.max_allowed_packet"))
+        connection.execute(sa.text("SET GLOBAL max_allowed_packet = 2048"))
+        host = create_engine(url)
+        try:
+            yield host
+        finally:
+            host.dispose()
+            connection.execute(sa.text(f"SET GLOBAL max_allowed_packet = {most}"))
+
+
+@pytest.mark.parametrize("mode", ["TRADITIONAL", "EMPTY_STRING_IS_NULL", "ANSI_QUOTES"])
+def test_modes_of_mariadb_change_no_page(mode, mariadb_url):
+    """Whatever the mode of the host's sessions, a feed reads its events, and leaves out gaps."""
+    host = create_engine(mariadb_url, connect_args={"sql_mode": mode})
+    source = published(host, data="data", ordering="sequenced")
+    add(host, orders, [{"data": number} for number in range(3)])
+    source.head()
+    execute(host, delete(orders).where(orders.c.id == 2))
+    assert [event.data for event in source.read(0, FIRST, 9).events] == [0, 2]
+    host.dispose()
+
+
+def test_mode_that_hides_numbers_is_refused(mariadb_url):
+    """A feed that cannot see the last number of its table does not say that it is at its end."""
+    host = create_engine(mariadb_url, connect_args={"sql_mode": "NO_TABLE_OPTIONS"})
+    with pytest.raises(ConfigurationError, match="sql_mode"):
+        published(host, data="data").read(0, FIRST, 9)
     host.dispose()

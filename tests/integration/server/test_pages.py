@@ -269,6 +269,31 @@ def test_pages_of_a_lost_history_are_not_sent_to_requests_that_wait_for_a_check(
     assert sorted(book.asked) == [2, 2, 4, 4]
 
 
+def test_page_that_is_dropped_while_the_feed_is_asked_is_read_again(book, pool):
+    """A request whose page expires while the feed does not answer gets no page of before."""
+    checks, go_on = [], threading.Event()
+
+    def vouch(cursors):
+        checks.append(cursors)
+        assert go_on.wait(readers.PATIENCE)
+        raise Unavailable("The feed does not answer.")
+
+    with mounted(book, capacity=Capacity(kept_seconds=0.4)) as url:
+        read(url, 2)
+        time.sleep(0.1)  # until it is time to vouch again
+        book.vouch = vouch
+        asking = [pool.submit(readers.get, url, cursor="2")]
+        until(lambda: checks, "the feed is asked")
+        asking.append(pool.submit(readers.get, url, cursor="2"))
+        time.sleep(0.4)  # until the page has expired, and the second request waits
+        with book.holding(2):
+            asking.append(pool.submit(readers.get, url, cursor="2"))
+            until(lambda: len(book.asked) == 2, "the page is read again, as it was dropped")
+            go_on.set()
+            until(lambda: len(book.asked) == 3, "the second request reads it as well")
+    assert [one.result().status_code for one in asking] == [503, 200, 200]
+
+
 def test_page_of_another_history_does_not_vouch_for_those_before_it(book):
     """Before a page is kept, those that are kept are looked at: the last one speaks for all."""
 

@@ -71,7 +71,7 @@ _DRAWS = text("""
         AND COLUMN_NAME = :column AND EXTRA LIKE '%auto_increment%'
 """)
 _CLUSTERED = text("SHOW GLOBAL VARIABLES WHERE Variable_name = 'wsrep_on' AND Value = 'ON'")
-_NEXT = re.compile(r"\) ENGINE=\w+ .*?\bAUTO_INCREMENT=(\d+)")
+_NEXT = re.compile(r"\) ENGINE=\w+ (?:.*?\bAUTO_INCREMENT=(\d+))?")
 
 _BLOCKERS = {
     True: f"""
@@ -174,7 +174,12 @@ class Observed(Ordering):
         name = quoted(self._events.schema(connection), self._events.table.name)
         declared = connection.execute(text(f"SHOW CREATE TABLE {name}")).one()[1]
         found = _NEXT.search(declared)
-        return int(found[1]) - 1 if found else 0
+        if found is None:
+            raise ConfigurationError(
+                "The session's sql_mode hides the next number of the table: leave NO_TABLE_OPTIONS "
+                "and the modes of other databases out of it."
+            )
+        return int(found[1]) - 1 if found[1] else 0
 
     def _read_prepared(self, connection: Connection) -> list[str]:
         """Read the names of all transactions that are prepared and have not ended."""
