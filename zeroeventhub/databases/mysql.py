@@ -18,22 +18,13 @@ from sqlalchemy import (
     func,
     insert,
     inspect,
-    literal_column,
-    select,
     text,
 )
 from sqlalchemy.dialects import mysql
 from sqlalchemy.types import TypeEngine
 
 from zeroeventhub.databases.index_hint import IndexHint, Keyset
-from zeroeventhub.databases.port import (
-    SEPARATOR,
-    Captured,
-    CaptureDdl,
-    Database,
-    ErrorCodes,
-    literal,
-)
+from zeroeventhub.databases.port import Captured, CaptureDdl, Database, ErrorCodes, literal
 
 _TRANSIENT = frozenset(
     {
@@ -57,9 +48,6 @@ _TRANSIENT = frozenset(
     }
 )
 _READ_ONLY = 1290  # or another option that forbids a statement
-_SLOW_DRIVERS = {"pymysql", "aiomysql"}
-"""Drivers that parse each row in Python."""
-
 _DRIVERS = {"pymysql", "aiomysql", "asyncmy", "MySQLdb"}
 
 _TRIGGERS = text("""SELECT trigger_name
@@ -161,25 +149,6 @@ class MySQL(Database):
         # Byte by byte: in UTF-8, bytes of ASCII are never part of another letter.
         return cast(func.lower(cast(text, mysql.CHAR(charset="latin1"))), LargeBinary)
 
-    def may_join(self, connection: Connection) -> bool:
-        return is_mariadb(connection) and connection.dialect.driver in _SLOW_DRIVERS
-
-    def join_rows(self, rows: Select[Any], *, gaps: bool) -> Select[Any]:
-        row = rows.subquery("row")
-        position, text, *_ = (column.name for column in row.c)
-        # Not an empty text, which a mode takes for NULL.
-        event = f"coalesce({text}, '-')" if gaps else text
-
-        def joined(values: str, separator: str) -> ColumnElement[Any]:
-            return literal_column(f"group_concat({values} SEPARATOR '{separator}')")
-
-        # max_allowed_packet limits each text.
-        sizes = f"octet_length({position}) + octet_length({event})"
-        size: ColumnElement[Any] = literal_column(f"sum({sizes} + 2) - 2")
-        query = select(joined(position, ","), joined(event, SEPARATOR.decode()), size)
-        query = query.add_columns(joined(f"{text} IS NULL", "")) if gaps else query
-        return query.select_from(row)
-
     def text_hash(self, text: str) -> str:
         # CAST would convert to the connection's character set first, and lose what it lacks.
         return f"CAST(CONV(LEFT(MD5(CONVERT({text} USING utf8mb4)), 8), 16, 10) AS UNSIGNED)"
@@ -241,7 +210,6 @@ def _session_statements(seconds: float, of_mariadb: bool) -> tuple[str, str, str
         # The host's own limit is kept if it is less; 0 is no limit.
         limit: f"IF(@@SESSION.{limit} = 0, {most}, LEAST(@@SESSION.{limit}, {most}))",
         **{name: f"LEAST(@@SESSION.{name}, {math.ceil(seconds)})" for name in _LOCK_TIMEOUTS},
-        "group_concat_max_len": f"{2**30}",  # the most of MariaDB, and of max_allowed_packet
     }
     kept = {name: f"@zeroeventhub_{name}" for name in values}
     # All values are read before the first one is set.

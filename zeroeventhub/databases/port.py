@@ -166,8 +166,8 @@ class Database(ABC):
         whole_number: the type as which JSON's whole numbers are decoded.
         makes_json: whether it makes the JSON of most events itself, by the functions of PostgreSQL
             in `JsonForm.text`.
-        yields_at_each_row: whether its driver lets other threads of Python run at each row, so that
-            a page is inserted faster without another thread beside it.
+        yields_at_each_row: whether its driver lets other threads of Python run at each row. A page
+            is then read faster as one text, and written faster without another thread beside it.
         unix_time: the SQL of the seconds since 1970 at which the statement runs.
         is_frozen: the SQL of whether the transaction cannot see later commits, even by `latest`.
         moment: the SQL of the time now, in UTC if the type has no zone.
@@ -349,19 +349,14 @@ class Database(ABC):
 
     # Reading rows.
 
-    def may_join(self, connection: Connection) -> bool:
-        """Return whether one text is read faster than rows, as each row costs the driver much."""
-        return False
-
     def join_rows(self, rows: Select[Any], *, gaps: bool) -> Select[Any]:
-        """Join the positions of rows by commas, and their events by SEPARATOR; see `may_join`.
+        """Join the positions of rows by commas, and their events by SEPARATOR.
 
-        The columns are the positions, the events, the bytes of UTF-8 that both should have, or NULL
-        if the database cuts no text, and, with gaps, the gaps.
+        It is for a database whose driver yields at each row.
 
         Args:
             rows: selects a position and an event.
-            gaps: whether an event may be NULL; a text then has 1 for each that is, and 0.
+            gaps: whether an event may be NULL; a third text then has 1 for each that is, and 0.
         """
         raise NotImplementedError
 

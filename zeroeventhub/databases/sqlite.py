@@ -27,7 +27,6 @@ from sqlalchemy import (
     event,
     func,
     literal_column,
-    null,
     select,
     text,
     type_coerce,
@@ -167,15 +166,12 @@ class SQLite(Database):
         text = moment.replace(tzinfo=None).isoformat(sep=" ")
         return type_coerce(time, String) >= (text.rstrip("0") if "." in text else text)
 
-    def may_join(self, connection: Connection) -> bool:
-        return True
-
     def join_rows(self, rows: Select[Any], *, gaps: bool) -> Select[Any]:
         position, text, *_ = rows.subquery("row").c
         # A literal, and no function or parameter, which SQLite would evaluate for each row.
         separator: ColumnElement[str] = literal_column(f"'{SEPARATOR.decode()}'")
         event = func.coalesce(text, "") if gaps else text
-        joined = select(func.group_concat(position), func.group_concat(event, separator), null())
+        joined = select(func.group_concat(position), func.group_concat(event, separator))
         return joined.add_columns(func.group_concat(text.is_(None), "")) if gaps else joined
 
     def capture(self, connection: Connection, one: Captured) -> CaptureDdl:

@@ -192,10 +192,8 @@ class PageQuery:
         before. Each statement has a snapshot of its own: it reads the last row of the statement
         before again, which is there unless it was trimmed, or the table has another history.
         """
-        reader, batch = self._rows, self._batch
-        hint, streams = reader.near.hint(connection), reader.may_stream(connection)
-        joins = not streams and reader.may_join(connection)
-        query = self._statement(hint, types, streams, joins)
+        hint, streams = self._rows.near.hint(connection), self._rows.may_stream(connection)
+        query, batch = self._statement(hint, types, streams), self._batch
         last: Row | None = None
         follows = True
         while True:
@@ -209,16 +207,10 @@ class PageQuery:
                 values["after"] = last[0] - again
                 follows = follows and again
             values["limit"] = portion + again
-            whole = None
-            if joins:
-                whole = reader.read_joined(connection, query, values)
-                if whole is None:
-                    joins = False
-                    query = self._statement(hint, types, streams, joins)
             if streams:
-                chunks = reader.stream(connection, query, values, size)
+                chunks = self._rows.stream(connection, query, values, size)
             else:
-                chunks = [whole or reader.read(connection, query, values)]
+                chunks = [self._rows.read(connection, query, values)]
             found = 0
             for rows in filter(attrgetter("sizes"), chunks):
                 self._learn(rows)
@@ -252,9 +244,7 @@ class PageQuery:
             rows.sizes[index],
         )
 
-    def _build(
-        self, hint: IndexHint, types: TypeFilter | None, streams: bool, joins: bool
-    ) -> Select[Any]:
+    def _build(self, hint: IndexHint, types: TypeFilter | None, streams: bool) -> Select[Any]:
         chosen = None
         if types is not None and self._types is not None:
             chosen = self._types.condition(types)
@@ -265,7 +255,6 @@ class PageQuery:
             bindparam("limit", type_=Integer) if streams else LIMIT,
             chosen=chosen,
             streams=streams,
-            joins=joins,
         )
 
     def _build_window(self, hint: IndexHint) -> Select[Any]:

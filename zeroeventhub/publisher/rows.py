@@ -367,14 +367,13 @@ class RowQuery:
         mapper: turns rows into events.
         database: the events' database, which can make the JSON of most events itself.
         streams: whether the driver returns rows while the database still reads.
-        joins: whether the database may join events to one text, where that is quicker.
+        joins: whether the database may join events to one text, if that is quicker.
         also: further columns of the event, selected after the others.
         placed: further columns of the position, selected last.
 
     Attributes:
         is_json: whether the database makes the JSON of events.
         may_stream: returns whether `stream` can read from a connection.
-        may_join: returns whether `read` reads faster from a connection by joined rows.
     """
 
     def __init__(
@@ -406,8 +405,7 @@ class RowQuery:
             streams = streams and self._json is not None
             self._streamed = mapper.streamed(position) if streams else self._streamed
         self.is_json = self._json is not None
-        joins = joins and self.is_json
-        self.may_join = database.may_join if joins else lambda _connection: False
+        self._joins = joins and database.yields_at_each_row and self.is_json
         self._database = database
         self.may_stream = database.may_stream if streams else lambda _connection: False
         self._compiled = lru_cache(maxsize=100)(database.compile_stream)
@@ -420,7 +418,6 @@ class RowQuery:
         chosen: ColumnElement[bool] | None = None,
         backwards: bool = False,
         streams: bool = False,
-        joins: bool = False,
     ) -> Select[Any]:
         """Build a statement for `read`.
 
@@ -430,7 +427,6 @@ class RowQuery:
             chosen: a condition on the events' columns; None for all events.
             backwards: whether to return the highest positions first.
             streams: whether the statement is for `stream` instead.
-            joins: whether it is for `read_joined` instead.
         """
         source = self.source
         columns: list[Any] = [self._json] if self._json is not None else self._mapper.columns
@@ -442,7 +438,7 @@ class RowQuery:
             query = select(source.position.label("c0"), *columns, *self._placed)
             query = query.select_from(source.table)
             query = choose(query if chosen is None else query.where(chosen)).limit(limit)
-            return self._database.join_rows(query, gaps=False) if joins else query
+            return self._database.join_rows(query, gaps=False) if self._joins else query
         # The positions in a subquery, so that no plan joins more than these.
         order = [source.position.label("position")]
         if source.partition is not None:
@@ -470,7 +466,7 @@ class RowQuery:
         ordered = [page.c[each.name] for each in order]
         query = query.order_by(*(each.desc() if backwards else each for each in ordered))
         query = query.limit(limit)
-        return self._database.join_rows(query, gaps=True) if joins else query
+        return self._database.join_rows(query, gaps=True) if self._joins else query
 
     def stream(
         self, connection: Connection, query: Select[Any], values: Mapping[str, Any], size: int
@@ -499,24 +495,12 @@ class RowQuery:
             return Rows([].__getitem__, [])
         if self._json is None:
             return Rows.of_events(rows, self.event)
+        if self._joins:
+            return _parse_joined(*rows[0])
         positions = [row[0] for row in rows]
         texts = [None if row[1] is None else row[1].encode() for row in rows]
         on_one_line = self._check(texts, positions.__getitem__)
         return Rows(positions.__getitem__, texts, on_one_line=on_one_line)
-
-    def read_joined(
-        self, connection: Connection, query: Select[Any], values: Mapping[str, Any]
-    ) -> Rows | None:
-        """Read rows as one text; return None if the database has cut it, or joined it unordered."""
-        ((places, joined, size, *gaps),) = self.fetch(connection, query, values)
-        if places is None:
-            return Rows([].__getitem__, [])
-        text = joined.encode()
-        if size not in {None, len(places) + len(text)}:
-            return None
-        positions = _positions(f"[{places}]")
-        # No database promises the order of rows that it joins, though each keeps it.
-        return _parse_joined(positions, text, *gaps) if positions == sorted(positions) else None
 
     def row(self, connection: Connection, query: Select[Any], position: int) -> Row | None:
         """Read the one row of a statement with the parameter `position`, if there is one."""
@@ -546,8 +530,13 @@ class RowQuery:
         return self._mapper.event(row)
 
 
-def _parse_joined(positions: list[int], text: bytes, gaps: str = "") -> Rows:
-    """Return the rows of positions and joined events."""
+def _parse_joined(places: str | None, joined: str, gaps: str = "") -> Rows:
+    """Return the rows of joined positions and events."""
+    if places is None:
+        return Rows([].__getitem__, [])
+    positions, text = _positions(f"[{places}]"), joined.encode()
+    if positions != sorted(positions):  # SQLite does not promise the order, though it keeps it
+        raise FeedFailure("SQLite returned rows in another order than it was asked for.")
     if "1" not in gaps and (found := _check_lines(text, len(positions))) is not None:
         return JoinedRows(positions, *found)
     texts: list[bytes | None] = [*text.split(SEPARATOR)]

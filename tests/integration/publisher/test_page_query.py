@@ -2,7 +2,6 @@
 
 import json
 import re
-from contextlib import contextmanager
 from itertools import accumulate
 
 import pytest
@@ -280,34 +279,6 @@ def test_database_chooses_as_the_filter_says(sqlite, chosen, skip, kinds, others
     for one in (types, types.joined(TypeFilter(others)), NOTHING):
         found = [event.data["kind"] for event in feed.read(0, FIRST, 1000, types=one).events]
         assert found == [kind for kind in kinds if one.lets_through(kind)]
-
-
-@pytest.mark.parametrize("size", [1, 300])
-def test_text_that_mariadb_cuts_is_read_row_by_row(size, mariadb_url):
-    """Events are read, each at its position, where a packet has no room for all or for those."""
-    with small_packets(mariadb_url) as host:
-        source = published(host, data="data")
-        texts = ["x" * (1 if number < 100 else size) for number in range(900)]
-        for start in range(0, 900, 4):
-            add(host, orders, [{"data": text} for text in texts[start : start + 4]])
-        found = list(pages(source, 700))
-        read = [raw for page, *_ in found for raw in page]
-        assert read == [json.dumps(text).encode() for text in texts]
-        assert found[0][1].split("-")[1] == "700"
-
-
-@contextmanager
-def small_packets(url):
-    """Yield an engine whose connections have packets of two kilobytes."""
-    with create_engine(url).connect() as connection:
-        most = connection.scalar(sa.text("SELECT @@GLOBAL.max_allowed_packet"))
-        connection.execute(sa.text("SET GLOBAL max_allowed_packet = 2048"))
-        host = create_engine(url)
-        try:
-            yield host
-        finally:
-            host.dispose()
-            connection.execute(sa.text(f"SET GLOBAL max_allowed_packet = {most}"))
 
 
 @pytest.mark.parametrize("mode", ["TRADITIONAL", "EMPTY_STRING_IS_NULL", "ANSI_QUOTES"])
