@@ -224,12 +224,11 @@ class TableForm:
         self.is_copied = database.copies(dialect)
         self.yields = database.yields_at_each_row
         self._decode = msgspec.json.Decoder(self.model).decode
-        has_booleans = dialect.supports_native_boolean
-        self._bits = (
-            []
-            if has_booleans
-            else [field[0] for field, form in zip(fields, forms, strict=True) if form.form is bool]
-        )
+        self._bits = [
+            field[0]
+            for field, form in zip(fields, forms, strict=True)
+            if form.form is bool and not dialect.supports_native_boolean
+        ]
         required = any(form.default is msgspec.NODEFAULT for form in forms)
         self._nothing = () if required else msgspec.structs.astuple(self.model())
 

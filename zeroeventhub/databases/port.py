@@ -352,7 +352,7 @@ class Database(ABC):
     def join_rows(self, rows: Select[Any], *, gaps: bool) -> Select[Any]:
         """Join the positions of rows by commas, and their events by SEPARATOR.
 
-        It is for a database whose driver yields at each row.
+        Implemented where `yields_at_each_row`.
 
         Args:
             rows: selects a position and an event.
