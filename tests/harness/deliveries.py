@@ -135,49 +135,49 @@ class Feed:
 
 
 class Seen(Observer):
-    """Remember what a consumer tells: names, and the numbers or errors that come with them."""
+    """Record what a consumer reports: names, with their numbers or errors."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[Any, ...]] = []
+        self.reports: list[tuple[Any, ...]] = []
         self.leases: frozenset[int] = frozenset()
 
     @contextmanager
     def applying(self, consumer, partition, events):
-        self.told.append(("applying", numbers(events)))
+        self.reports.append(("applying", numbers(events)))
         try:
             yield
         except BaseException as error:
-            self.told.append(("raised", type(error).__name__))
+            self.reports.append(("raised", type(error).__name__))
             raise
 
     def committed(self, consumer, partition, events):
-        self.told.append(("committed", events))
+        self.reports.append(("committed", events))
 
     def failed(self, consumer, partition, error, attempt):
-        self.told.append(("failed", type(error).__name__, attempt))
+        self.reports.append(("failed", type(error).__name__, attempt))
 
     def set_aside(self, consumer, partition, events, held):
-        self.told.append(("set aside", events, held))
+        self.reports.append(("set aside", events, held))
 
     def duplicate(self, consumer, partition, events):
-        self.told.append(("duplicate", events))
+        self.reports.append(("duplicate", events))
 
     def fenced(self, consumer, partition):
-        self.told.append(("fenced", partition))
+        self.reports.append(("fenced", partition))
         assert len(self["fenced"]) < 20, "the consumer is fenced over and over"
 
     def halted(self, consumer, partition, error):
-        self.told.append(("halted", partition))
+        self.reports.append(("halted", partition))
 
     def waited(self, consumer, partition, error, seconds):
-        self.told.append(("waited", partition, type(error).__name__))
+        self.reports.append(("waited", partition, type(error).__name__))
 
     def held(self, consumer, partitions):
         self.leases = partitions
 
     def __getitem__(self, name: str) -> list[tuple[Any, ...]]:
-        """Return what was told under a name."""
-        return [tuple(rest) for first, *rest in list(self.told) if first == name]
+        """Return the reports of a name."""
+        return [tuple(rest) for first, *rest in list(self.reports) if first == name]
 
 
 class Rival(Seen):

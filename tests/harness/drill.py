@@ -118,14 +118,14 @@ class Drill:
         raise Died
 
     def go_on(self, engine, reader, sealed):
-        """Let a reader read on to the end; it is told if it had read what was lost."""
+        """Let a reader read on to the end; it gets an error if it had read what was lost."""
         alone, feed = ArchiveFeed(Archive(self.store), capacity=SMALL), self.feed(engine)
         if reader.position > sealed:
             with pytest.raises(Unavailable):
                 reader.read(alone, 9)
             with pytest.raises(Gone):
                 reader.read(feed, 9)
-            self.counts["told"] += 1
+            self.counts["informed"] += 1
             reader.forget(feed, sealed)
         else:
             reader.read(alone, 3)

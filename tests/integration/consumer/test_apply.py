@@ -46,7 +46,7 @@ def test_page_and_cursor_are_committed_together(either_shop, lanes):
     shop.feed.publish(event(1, "a"), event(2, "a"))
     shop.run(write_page, lanes=lanes)
     assert (shop.landed(), shop.cursor()) == ([1, 2], "2")
-    assert shop.observer.told == [("applying", [1, 2]), ("committed", 2)]
+    assert shop.observer.reports == [("applying", [1, 2]), ("committed", 2)]
 
 
 def test_error_of_apply_undoes_everything(either_shop):
@@ -279,7 +279,7 @@ def test_trouble_of_the_store_is_no_failure_of_apply(request, database, trouble,
         if of_letter:
             shop.run(failing(1, 2), failures=ONE_TRY)
             shop.retry()
-            shop.observer.told.clear()
+            shop.observer.reports.clear()
         shop.run(apply, failures=ONE_TRY, attempts=2)
         assert (lost, shop.landed(), shop.letters()) == ([1], [-2, -1, 1, 2], [])
         assert (shop.observer["failed"], shop.observer["raised"]) == ([], [("StoreUnavailable",)])
@@ -510,7 +510,7 @@ def with_letters(shop):
     shop.run(failing(1, 3, 5), failures=HELD)
     assert shop.landed() == [4]
     assert [n for n, *_ in shop.letters()] == [1, 2, 3, 5]
-    shop.observer.told.clear()
+    shop.observer.reports.clear()
     return shop
 
 
@@ -582,7 +582,7 @@ def test_process_that_has_lost_its_right_applies_no_letter(lettered):
     shop.retry()
     operator = Rival(lambda: shop.put("5"))
     shop.run(write_page, failures=HELD, observer=operator)
-    assert operator.told[:2] == [("applying", [1]), ("raised", "Fenced")]
+    assert operator.reports[:2] == [("applying", [1]), ("raised", "Fenced")]
     assert (operator["fenced"], shop.landed()) == ([(0,)], [4, 1, 2, 3, 5])
 
 

@@ -386,21 +386,21 @@ def test_several_pages_are_read_at_once():
 
 
 class Serial(Volume):
-    """A book whose pages are read one after the other, and told as soon as they are there.
+    """A book whose pages are read one after the other, and handed over as soon as they are there.
 
-    `told` is called before each page but the first is read.
+    `handed_over` is called with the number of each page, before the next one is read.
     """
 
-    def __init__(self, told, **options):
+    def __init__(self, handed_over, **options):
         super().__init__(**options)
-        self.told = told
+        self.handed_over = handed_over
 
     def read_pages(self, partition, cursor, limit, count, *, on_page):
-        """Return so many pages, after telling of each."""
+        """Return so many pages, and hand over each of them before."""
         pages = super().read_pages(partition, cursor, limit, count, on_page=on_page)
         for page in pages:
             on_page(page)
-            self.told(int(page.cursor) - 1)
+            self.handed_over(int(page.cursor) - 1)
         return pages
 
 
@@ -408,11 +408,11 @@ def test_page_is_sent_while_those_after_it_are_read():
     """A reader gets a page that was read ahead before all of the next ones are there."""
     numbers, seconds = [], 0.05
 
-    def told(number):
+    def handed_over(number):
         numbers.append(number)
         time.sleep(seconds if number > 5 else 0)
 
-    book = Serial(told, last=1000)
+    book = Serial(handed_over, last=1000)
     with mounted(book) as url:
         read(url, *range(1, 7))
         seconds = 0
@@ -425,13 +425,13 @@ def test_page_that_arrives_late_does_not_vouch_for_those_before_it():
     """Before a page that is read ahead is kept, those that are kept are looked at."""
     checks, done, numbers = [], [], []
 
-    def told(number):
+    def handed_over(number):
         numbers.append(number)
         if number == 6:
             time.sleep(0.1)  # until it is time to vouch again
             done.append(len(checks))
 
-    book = Serial(told, last=1000)
+    book = Serial(handed_over, last=1000)
     with mounted(book) as url:
         read(url, 1, 2, 3)
         book.vouch = lambda cursors: checks.append(max(map(int, cursors)))
@@ -445,7 +445,7 @@ def test_requests_that_wait_for_one_page_have_the_feed_vouch_as_often_as_one(poo
     """While many requests wait for a page, only one of them sees to it that the feed vouches."""
     numbers, times, go_on = [], [], threading.Event()
 
-    def told(number):
+    def handed_over(number):
         numbers.append(number)
         assert number != 7 or go_on.wait(readers.PATIENCE)
 
@@ -453,7 +453,7 @@ def test_requests_that_wait_for_one_page_have_the_feed_vouch_as_often_as_one(poo
         times.append(cache)
         return True
 
-    book = Serial(told, last=1000)
+    book = Serial(handed_over, last=1000)
     with mounted(book) as url:
         read(url, 1, 2, 3, 4)
         until(lambda: 7 in numbers, "pages are being read")
