@@ -8,7 +8,7 @@ import pytest
 from harness.calling import INFO, PAGE, answer, discovery, problem, raw_feed
 from harness.web import answering
 
-from zeroeventhub import FIRST, TypeFilter, errors, protocol
+from zeroeventhub import FIRST, TypeFilter, errors, extensions, protocol
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 ZONE = timezone(timedelta(hours=5, minutes=30))
@@ -144,47 +144,52 @@ SPLIT, KEY = b'{"cursors":["a","b"]}', b'{"events":[{"version":3,"data":1}]}'
 ASKED = [
     # What a client is asked for, and the request; the answer, and what is returned.
     (
-        (protocol.CURSOR_OF_TIME, "cursor_at", (NOON.replace(microsecond=7).astimezone(ZONE),), {}),
+        (
+            extensions.CURSOR_OF_TIME,
+            "cursor_at",
+            (NOON.replace(microsecond=7).astimezone(ZONE),),
+            {},
+        ),
         ("/cursor", {**HERE, "time": ["2026-01-31T12:00:00.000007Z"]}),
         (b'{"cursor":"a"}', "a"),
     ),
     (
-        (protocol.SPLITS, "splits", (0, 7), {"start": "c", "stop": "s+"}),
+        (extensions.SPLITS, "splits", (0, 7), {"start": "c", "stop": "s+"}),
         ("/splits", {**HERE, "count": ["7"], "cursor": ["c"], "stop": ["s+"]}),
         (SPLIT, ["a", "b"]),
     ),
     (
-        (protocol.LAG, "lag", (0, "c+"), {}),
+        (extensions.LAG, "lag", (0, "c+"), {}),
         ("/lag", {**HERE, "cursor": ["c+"]}),
         (b'{"events":7,"more":true}', protocol.Lag(7, None, exact=False)),
     ),
     (
-        (protocol.CURSOR_OF_COUNT, "cursor_of_count", (0, "c", 5), {"stop": "s+"}),
+        (extensions.CURSOR_OF_COUNT, "cursor_of_count", (0, "c", 5), {"stop": "s+"}),
         ("/cursor-of-count", {**HERE, "cursor": ["c"], "events": ["5"], "stop": ["s+"]}),
         (b'{"cursor":"d","events":3}', protocol.CountedCursor("d", 3)),
     ),
     (
-        (protocol.SEGMENTS, "segments", (0, "c"), {"stop": "s"}),
+        (extensions.SEGMENTS, "segments", (0, "c"), {"stop": "s"}),
         ("/segments", {**HERE, "cursor": ["c"], "stop": ["s"]}),
         (b'{"segments":[],"cursor":"d"}', protocol.Segments((), "d")),
     ),
     (
-        (protocol.KEY_HISTORY, "read_key", ("k+",), {"after_version": 2, "limit": 9}),
+        (extensions.KEY_HISTORY, "read_key", ("k+",), {"after_version": 2, "limit": 9}),
         ("/key-history", {"key": ["k+"], "after-version": ["2"], "pagesizehint": ["9"]}),
         (KEY, protocol.KeyPage([protocol.Event(b"1")], [3])),
     ),
     (
-        (protocol.SCHEMAS, "schemas", (), {}),
+        (extensions.SCHEMAS, "schemas", (), {}),
         ("/schemas", {}),
         (b'{"schemas":{"a":{"type":"object"}}}', protocol.Schemas({"a": {"type": "object"}})),
     ),
     (
-        (protocol.PROGRESS, "register_progress", ("c1", 0, "c"), {}),
+        (extensions.PROGRESS, "register_progress", ("c1", 0, "c"), {}),
         ("/progress", {**HERE, "cursor": ["c"], "consumer": ["c1"]}),
         (b"", None),
     ),
     (
-        (protocol.STOP, "fetch", (0, "c"), {"stop": "s+", "limit": 9}),
+        (extensions.STOP, "fetch", (0, "c"), {"stop": "s+", "limit": 9}),
         ("/events", {**HERE, "cursor": ["c"], "stop": ["s+"], "pagesizehint": ["9"]}),
         (b'{"cursor":"d"}', protocol.Page([], "d")),
     ),
@@ -198,7 +203,7 @@ def test_extension_is_asked_as_the_protocol_has_it(any_call, asked):
     with raw_feed(answer(body), info=answer(discovery(extension))) as (url, seen):
         assert any_call(url, method, *arguments, **options) == expected
     assert seen == [request]
-    everything = {one[0][0] for one in ASKED} | {protocol.CAUGHT_UP, protocol.WAIT}
+    everything = {one[0][0] for one in ASKED} | {extensions.CAUGHT_UP, extensions.WAIT}
     others = discovery(*sorted(everything - {extension}))
     with (
         raw_feed(answer(body), info=answer(others)) as (url, seen),
@@ -213,7 +218,10 @@ def test_extension_is_asked_as_the_protocol_has_it(any_call, asked):
 )
 def test_wait_is_written_in_digits(any_call, wait, written):
     """Seconds are sent without an exponent, and only to a feed that waits."""
-    for extension, expected in ((protocol.WAIT, written and [written]), (protocol.CAUGHT_UP, None)):
+    for extension, expected in (
+        (extensions.WAIT, written and [written]),
+        (extensions.CAUGHT_UP, None),
+    ):
         with raw_feed(info=answer(discovery(extension))) as (url, seen):
             any_call(url, "fetch", 0, FIRST, wait=wait)
         assert seen[0][1].get("wait") == expected
@@ -229,7 +237,7 @@ UNUTTERABLE = [
 @pytest.mark.parametrize(("method", "arguments", "options"), UNUTTERABLE)
 def test_what_cannot_be_asked_is_not_sent(any_call, method, arguments, options):
     """A wait that is no time, a moment without a zone and a version below 1 are refused."""
-    info = answer(discovery(protocol.WAIT, protocol.CURSOR_OF_TIME, protocol.KEY_HISTORY))
+    info = answer(discovery(extensions.WAIT, extensions.CURSOR_OF_TIME, extensions.KEY_HISTORY))
     sentence = "wait for 0 to 999,999 seconds|moment|start at 1"
     refused = pytest.raises(errors.ConfigurationError, match=sentence)
     with raw_feed(info=info) as (url, seen), refused:
