@@ -12,7 +12,6 @@ from uuid import UUID
 
 import msgspec
 from sqlalchemy import (
-    Boolean,
     Column,
     Connection,
     DateTime,
@@ -95,7 +94,7 @@ class ColumnForm:
         if bind is None and form in _SHOWN and database.copies(dialect):
             bind = _shown
         from_python = convert
-        if form is bool and not isinstance(kind, Boolean):
+        if form in {float, bool} and isinstance(kind, types.TypeDecorator):
             form = Any  # a type of the host's stores it
         if form in {float, bool}:
             # It only checks the type, which decoding has done, and makes numbers of booleans.

@@ -56,8 +56,18 @@ class YesNo(sa.TypeDecorator):
         return None if value is None else "yes" if value else "no"
 
 
-def test_boolean_is_stored_by_the_type_of_the_host(tables):
-    """A boolean reaches a plain column as one, and another as its type stores it."""
+class Cents(sa.TypeDecorator):
+    """Store an amount as a whole number."""
+
+    impl = sa.Integer
+    cache_ok = True
+
+    def process_bind_param(self, value, dialect):
+        return None if value is None else round(100 * value)
+
+
+def test_value_is_stored_by_the_type_of_the_host(tables):
+    """A boolean reaches a plain column as one, and another, as a number does, as its type says."""
     databases = ("postgresql", "mysql", "mariadb", "sqlite")
     table = sa.Table(
         "answers",
@@ -65,16 +75,21 @@ def test_boolean_is_stored_by_the_type_of_the_host(tables):
         sa.Column("n", sa.Integer, primary_key=True, autoincrement=False),
         sa.Column("plain", sa.Boolean),
         sa.Column("word", sa.Boolean().with_variant(YesNo(), *databases)),
+        sa.Column("cents", sa.Float().with_variant(Cents(), *databases)),
     )
     answers = [(0, True), (1, False), (2, None)]
     with tables.begin() as connection:
         table.create(connection)
         for start, row in ((0, None), (3, lambda event: event.data)):
-            data = [{"n": start + n, "plain": answer, "word": answer} for n, answer in answers]
+            data = [
+                {"n": start + n, "plain": answer, "word": answer, "cents": 1.5}
+                for n, answer in answers
+            ]
             insert_events(connection, table, [*map(Event.of, data)], row)
-        found = connection.execute(sa.text("SELECT plain, word FROM answers ORDER BY n")).all()
+        query = sa.text("SELECT plain, word, cents FROM answers ORDER BY n")
+        found = connection.execute(query).all()
         table.drop(connection)
-    assert found == [(True, "yes"), (False, "no"), (None, None)] * 2
+    assert found == [(True, "yes", 150), (False, "no", 150), (None, None, 150)] * 2
 
 
 @pytest.mark.anyio
