@@ -328,6 +328,7 @@ class PageTransactions:
                 step.place,
                 self._config,
                 self.hint,
+                step.ahead,
             )
             try:
                 transaction.call(partial(self._handler.call, transaction, *content))

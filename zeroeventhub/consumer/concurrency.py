@@ -51,7 +51,7 @@ class Prefetcher:
 
     def has(self, step: Fetch) -> bool:
         """Return whether the page of a step is being fetched, or has been."""
-        return step == self._step
+        return step == self._step and step not in self._hint.begins
 
     async def start(self, step: Fetch) -> None:
         """Begin to fetch a page, unless that has begun: a page may be applied a second time."""
@@ -125,26 +125,29 @@ class ThreadPrefetcher(Prefetcher):
                 data_type=self._hint.data_type,
             )
             self._step = None if self._pending is None else step
-        elif self._answer_seconds > WORTH_A_THREAD or prepares:
-            self._start_thread(step)
+        elif prepares:
+            self._step = step
+            self._hint.begins[step] = partial(self._start_thread, step, copy_context())
+        elif self._answer_seconds > WORTH_A_THREAD:
+            self._start_thread(step, copy_context())
 
-    def _start_thread(self, step: Fetch) -> None:
+    def _start_thread(self, step: Fetch, context: Context) -> None:
         if self._thread is None:
             name = f"{threading.current_thread().name}, ahead"
             self._thread = threading.Thread(target=self._work, name=name, daemon=True)
             self._thread.start()
         self._step = step
-        self._orders.put((step, copy_context()))
+        self._orders.put((step, context))
 
     async def fetch(self, step: Fetch) -> Page:
         """Return the page of a step, or raise its error; it may have been fetched ahead."""
         self._apply_seconds = max(self._apply_seconds * 0.9, time.monotonic() - self._fetched_at)
         if step.wait and self._ends_process and step != self._step:
             self._give_up()
-            self._start_thread(step)
+            self._start_thread(step, copy_context())
         if self._is_cancelled:
             raise Stopped
-        if step != self._step:
+        if step != self._step or step in self._hint.begins:
             if self._step is not None:
                 self._give_up()
             started = time.monotonic() - time.thread_time()
@@ -176,7 +179,7 @@ class ThreadPrefetcher(Prefetcher):
         pending, step, self._pending, self._step = self._pending, self._step, None, None
         if pending is not None:
             pending.close()
-        elif step is not None:
+        elif step is not None and self._hint.begins.pop(step, None) is None:
             self._answers.get()
 
     async def drop(self) -> None:
@@ -194,6 +197,7 @@ class ThreadPrefetcher(Prefetcher):
         """Let the thread end after its present request."""
         if self._pending is not None:
             self._pending.close()
+        self._hint.begins.pop(self._step, None)
         self._step = self._pending = None
         self._orders.put(None)
 
@@ -216,11 +220,18 @@ class TaskPrefetcher(Prefetcher):
         if step == self._step:
             return
         await self.drop()
-        self._step, self._page = step, asyncio.ensure_future(self._fetch(step))
+        self._step = step
+        self._hint.begins[step] = partial(self._start_task, step, copy_context())
+        if self._hint.form is None or self._hint.form.yields:
+            self._hint.begin(step)
+
+    def _start_task(self, step: Fetch, context: Context) -> None:
+        self._page = asyncio.create_task(self._fetch(step), context=context)
 
     async def fetch(self, step: Fetch) -> Page:
         """Return the page of a step, or raise its error; it may have been fetched ahead."""
         await self.start(step)
+        self._hint.begin(step)
         assert self._page is not None  # noqa: S101 - it has just been started
         try:
             return await self._page
@@ -234,7 +245,9 @@ class TaskPrefetcher(Prefetcher):
 
     async def drop(self) -> None:
         """Drop the page fetched ahead."""
-        page, self._step, self._page = self._page, None, None
+        page, step, self._page = self._page, self._step, None
+        self._step = None
+        self._hint.begins.pop(step, None)
         if page is not None:
             page.cancel()
             # No caller needs this page, so its error must not be raised.

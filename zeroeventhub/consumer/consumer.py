@@ -118,9 +118,10 @@ class _Consumer(Config, Generic[_AnyClient]):
                     if isinstance(step, Deliver):
                         if step.ahead is not None:
                             await prefetcher.start(step.ahead)
-                        page = step.page
-                        yield kind(step.partition, page.events, page.cursor, step.place, self, hint)
-                        hint.learn(page.events)
+                        events, cursor = step.page.events, step.page.cursor
+                        content = (step.partition, events, cursor, step.place, self, hint)
+                        yield kind(*content, step.ahead)
+                        hint.learn(events)
                         go_on = partial(steps.send, None)
                         continue
                     try:

@@ -45,6 +45,7 @@ def insert_events(
     table: Table,
     events: Sequence[Event],
     row: Callable[[Event], Mapping[str, Any]] | None = None,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> None:
     """Insert a row for each event, in order.
 
@@ -54,6 +55,7 @@ def insert_events(
         events: the events of a page.
         row: makes an event's row, by the names of columns; by default, each column gets what the
             event's data has under its name.
+        meanwhile: called while the database stores rows.
 
     Raises:
         ProtocolError: the data of an event does not fit the table.
@@ -64,7 +66,7 @@ def insert_events(
     if isinstance(events, PageEvents) and row is None and not by_name:
         insertions = events.prepared.get(form)
     for insert in insertions or _insertions(form, events, row, by_name=by_name):
-        insert(connection)
+        insert(connection, meanwhile)
 
 
 def prepare_rows(form: TableForm, events: PageEvents) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from sqlalchemy import Engine
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Table
 
     from zeroeventhub.consumer.config import Config
-    from zeroeventhub.consumer.steps import Place
+    from zeroeventhub.consumer.steps import Fetch, Place
     from zeroeventhub.databases.transactions import AsyncTransaction, SyncTransaction
     from zeroeventhub.protocol import Event
 
@@ -64,15 +65,25 @@ class DecodeHint:
     Attributes:
         data_type: the type to decode the data of events as; None if it is not known.
         form: the form of the table that events are inserted into.
+        begins: by step, the function that begins to fetch a page whose rows are prepared. It is
+            called when the database stores the rows of the page before: earlier, statements would
+            wait for the interpreter's lock, and the database with them.
     """
 
     data_type: Any = None
     form: TableForm | None = None
+    begins: dict[Fetch | None, Callable[[], object]] = field(default_factory=dict)
 
     def learn(self, events: Sequence[Event]) -> None:
         """Decode further pages in one call, if the caller has read the data of these events."""
         if self.data_type is None and isinstance(events, PageEvents) and events.has_read_data:
             self.data_type = Any
+
+    def begin(self, ahead: Fetch | None) -> None:
+        """Begin to fetch a page, unless that has begun."""
+        begin = self.begins.pop(ahead, None)
+        if begin is not None:
+            begin()
 
 
 @dataclass(frozen=True)
@@ -83,6 +94,7 @@ class _Pending:
     _place: Place
     _config: Config
     _hint: DecodeHint
+    _ahead: Fetch | None = None
 
     def _insert_into(
         self,
@@ -94,7 +106,8 @@ class _Pending:
         if row is None and events is None and self._hint.data_type is None:
             form = table_form(table, connection.dialect)
             self._hint.data_type, self._hint.form = form.model, form
-        insert_events(connection, table, self.events if events is None else events, row)
+        events = self.events if events is None else events
+        insert_events(connection, table, events, row, partial(self._hint.begin, self._ahead))
 
     @property
     def previous_cursor(self) -> str:

@@ -121,7 +121,8 @@ class ColumnForm:
 
 _Rows: TypeAlias = list[tuple[Any, ...]]
 
-Insertion: TypeAlias = Callable[[Connection], object]
+Insertion: TypeAlias = Callable[[Connection, Callable[[], object]], object]
+"""Inserts rows, and calls a function that may take its time while the database stores them."""
 
 
 class Unfit(Exception):  # noqa: N818 - named for what happened
@@ -311,7 +312,8 @@ def insert_columns(
     values = list(zip(*(columns[name] for name in names), strict=True))
     if values:
         by_name = is_translated(connection)
-        insertion(form, forms, values, are_exact=are_exact, by_name=by_name)(connection)
+        insert = insertion(form, forms, values, are_exact=are_exact, by_name=by_name)
+        insert(connection, lambda: None)
 
 
 def is_translated(connection: Connection) -> bool:
@@ -349,13 +351,16 @@ def insertion(
     if form.is_copied and not by_name and all(one.is_plain for one in forms):
         copied = _csv(rows) if are_exact and all(one.is_text for one in forms) else rows
         columns = [one.column for one in forms]
-        return partial(database_of(dialect).copy, columns=columns, rows=copied)
+        copy = database_of(dialect).copy
+        return lambda connection, meanwhile: copy(connection, columns, copied, meanwhile)
+    run: Callable[..., object]
     if dialect.positional and not by_name:
-        text = _text(forms, dialect)
-        return partial(Connection.exec_driver_sql, statement=text, parameters=rows)
-    names = [one.column.key for one in forms]
-    each = [dict(zip(names, row, strict=True)) for row in values]
-    return partial(Connection.execute, statement=_statement(forms, dialect), parameters=each)
+        run = partial(Connection.exec_driver_sql, statement=_text(forms, dialect), parameters=rows)
+    else:
+        names = [one.column.key for one in forms]
+        each = [dict(zip(names, row, strict=True)) for row in values]
+        run = partial(Connection.execute, statement=_statement(forms, dialect), parameters=each)
+    return lambda connection, meanwhile: (meanwhile(), run(connection))
 
 
 def _statement(chosen: Sequence[ColumnForm], dialect: Dialect) -> Insert:

@@ -248,6 +248,7 @@ class Database(ABC):
         connection: Connection,
         columns: Sequence[Column[Any]],
         rows: Sequence[Sequence[Any]] | bytes,
+        meanwhile: Callable[[], object],
     ) -> None:
         """Insert many rows at once; see `copies`.
 
@@ -256,6 +257,7 @@ class Database(ABC):
             columns: the columns of the values.
             rows: values as the driver takes them, or CSV in UTF-8, in which `null` is NULL and a
                 backslash escapes quotes and itself.
+            meanwhile: called when the rows are sent, while the database stores them.
         """
         raise NotImplementedError
 

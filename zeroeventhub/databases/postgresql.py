@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
@@ -122,6 +122,7 @@ class PostgreSQL(Database):
         connection: Connection,
         columns: Sequence[Column[Any]],
         rows: Sequence[Sequence[Any]] | bytes,
+        meanwhile: Callable[[], object],
     ) -> None:
         statement = _copy_statement(tuple(columns), connection.dialect)
         arguments: tuple[Any, ...] = (statement, "write_row", rows)
@@ -133,9 +134,9 @@ class PostgreSQL(Database):
         driver: Any = connection.connection.dbapi_connection
         try:
             if isinstance(driver, AdaptedConnection):
-                driver.run_async(lambda own: _copy_async(own, *arguments))
+                driver.run_async(lambda own: _copy_async(own, meanwhile, *arguments))
             else:
-                _copy_sync(driver, *arguments)
+                _copy_sync(driver, meanwhile, *arguments)
         except connection.dialect.loaded_dbapi.Error as error:
             raise _statement_error(connection, statement, error) from error
 
@@ -349,16 +350,22 @@ def _copy_statement(columns: tuple[Column[Any], ...], dialect: Dialect) -> str:
     return f"COPY {quoted.format_table(columns[0].table)} ({names}) FROM STDIN"
 
 
-def _copy_sync(driver: Any, statement: str, write: str, items: Iterable[Any]) -> None:
+def _copy_sync(
+    driver: Any, meanwhile: Callable[[], object], statement: str, write: str, items: Iterable[Any]
+) -> None:
     with driver.cursor() as cursor, cursor.copy(statement) as copy:
         for item in items:
             getattr(copy, write)(item)
+        meanwhile()
 
 
-async def _copy_async(driver: Any, statement: str, write: str, items: Iterable[Any]) -> None:
+async def _copy_async(
+    driver: Any, meanwhile: Callable[[], object], statement: str, write: str, items: Iterable[Any]
+) -> None:
     async with driver.cursor() as cursor, cursor.copy(statement) as copy:
         for item in items:
             await getattr(copy, write)(item)
+        meanwhile()
 
 
 # A row becomes JSON with all columns that it has at the moment. Decimals become text, as their

@@ -8,6 +8,7 @@ consumers a cursor is opaque.
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
@@ -38,8 +39,9 @@ class Place:
     recipe: str = ""
     check: str = ""
 
-    @classmethod
-    def of(cls, cursor: str) -> "Place":
+    @staticmethod
+    @lru_cache(maxsize=1024)  # more than the pages in a cache, whose cursors are read over and over
+    def of(cursor: str) -> "Place":
         """Read a cursor.
 
         Raises:
@@ -48,7 +50,7 @@ class Place:
         match = _FORMAT.fullmatch(cursor)
         if match is None or (position := int(match["bare"] or match["checked"])) > HIGHEST_POSITION:
             raise BadCursor("The cursor is not one that this feed has given.")
-        return cls(position, match["recipe"] or "", match["check"] or "")
+        return Place(position, match["recipe"] or "", match["check"] or "")
 
     def __str__(self) -> str:
         """Write the cursor."""

@@ -31,6 +31,7 @@ either_shop = _shop_over("sync-sqlite", "async-sqlite")
 every_shop = _shop_over(*EVERY, rarely=["async-sqlite", "sync-postgresql", "async-mariadb"])
 sync_shop = _shop_over("sync-sqlite")
 async_shop = _shop_over("async-sqlite")
+server_shop = _shop_over(*ON_SERVERS)
 postgresql_shop = _shop_over("sync-postgresql", rarely=["async-postgresql"])
 
 

@@ -14,6 +14,7 @@ from harness.deliveries import (
     Rival,
     Running,
     Seen,
+    effects,
     event,
     filled,
     opened,
@@ -143,6 +144,72 @@ def test_next_page_is_requested_before_this_one_is_decoded(sync_shop):
     shop.run(apply, limit=3, http=ConnectionPool)
     assert asked == {3: True, 6: True}
     assert shop.feed.asked == [(0, "_first"), (0, "3"), (0, "6"), (0, "9")]
+
+
+def asked_after(shop, page):
+    """Tell whether the feed was asked for the page after one."""
+    return (0, page.cursor) in shop.feed.asked
+
+
+def test_next_page_is_asked_for_when_the_rows_of_this_one_are_stored(server_shop):
+    """The next rows are made while the database stores some, and no statement waits for them."""
+    shop, early = filled(server_shop, 12, 1), []
+
+    def before(page):
+        threading.Event().wait(0.05)
+        early.append(asked_after(shop, page))
+
+    def behind(page):
+        until(lambda: page.cursor == "12" or asked_after(shop, page), "the next page is asked for")
+
+    def insert(connection, page):
+        before(page)
+        page.insert_into(effects, connection)
+        behind(page)
+
+    async def insert_async(connection, page):
+        await asyncio.to_thread(before, page)
+        await page.insert_into(effects, connection)
+        await asyncio.to_thread(behind, page)
+
+    shop.run(insert_async if shop.is_async else insert, limit=3)
+    # The first page shows that its rows go into a table.
+    assert early == [True, False, False, False]
+    assert (shop.landed(), len(shop.feed.asked)) == ([*range(12)], 4)
+
+
+def test_page_that_no_insertion_has_begun_to_fetch_comes_in_its_turn(server_shop):
+    """Each page is asked for once, also after errors, and a run that is stopped asks for none."""
+    shop, failed = filled(server_shop, 14, 1), []
+
+    def fail_once(name):
+        if name not in failed:
+            failed.append(name)
+            raise ZeroDivisionError
+
+    def apply(connection, page):
+        number = int(page.cursor) // 2
+        if number == 2:
+            fail_once("before")
+        if number == 3:
+            write_page(connection, page)
+        else:
+            page.insert_into(effects, connection)
+        if number == 4:
+            fail_once("after")
+
+    def stop(connection, page):
+        running.ask_to_stop()
+        write_page(connection, page)
+
+    shop.run(apply, limit=2, failures=Failures(tries=2))
+    assert failed == ["before", "after"]
+    assert shop.landed() == [*range(14)]
+    assert max(Counter(shop.feed.asked).values()) == 1
+    shop.feed.place(6, first=14)
+    running = Running(shop, stop, {"limit": 2})
+    running.run()
+    assert shop.landed() == [*range(16)]
 
 
 def test_page_that_was_fetched_ahead_is_dropped_where_the_cursor_moved(shop):
