@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from contextvars import Context, copy_context
+from contextvars import copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias, TypeVar
@@ -51,13 +51,19 @@ class Prefetcher:
 
     def has(self, step: Fetch) -> bool:
         """Return whether the page of a step is being fetched, or has been."""
-        return step == self._step and step not in self._hint.begins
+        return step == self._step
 
     async def start(self, step: Fetch) -> None:
         """Begin to fetch a page, unless that has begun: a page may be applied a second time."""
         raise NotImplementedError
 
-    async def _fetch(self, step: Fetch, pending: PendingFetch | None = None) -> Page:
+    async def _fetch(
+        self,
+        step: Fetch,
+        pending: PendingFetch | None = None,
+        is_due: threading.Event | None = None,
+    ) -> Page:
+        """Fetch a page; decode a pending one when it is due."""
         config, hint, started = self._config, self._hint, time.monotonic()
         page: Page
         if pending is None:
@@ -76,6 +82,8 @@ class Prefetcher:
             if step.goes_on and cursor not in {None, step.cursor}:
                 # The publisher works on the next page while this one is decoded.
                 await self.start(Fetch(step.partition, cursor))
+            if is_due is not None:
+                is_due.wait()
             page = pending.page()
         seconds = time.monotonic() - started
         config.observer.fetched(config.name, step.partition, len(page.events), seconds)
@@ -89,7 +97,8 @@ class ThreadPrefetcher(Prefetcher):
 
     A separate thread reads the response at once where rows can be prepared while a server of the
     database works, where pages take long to apply, and where the client cannot send a request
-    ahead.
+    ahead. It makes rows while the database stores those of the page before: any earlier, statements
+    of that page would wait for the interpreter's lock.
 
     If `ends_process`, the process ends when the consumer is stopped: long polls are sent in the
     separate thread as well, so that nothing waits for their responses.
@@ -103,7 +112,7 @@ class ThreadPrefetcher(Prefetcher):
         self._fetched_at = math.inf
         self._apply_seconds = 0.0  # that pages took; decays
         self._answer_seconds = math.inf  # that the feed took; decays until measured again
-        self._orders: SimpleQueue[tuple[Fetch, Context] | None] = SimpleQueue()
+        self._orders: SimpleQueue[Any] = SimpleQueue()
         self._answers: SimpleQueue[Page | BaseException] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -114,40 +123,45 @@ class ThreadPrefetcher(Prefetcher):
         if self._step is not None:
             self._give_up()
         config, client = self._config, self._config.client
-        can_send = isinstance(client, Client) and client.sends_ahead
         prepares = self._hint.form is not None and not self._hint.form.yields
-        if can_send and not prepares and self._apply_seconds < LONG_APPLY:
-            self._pending = client.begin_fetch(
+        request: Callable[[], PendingFetch | None] | None = None
+        if isinstance(client, Client) and client.sends_ahead:
+            request = partial(
+                client.begin_fetch,
                 step.partition,
                 step.cursor,
                 limit=config.limit,
                 types=config.types,
                 data_type=self._hint.data_type,
             )
+        if request is not None and not prepares and self._apply_seconds < LONG_APPLY:
+            self._pending = request()
             self._step = None if self._pending is None else step
-        elif prepares:
-            self._step = step
-            self._hint.begins[step] = partial(self._start_thread, step, copy_context())
-        elif self._answer_seconds > WORTH_A_THREAD:
-            self._start_thread(step, copy_context())
+        elif self._answer_seconds > WORTH_A_THREAD or prepares:
+            self._start_thread(step, request if prepares else None)
 
-    def _start_thread(self, step: Fetch, context: Context) -> None:
+    def _start_thread(
+        self, step: Fetch, request: Callable[[], PendingFetch | None] | None = None
+    ) -> None:
         if self._thread is None:
             name = f"{threading.current_thread().name}, ahead"
-            self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name=name, daemon=True)
+            thread.start()
+            self._thread = thread
         self._step = step
-        self._orders.put((step, context))
+        if request is not None:
+            self._hint.due[step] = threading.Event()
+        self._orders.put((step, copy_context(), request, self._hint.due.get(step)))
 
     async def fetch(self, step: Fetch) -> Page:
         """Return the page of a step, or raise its error; it may have been fetched ahead."""
         self._apply_seconds = max(self._apply_seconds * 0.9, time.monotonic() - self._fetched_at)
         if step.wait and self._ends_process and step != self._step:
             self._give_up()
-            self._start_thread(step, copy_context())
+            self._start_thread(step)
         if self._is_cancelled:
             raise Stopped
-        if step != self._step or step in self._hint.begins:
+        if step != self._step:
             if self._step is not None:
                 self._give_up()
             started = time.monotonic() - time.thread_time()
@@ -155,6 +169,8 @@ class ThreadPrefetcher(Prefetcher):
             self._fetched_at = time.monotonic()
             self._answer_seconds = self._fetched_at - time.thread_time() - started
             return page
+        if self._hint.due:
+            self._hint.set_due(step)
         pending, self._step, self._pending = self._pending, None, None
         answer = await self._fetch(step, pending) if pending is not None else self._answers.get()
         self._fetched_at = time.monotonic()
@@ -176,10 +192,11 @@ class ThreadPrefetcher(Prefetcher):
 
     def _give_up(self) -> None:
         """Drop the page that is fetched ahead; wait for it in a thread, to bound the memory."""
+        self._hint.set_due(self._step)
         pending, step, self._pending, self._step = self._pending, self._step, None, None
         if pending is not None:
             pending.close()
-        elif step is not None and self._hint.begins.pop(step, None) is None:
+        elif step is not None:
             self._answers.get()
 
     async def drop(self) -> None:
@@ -197,15 +214,16 @@ class ThreadPrefetcher(Prefetcher):
         """Let the thread end after its present request."""
         if self._pending is not None:
             self._pending.close()
-        self._hint.begins.pop(self._step, None)
+        self._hint.set_due(self._step)
         self._step = self._pending = None
         self._orders.put(None)
 
     def _work(self) -> None:
         while order := self._orders.get():
-            step, context = order
+            step, context, request, is_due = order
             try:
-                self._answers.put(context.run(blocking, self._fetch(step)))
+                pending = None if request is None else request()
+                self._answers.put(context.run(blocking, self._fetch(step, pending, is_due)))
             except BaseException as error:  # noqa: BLE001 - raised where the page is asked for
                 self._answers.put(error)
 
@@ -220,18 +238,11 @@ class TaskPrefetcher(Prefetcher):
         if step == self._step:
             return
         await self.drop()
-        self._step = step
-        self._hint.begins[step] = partial(self._start_task, step, copy_context())
-        if self._hint.form is None or self._hint.form.yields:
-            self._hint.begin(step)
-
-    def _start_task(self, step: Fetch, context: Context) -> None:
-        self._page = asyncio.create_task(self._fetch(step), context=context)
+        self._step, self._page = step, asyncio.ensure_future(self._fetch(step))
 
     async def fetch(self, step: Fetch) -> Page:
         """Return the page of a step, or raise its error; it may have been fetched ahead."""
         await self.start(step)
-        self._hint.begin(step)
         assert self._page is not None  # noqa: S101 - it has just been started
         try:
             return await self._page
@@ -245,9 +256,7 @@ class TaskPrefetcher(Prefetcher):
 
     async def drop(self) -> None:
         """Drop the page fetched ahead."""
-        page, step, self._page = self._page, self._step, None
-        self._step = None
-        self._hint.begins.pop(step, None)
+        page, self._step, self._page = self._page, None, None
         if page is not None:
             page.cancel()
             # No caller needs this page, so its error must not be raised.

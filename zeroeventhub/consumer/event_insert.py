@@ -55,7 +55,7 @@ def insert_events(
         events: the events of a page.
         row: makes an event's row, by the names of columns; by default, each column gets what the
             event's data has under its name.
-        meanwhile: called while the database stores rows.
+        meanwhile: called at each statement, when the database gets its rows; it returns at once.
 
     Raises:
         ProtocolError: the data of an event does not fit the table.

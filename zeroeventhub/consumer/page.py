@@ -15,6 +15,7 @@ from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.wire.ndjson import PageEvents
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Mapping, Sequence
 
     from sqlalchemy import Connection, Table
@@ -65,25 +66,23 @@ class DecodeHint:
     Attributes:
         data_type: the type to decode the data of events as; None if it is not known.
         form: the form of the table that events are inserted into.
-        begins: by step, the function that begins to fetch a page whose rows are prepared. It is
-            called when the database stores the rows of the page before: earlier, statements would
-            wait for the interpreter's lock, and the database with them.
+        due: by step, the event that lets a thread decode a page that is fetched ahead.
     """
 
     data_type: Any = None
     form: TableForm | None = None
-    begins: dict[Fetch | None, Callable[[], object]] = field(default_factory=dict)
+    due: dict[Fetch | None, threading.Event] = field(default_factory=dict)
 
     def learn(self, events: Sequence[Event]) -> None:
         """Decode further pages in one call, if the caller has read the data of these events."""
         if self.data_type is None and isinstance(events, PageEvents) and events.has_read_data:
             self.data_type = Any
 
-    def begin(self, ahead: Fetch | None) -> None:
-        """Begin to fetch a page, unless that has begun."""
-        begin = self.begins.pop(ahead, None)
-        if begin is not None:
-            begin()
+    def set_due(self, ahead: Fetch | None) -> None:
+        """Let a page that is fetched ahead be decoded, if it waits for that."""
+        is_due = self.due.pop(ahead, None)
+        if is_due is not None:
+            is_due.set()
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ class _Pending:
             form = table_form(table, connection.dialect)
             self._hint.data_type, self._hint.form = form.model, form
         events = self.events if events is None else events
-        insert_events(connection, table, events, row, partial(self._hint.begin, self._ahead))
+        insert_events(connection, table, events, row, partial(self._hint.set_due, self._ahead))
 
     @property
     def previous_cursor(self) -> str:

@@ -122,7 +122,7 @@ class ColumnForm:
 _Rows: TypeAlias = list[tuple[Any, ...]]
 
 Insertion: TypeAlias = Callable[[Connection, Callable[[], object]], object]
-"""Inserts rows, and calls a function that may take its time while the database stores them."""
+"""Inserts rows, and calls a function, which returns at once, when the database gets them."""
 
 
 class Unfit(Exception):  # noqa: N818 - named for what happened
@@ -360,7 +360,12 @@ def insertion(
         names = [one.column.key for one in forms]
         each = [dict(zip(names, row, strict=True)) for row in values]
         run = partial(Connection.execute, statement=_statement(forms, dialect), parameters=each)
-    return lambda connection, meanwhile: (meanwhile(), run(connection))
+
+    def execute(connection: Connection, meanwhile: Callable[[], object]) -> None:
+        meanwhile()
+        run(connection)
+
+    return execute
 
 
 def _statement(chosen: Sequence[ColumnForm], dialect: Dialect) -> Insert:

@@ -257,7 +257,8 @@ class Database(ABC):
             columns: the columns of the values.
             rows: values as the driver takes them, or CSV in UTF-8, in which `null` is NULL and a
                 backslash escapes quotes and itself.
-            meanwhile: called when the rows are sent, while the database stores them.
+            meanwhile: called when the rows were written, before the database has stored all of
+                them; it returns at once.
         """
         raise NotImplementedError
 

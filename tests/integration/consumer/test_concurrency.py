@@ -146,39 +146,34 @@ def test_next_page_is_requested_before_this_one_is_decoded(sync_shop):
     assert shop.feed.asked == [(0, "_first"), (0, "3"), (0, "6"), (0, "9")]
 
 
-def asked_after(shop, page):
-    """Tell whether the feed was asked for the page after one."""
-    return (0, page.cursor) in shop.feed.asked
+@pytest.mark.parametrize("database", ["postgresql", "mariadb"])
+def test_rows_are_made_while_the_database_stores_others(request, database):
+    """The next page is requested at once, and decoded when the rows of this one are stored."""
+    fetched, early = [], []
 
+    class Fetched(Seen):
+        """Counts the pages that were decoded."""
 
-def test_next_page_is_asked_for_when_the_rows_of_this_one_are_stored(server_shop):
-    """The next rows are made while the database stores some, and no statement waits for them."""
-    shop, early = filled(server_shop, 12, 1), []
-
-    def before(page):
-        threading.Event().wait(0.05)
-        early.append(asked_after(shop, page))
-
-    def behind(page):
-        until(lambda: page.cursor == "12" or asked_after(shop, page), "the next page is asked for")
+        def fetched(self, consumer, partition, events, seconds):
+            fetched.append(events)
 
     def insert(connection, page):
-        before(page)
+        if page.cursor in {"3", "12"}:  # the first page shows that rows are made, the last is alone
+            page.insert_into(effects, connection)
+            return
+        until(lambda: (0, page.cursor) in shop.feed.asked, "the next page is asked for")
+        threading.Event().wait(0.05)
+        early.append(len(fetched))
         page.insert_into(effects, connection)
-        behind(page)
+        until(lambda: len(fetched) > early[-1], "the next page is decoded")
 
-    async def insert_async(connection, page):
-        await asyncio.to_thread(before, page)
-        await page.insert_into(effects, connection)
-        await asyncio.to_thread(behind, page)
-
-    shop.run(insert_async if shop.is_async else insert, limit=3)
-    # The first page shows that its rows go into a table.
-    assert early == [True, False, False, False]
-    assert (shop.landed(), len(shop.feed.asked)) == ([*range(12)], 4)
+    with opened(request.getfixturevalue(f"{database}_url")) as shop:
+        filled(shop, 12, 1).run(insert, limit=3, observer=Fetched())
+        assert (shop.landed(), len(shop.feed.asked)) == ([*range(12)], 4)
+    assert early == [2, 3]
 
 
-def test_page_that_no_insertion_has_begun_to_fetch_comes_in_its_turn(server_shop):
+def test_page_that_waits_for_an_insertion_comes_in_its_turn(server_shop):
     """Each page is asked for once, also after errors, and a run that is stopped asks for none."""
     shop, failed = filled(server_shop, 14, 1), []
 
