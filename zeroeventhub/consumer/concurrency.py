@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from zeroeventhub.client.client import Client, PendingFetch
 from zeroeventhub.consumer.config import Config
@@ -92,6 +92,21 @@ class Prefetcher:
         return page
 
 
+class _Order(NamedTuple):
+    """A page for the separate thread to fetch.
+
+    Attributes:
+        step: the step of the page.
+        context: in which to fetch it.
+        is_due: set when to decode the page, which is requested and received before; None to fetch
+            the page in one go.
+    """
+
+    step: Fetch
+    context: Context
+    is_due: threading.Event | None
+
+
 class ThreadPrefetcher(Prefetcher):
     """Fetch ahead: request a page early, and read its response when the page is needed.
 
@@ -106,13 +121,17 @@ class ThreadPrefetcher(Prefetcher):
 
     def __init__(self, config: Config, hint: DecodeHint, *, ends_process: bool = False) -> None:
         super().__init__(config, hint)
+        client = config.client
+        self._request: Callable[..., PendingFetch | None] | None = None
+        if isinstance(client, Client) and client.sends_ahead:
+            self._request = partial(client.begin_fetch, limit=config.limit, types=config.types)
         self._ends_process = ends_process
         self._is_cancelled = False
         self._pending: PendingFetch | None = None
         self._fetched_at = math.inf
         self._apply_seconds = 0.0  # that pages took; decays
         self._answer_seconds = math.inf  # that the feed took; decays until measured again
-        self._orders: SimpleQueue[Any] = SimpleQueue()
+        self._orders: SimpleQueue[_Order | None] = SimpleQueue()
         self._answers: SimpleQueue[Page | BaseException] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -122,36 +141,24 @@ class ThreadPrefetcher(Prefetcher):
             return
         if self._step is not None:
             self._give_up()
-        config, client = self._config, self._config.client
         prepares = self._hint.form is not None and not self._hint.form.yields
-        request: Callable[[], PendingFetch | None] | None = None
-        if isinstance(client, Client) and client.sends_ahead:
-            request = partial(
-                client.begin_fetch,
-                step.partition,
-                step.cursor,
-                limit=config.limit,
-                types=config.types,
-                data_type=self._hint.data_type,
-            )
-        if request is not None and not prepares and self._apply_seconds < LONG_APPLY:
-            self._pending = request()
+        if self._request is not None and not prepares and self._apply_seconds < LONG_APPLY:
+            hint = self._hint
+            self._pending = self._request(step.partition, step.cursor, data_type=hint.data_type)
             self._step = None if self._pending is None else step
         elif self._answer_seconds > WORTH_A_THREAD or prepares:
-            self._start_thread(step, request if prepares else None)
+            self._start_thread(step, waits=prepares and self._request is not None)
 
-    def _start_thread(
-        self, step: Fetch, request: Callable[[], PendingFetch | None] | None = None
-    ) -> None:
+    def _start_thread(self, step: Fetch, *, waits: bool = False) -> None:
         if self._thread is None:
             name = f"{threading.current_thread().name}, ahead"
             thread = threading.Thread(target=self._work, name=name, daemon=True)
             thread.start()
             self._thread = thread
         self._step = step
-        if request is not None:
+        if waits:
             self._hint.due[step] = threading.Event()
-        self._orders.put((step, copy_context(), request, self._hint.due.get(step)))
+        self._orders.put(_Order(step, copy_context(), self._hint.due.get(step)))
 
     async def fetch(self, step: Fetch) -> Page:
         """Return the page of a step, or raise its error; it may have been fetched ahead."""
@@ -220,12 +227,18 @@ class ThreadPrefetcher(Prefetcher):
 
     def _work(self) -> None:
         while order := self._orders.get():
-            step, context, request, is_due = order
             try:
-                pending = None if request is None else request()
-                self._answers.put(context.run(blocking, self._fetch(step, pending, is_due)))
+                self._answers.put(order.context.run(self._carry_out, order))
             except BaseException as error:  # noqa: BLE001 - raised where the page is asked for
                 self._answers.put(error)
+
+    def _carry_out(self, order: _Order) -> Page:
+        step, _, is_due = order
+        pending = None
+        if is_due is not None and self._request is not None:
+            data_type = self._hint.data_type
+            pending = self._request(step.partition, step.cursor, data_type=data_type)
+        return blocking(self._fetch(step, pending, is_due))
 
 
 class TaskPrefetcher(Prefetcher):
