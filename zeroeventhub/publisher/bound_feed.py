@@ -1,8 +1,7 @@
 """A table's feed bound to a sync or async engine: the methods that a program calls."""
 
 import asyncio
-import time
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from datetime import timedelta
@@ -25,7 +24,7 @@ from typing import (
 from sqlalchemy import Connection, event
 from sqlalchemy.exc import SQLAlchemyError
 
-from zeroeventhub.coroutines import blocking, drive
+from zeroeventhub.coroutines import blocking
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.error_codes import feed_error
 from zeroeventhub.databases.port import Autocommit, read_only
@@ -40,7 +39,6 @@ from zeroeventhub.extensions import EXTENSIONS
 from zeroeventhub.feed import ArchiveMiss, hold_part
 from zeroeventhub.new_events import Batch
 from zeroeventhub.protocol import EVERY_TYPE, Appended, FeedInfo, Schemas, Segments
-from zeroeventhub.publisher.bound_feed_steps import Query, Step, Steps, Work
 from zeroeventhub.publisher.checks import Finding
 from zeroeventhub.publisher.deletion import (
     ROWS,
@@ -91,18 +89,18 @@ class Method(Generic[_Given, _Answer]):
     """Descriptor of a bound feed's method: plain with a sync engine, a coroutine with an async one.
 
     Args:
-        steps: the method's generator of steps.
-        ask: the query of a method that has only one; the other steps fetch parts of the archive.
+        work: the method as a coroutine; with a sync engine it blocks wherever it waits.
+        ask: the query of a method that has only one, and otherwise fetches parts of the archive.
     """
 
     def __init__(
         self,
-        steps: Callable[Concatenate[Any, _Given], Steps[_Answer]],
+        work: Callable[Concatenate[Any, _Given], Coroutine[Any, Any, _Answer]],
         ask: Callable[Concatenate[Reader, Connection, _Given], _Answer] | None = None,
     ) -> None:
-        self._steps = steps
+        self._work = work
         self._ask = ask
-        self.__doc__ = steps.__doc__
+        self.__doc__ = work.__doc__
 
     @overload
     def __get__(self, feed: None, owner: Any) -> Self: ...
@@ -120,7 +118,7 @@ class Method(Generic[_Given, _Answer]):
         if feed is None:
             return self
         if self._ask is None or feed.fetches:
-            return partial(feed.run, self._steps)
+            return partial(feed.run, self._work)
         return partial(feed.with_connection, feed.run_query, partial(self._ask, feed.reader))
 
 
@@ -129,13 +127,11 @@ def query_method(
 ) -> Method[_Given, _Answer]:
     """Return a method of the feed that calls a method of its reader."""
 
-    def steps(
-        feed: "_Feed", /, *arguments: _Given.args, **options: _Given.kwargs
-    ) -> Steps[_Answer]:
-        return feed.answer(partial(ask, feed.reader), *arguments, **options)
+    async def work(feed: "_Feed", /, *arguments: _Given.args, **options: _Given.kwargs) -> _Answer:
+        return await feed.answer(partial(ask, feed.reader), *arguments, **options)
 
-    steps.__doc__ = ask.__doc__
-    return Method(steps, ask)
+    work.__doc__ = ask.__doc__
+    return Method(work, ask)
 
 
 class _Feed:
@@ -198,9 +194,10 @@ class _Feed:
         return None if monotonic() > self.reader.checks.due_at else self.reader.info
 
     @Method
-    def info(self) -> Steps[FeedInfo]:
+    async def info(self) -> FeedInfo:
         """Describe the feed; see `Feed.info`."""
-        return self.known_info or (yield from self.answer(lambda _checked: self.reader.info))
+        info = self.known_info
+        return await self.answer(lambda _checked: self.reader.info) if info is None else info
 
     read = query_method(Reader.read)
     read_pages = query_method(Reader.read_pages)
@@ -223,13 +220,12 @@ class _Feed:
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     @Method
-    def head(self) -> Steps[int]:
+    async def head(self) -> int:
         """Return the horizon; see `ExtendedFeed.head`."""
-        head: int = yield Query(self._head)
-        return head
+        return await self._query(self._head)
 
     @Method
-    def check(self) -> Steps[list[Finding]]:
+    async def check(self) -> list[Finding]:
         """Check everything that the feed relies on in its database, without changing it.
 
         What is missing becomes a finding, not an exception.
@@ -242,32 +238,29 @@ class _Feed:
             with read_only(connection, self._session):
                 return self.reader.checks.findings(connection)
 
-        findings: list[Finding] = yield Query(look)
-        return findings
+        return await self._query(look)
 
     @Method
-    def schemas(self) -> Steps[Schemas]:
+    async def schemas(self) -> Schemas:
         """Describe the data of events; see `ExtendedFeed.schemas`."""
-        yield from ()
         return _expect(self._schemas, _NO_SCHEMAS)
 
     @Method
-    def segments(self, partition: int, cursor: str, *, stop: str | None = None) -> Steps[Segments]:
+    async def segments(self, partition: int, cursor: str, *, stop: str | None = None) -> Segments:
         """Return the archive files that hold events; see `ExtendedFeed.segments`."""
         archive = self.reader.shared_archive
-        found = yield from self.answer(self.reader.segments, partition, cursor, stop)
-        segments: Segments = yield Work(partial(archive.with_urls, *found))
-        return segments
+        found = await self.answer(self.reader.segments, partition, cursor, stop)
+        return await self._work(archive.with_urls, *found)
 
     @Method
-    def plan_trim(
+    async def plan_trim(
         self,
         *,
         older_than: timedelta | None = None,
         below: int | str | None = None,
         sealed: int | Callable[[], int] | None = None,
         silence: timedelta = SILENCE,
-    ) -> Steps[TrimPlan]:
+    ) -> TrimPlan:
         """Return which events `trim` would delete, and what limits that; change nothing.
 
         Args:
@@ -286,18 +279,18 @@ class _Feed:
         """
         bound = TrimBound(older_than=older_than, below=below, sealed=sealed, silence=silence)
         if self._sealer is not None:
-            bound = replace(bound, kept=(yield Work(self._sealer.kept)))
+            bound = replace(bound, kept=await self._work(self._sealer.kept))
         trimmer = _expect(self._trimmer, _NO_TRIMMER)
-        return (yield from self.answer(trimmer.plan, bound))
+        return await self.answer(trimmer.plan, bound)
 
     @Method
-    def trim(
+    async def trim(
         self,
         plan: TrimPlan,
         *,
         rows: int = ROWS,
         on_progress: Callable[[int, int], None] = lambda _events, _position: None,
-    ) -> Steps[int]:
+    ) -> int:
         """Delete the events of a plan from the table, in batches; return how many were deleted.
 
         Each batch is one transaction that also moves the mark of what was trimmed. The caller may
@@ -313,16 +306,16 @@ class _Feed:
             Unavailable: writers kept the rows locked through all tries.
         """
         batch = _expect(self._trimmer, _NO_TRIMMER).batch(plan, rows)
-        return (yield from delete_in_batches(batch, 0, on_progress))
+        return await delete_in_batches(batch, 0, on_progress, self._query, self._work)
 
     @Method
-    def compact(
+    async def compact(
         self,
         *,
         older_than: timedelta | None = None,
         rows: int = ROWS,
         on_progress: Callable[[int, int], None] = lambda _events, _position: None,
-    ) -> Steps[int]:
+    ) -> int:
         """Delete events that have a later event of the same key; return how many.
 
         Each batch is one transaction that also moves the mark of what was compacted. The caller
@@ -339,11 +332,11 @@ class _Feed:
             Unavailable: writers kept the rows locked through all tries.
         """
         compactor = _expect(self._compactor, _NO_COMPACTION)
-        batch, after = yield from self.answer(compactor.plan, older_than, rows)
-        return (yield from delete_in_batches(batch, after, on_progress))
+        batch, after = await self.answer(compactor.plan, older_than, rows)
+        return await delete_in_batches(batch, after, on_progress, self._query, self._work)
 
     @Method
-    def seal(
+    async def seal(
         self,
         *,
         older_than: timedelta | None = None,
@@ -351,7 +344,7 @@ class _Feed:
         segment_bytes: int = SEGMENT_BYTES,
         least: int = 1,
         on_progress: Callable[[int], None] = lambda _events: None,
-    ) -> Steps[Sealed]:
+    ) -> Sealed:
         """Write the events up to the horizon that the archive lacks into new segments of it.
 
         Any number of processes may seal at once, and each may die at any step: every event is in
@@ -377,10 +370,11 @@ class _Feed:
             least=least,
             on_progress=on_progress,
         )
-        return (yield from _expect(self._sealer, _NO_ARCHIVE).seal(options, self.answer))
+        sealer = _expect(self._sealer, _NO_ARCHIVE)
+        return await sealer.seal(options, self.answer, self._work)
 
     @Method
-    def erase(self, *, ids: Collection[str] = (), keys: Collection[str] = ()) -> Steps[int]:
+    async def erase(self, *, ids: Collection[str] = (), keys: Collection[str] = ()) -> int:
         """Erase events from the feed's archive for good; return how many.
 
         Their positions remain, so every cursor stays valid. Rows in the table and copies that
@@ -396,26 +390,25 @@ class _Feed:
             Unavailable: the archive's store did not answer.
         """
         sealer = _expect(self._sealer, _NO_ARCHIVE)
-        erased: int = yield Work(partial(sealer.erase, ids, keys))
-        return erased
+        return await self._work(sealer.erase, ids, keys)
 
     @Method
-    def register_progress(
+    async def register_progress(
         self, consumer: str, partition: int, cursor: str, *, principal: str = ""
-    ) -> Steps[None]:
+    ) -> None:
         """Note how far a consumer has committed; see `ExtendedFeed.register_progress`."""
         registry = _expect(self._registry, _NO_PROGRESS)
         registry.check(consumer, cursor)
-        yield from self.answer(self.reader.read, partition, cursor, 1)
-        yield Query(lambda found: registry.note(found, consumer, partition, cursor, principal))
+        await self.answer(self.reader.read, partition, cursor, 1)
+        await self._query(registry.note, consumer, partition, cursor, principal)
 
     @Method
-    def registered(self) -> Steps[list[Registered]]:
+    async def registered(self) -> list[Registered]:
         """Return the progress that consumers have registered, by name and partition."""
-        return (yield from self.answer(_expect(self._registry, _NO_PROGRESS).registered))
+        return await self.answer(_expect(self._registry, _NO_PROGRESS).registered)
 
     @Method
-    def forget_progress(self, consumer: str, *, principal: str | None = None) -> Steps[int]:
+    async def forget_progress(self, consumer: str, *, principal: str | None = None) -> int:
         """Forget a consumer, so that trimming no longer waits for it.
 
         Args:
@@ -426,18 +419,17 @@ class _Feed:
             How many registered partitions were deleted.
         """
         registry = _expect(self._registry, _NO_PROGRESS)
-        forgotten: int = yield Query(lambda found: registry.forget(found, consumer, principal))
-        return forgotten
+        return await self._query(registry.forget, consumer, principal)
 
     @Method
-    def append(self, batches: Sequence[Batch]) -> Steps[list[list[Appended] | ZeroEventHubError]]:
+    async def append(self, batches: Sequence[Batch]) -> list[list[Appended] | ZeroEventHubError]:
         """Append batches of events; see `ExtendedFeed.append`."""
         append = _expect(self._appender, _NO_APPEND).append
         refused = [self._misfit(batch) for batch in batches]
         fitting = [batch for batch, error in zip(batches, refused, strict=True) if error is None]
         found = []
         if fitting:
-            found = yield Query(lambda connection: append(connection, fitting, self._seconds))
+            found = await self._query(append, fitting, self._seconds)
         outcomes = iter(found)
         return [next(outcomes) if error is None else error for error in refused]
 
@@ -457,31 +449,36 @@ class _Feed:
         return None
 
     @Method
-    def producer_sequence(self, producer: str, *, principal: str = "") -> Steps[int]:
+    async def producer_sequence(self, producer: str, *, principal: str = "") -> int:
         """Return the number of a producer's last batch; see `ExtendedFeed.producer_sequence`."""
         appender = _expect(self._appender, _NO_APPEND)
-        return (yield from self.answer(appender.sequence, producer, principal))
+        return await self.answer(appender.sequence, producer, principal)
 
-    def answer(
-        self, ask: Callable[..., _Answer], *arguments: Any, **options: Any
-    ) -> Steps[_Answer]:
+    async def _query(
+        self, call: Callable[..., _Answer], *arguments: Any, **options: Any
+    ) -> _Answer:
+        """Call a function with a connection of the engine, and the arguments."""
+        raise NotImplementedError
+
+    async def _work(self, call: Callable[..., _Answer], *arguments: Any) -> _Answer:
+        """Call a function that takes a while and needs no connection."""
+        raise NotImplementedError
+
+    async def answer(self, ask: Callable[..., _Answer], *arguments: Any, **options: Any) -> _Answer:
         """Run a read-only query; fetch missing parts of the archive without holding a connection.
 
         Raises:
             ArchiveMiss: a part has to be fetched, and this feed does not fetch.
         """
-        query = Query(lambda connection: self.run_query(connection, ask, *arguments, **options))
         held: list[object] = []
         while True:
             try:
-                answer: _Answer = yield query
+                return await self._query(self.run_query, ask, *arguments, **options)
             except ArchiveMiss as missing:
                 if not self.fetches:
                     raise
                 load = missing.load
-            else:
-                return answer
-            hold_part(held, (yield Work(load)))
+            hold_part(held, await self._work(load))
 
     def run_query(
         self, connection: Connection, ask: Callable[..., _Answer], *arguments: Any, **options: Any
@@ -527,9 +524,11 @@ class BoundFeed(_Feed):
         feed.trim(feed.plan_trim(older_than=timedelta(days=30)))
     """
 
-    def run(self, steps: Callable[..., Steps[_Answer]], *arguments: Any, **options: Any) -> _Answer:
-        """Carry out the steps of a method."""
-        return blocking(drive(steps(self, *arguments, **options), self._carry_out))
+    def run(
+        self, work: Callable[..., Coroutine[Any, Any, _Answer]], *arguments: Any, **options: Any
+    ) -> _Answer:
+        """Run a method."""
+        return blocking(work(self, *arguments, **options))
 
     def with_connection(
         self, call: Callable[..., _Answer], *arguments: Any, **options: Any
@@ -581,23 +580,23 @@ class BoundFeed(_Feed):
         except (SQLAlchemyError, OSError) as error:
             raise feed_error(error) from error
 
-    async def _carry_out(self, step: Step) -> Any:
-        if isinstance(step, Query):
-            return self.with_connection(step.call)
-        if isinstance(step, Work):
-            return step.call()
-        time.sleep(step.seconds)  # noqa: ASYNC251 - run by `blocking`
-        return None
+    async def _query(
+        self, call: Callable[..., _Answer], *arguments: Any, **options: Any
+    ) -> _Answer:
+        return self.with_connection(call, *arguments, **options)
+
+    async def _work(self, call: Callable[..., _Answer], *arguments: Any) -> _Answer:
+        return call(*arguments)
 
 
 class AsyncBoundFeed(_Feed):
     """Read, trim, compact and archive a table's feed through an async engine: await its methods."""
 
     async def run(
-        self, steps: Callable[..., Steps[_Answer]], *arguments: Any, **options: Any
+        self, work: Callable[..., Awaitable[_Answer]], *arguments: Any, **options: Any
     ) -> _Answer:
-        """Carry out the steps of a method; `Work` runs in a thread."""
-        return await drive(steps(self, *arguments, **options), self._carry_out)
+        """Run a method."""
+        return await work(self, *arguments, **options)
 
     async def with_connection(
         self, call: Callable[..., _Answer], *arguments: Any, **options: Any
@@ -610,13 +609,10 @@ class AsyncBoundFeed(_Feed):
         except (SQLAlchemyError, OSError) as error:
             raise feed_error(error) from error
 
-    async def _carry_out(self, step: Step) -> Any:
-        if isinstance(step, Query):
-            return await self.with_connection(step.call)
-        if isinstance(step, Work):
-            return await asyncio.to_thread(step.call)
-        await asyncio.sleep(step.seconds)
-        return None
+    _query = with_connection
+
+    async def _work(self, call: Callable[..., _Answer], *arguments: Any) -> _Answer:
+        return await asyncio.to_thread(call, *arguments)
 
 
 _NO_TRIMMER = (

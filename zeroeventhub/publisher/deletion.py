@@ -4,10 +4,9 @@ Both delete in batches while writers write and readers read.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +30,6 @@ from sqlalchemy.sql.util import ClauseAdapter
 
 from zeroeventhub.databases import database_of
 from zeroeventhub.errors import ConfigurationError, Unavailable
-from zeroeventhub.publisher.bound_feed_steps import Pause, Query, Steps
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION, Place
 from zeroeventhub.publisher.keyset import LIMIT, ONE, NearRows, parameter
 from zeroeventhub.publisher.mapping import Expression
@@ -75,9 +73,13 @@ Batch = Callable[[Connection, int], Deleted]
 """Delete some events above a position; the caller commits the transaction."""
 
 
-def delete_in_batches(
-    batch: Batch, after: int, on_progress: Callable[[int, int], None]
-) -> Steps[int]:
+async def delete_in_batches(
+    batch: Batch,
+    after: int,
+    on_progress: Callable[[int, int], None],
+    query: Callable[..., Awaitable[Deleted]],
+    work: Callable[..., Awaitable[None]],
+) -> int:
     """Delete batches above a position until the last; return how many events were deleted.
 
     Between batches it pauses for as long as each has taken, so that writers get turns.
@@ -88,10 +90,10 @@ def delete_in_batches(
     events = tries = 0
     pause = 0.0
     while True:
-        yield Pause(pause)
+        await work(time.sleep, pause)
         began = monotonic()
         try:
-            deleted: Deleted = yield Query(partial(_in_transaction, batch, after))
+            deleted = await query(_in_transaction, batch, after)
         except Unavailable:
             tries += 1
             if tries == TRIES:
@@ -106,7 +108,7 @@ def delete_in_batches(
             return events
 
 
-def _in_transaction(batch: Batch, after: int, connection: Connection) -> Deleted:
+def _in_transaction(connection: Connection, batch: Batch, after: int) -> Deleted:
     with database_of(connection).lock_timeout(connection, LOCK_SECONDS):
         deleted = batch(connection, after)
         connection.commit()

@@ -1,10 +1,9 @@
 """Seal the events up to the horizon into an archive: read rows, write segments."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ from zeroeventhub.databases.json_form import json_form
 from zeroeventhub.databases.port import Database
 from zeroeventhub.errors import ConfigurationError, FeedFailure
 from zeroeventhub.protocol import Event
-from zeroeventhub.publisher.bound_feed_steps import Steps, Work
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.keyset import LIMIT, NearRows
 from zeroeventhub.publisher.mapping import Mapper, attribute_text, moment
@@ -80,8 +78,8 @@ class Sealed:
     position: int
 
 
-Ask = Callable[..., Steps[Any]]
-"""Run a query on the feed's table; see `BoundFeed.answer`."""
+Call = Callable[..., Awaitable[Any]]
+"""Call a function with arguments: see `answer` and `work` of a bound feed."""
 
 
 class SegmentRows:
@@ -191,52 +189,52 @@ class Sealer:
     reader: Reader
     description: "Description"
 
-    def seal(self, options: SealOptions, ask: Ask) -> Steps[Sealed]:
-        """Seal the table by the queries that `ask` runs; see `BoundFeed.seal`."""
+    async def seal(self, options: SealOptions, ask: Call, work: Call) -> Sealed:
+        """Seal the table; see `BoundFeed.seal`."""
         segments = events = size = 0
         until = None
         # For readers of the archive alone, a closed partition ends at its last sealed event.
         described = self.description
         has_closed = any(partition.closed for partition in described.info.partitions)
         while True:
-            known = yield Work(self.kept)
+            known = await work(self.kept)
             if until is None:
-                until = yield from ask(self._sealable, known, options.older_than)
+                until = await ask(self._sealable, known, options.older_than)
             if known.sealed >= until:
                 break
             writer = self.archive.segment_writer()
-            last = yield from self._collect(
-                writer, options, ask, after=known.sealed, until=until, before=events
+            last = await self._collect(
+                writer, options, ask, work, after=known.sealed, until=until, before=events
             )
             if last is None or writer.places < options.least:
                 break
-            written = yield Work(partial(writer.finish, known.sealed, *last))
-            add = partial(self.archive.add, written, self.feed, None if has_closed else described)
-            if (yield Work(add)):
+            written = await work(writer.finish, known.sealed, *last)
+            description = None if has_closed else described
+            if await work(self.archive.add, written, self.feed, description):
                 segments, size = segments + 1, size + written.segment.size
                 events += written.segment.events
         if segments:
-            merge = partial(self.archive.merge, options.segment_events, options.segment_bytes)
-            yield Work(merge)
+            await work(self.archive.merge, options.segment_events, options.segment_bytes)
         manifest = self.archive.manifest
         if (
             manifest.segments
             and manifest.description != described
-            and (yield from ask(self.reader.has_ends, manifest.sealed))
+            and await ask(self.reader.has_ends, manifest.sealed)
         ):
-            yield Work(partial(self.archive.describe, described))
+            await work(self.archive.describe, described)
         return Sealed(segments, events, size, self.archive.manifest.sealed)
 
-    def _collect(
+    async def _collect(
         self,
         writer: "SegmentWriter",
         options: SealOptions,
-        ask: Ask,
+        ask: Call,
+        work: Call,
         *,
         after: int,
         until: int,
         before: int,
-    ) -> Steps[tuple[int, str] | None]:
+    ) -> tuple[int, str] | None:
         """Collect the events of a segment; return its last position and the cursor after it."""
         last, places = None, 0
         begun: Future[None] | None = None
@@ -244,11 +242,11 @@ class Sealer:
         try:
             while places < options.segment_events and writer.size < options.segment_bytes:
                 limit = min(AT_ONCE, options.segment_events - places)
-                columns, found = yield from ask(self._rows, after, until, limit)
+                columns, found = await ask(self._rows, after, until, limit)
                 if found is None:
                     break
                 if begun is not None:
-                    yield Work(begun.result)
+                    await work(begun.result)
                 # In a thread while the next rows are read: its size lags by one step.
                 begun = worker.submit(writer.add, columns)
                 count, last = len(columns["position"]), found
@@ -257,7 +255,7 @@ class Sealer:
                 if count < limit:
                     break
             if begun is not None:
-                yield Work(begun.result)
+                await work(begun.result)
         finally:
             worker.shutdown(wait=False)
         return last

@@ -1,5 +1,6 @@
 """A feed bound to an engine, sync or async: each question, and looks at the head that are small."""
 
+import threading
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
@@ -12,6 +13,7 @@ from sqlalchemy import create_engine, event, insert, text
 
 from zeroeventhub import FIRST, TableFeed, TypeFilter
 from zeroeventhub.errors import BadCursor, Diverged, Unavailable
+from zeroeventhub.feed import ArchiveMiss
 from zeroeventhub.settings import Capacity
 
 
@@ -81,6 +83,39 @@ async def test_async_feed_answers_as_the_sync_feed_does(any_engine, any_async_en
         with pytest.raises((Diverged, BadCursor)):
             await other.vouch(refused)
     assert [one.level for one in await other.check()] == [one.level for one in feed.check()]
+
+
+def late(connection):
+    """Say that the database does not answer."""
+    raise Unavailable("Not now.")
+
+
+async def ask(feed, statement):
+    """Query the database, meet an error, and fetch a part of an archive; return what came of it."""
+    found = []
+
+    def miss(connection):
+        if len(found) < 2:
+            raise ArchiveMiss(lambda: found.append(threading.get_ident()))
+        return connection.scalar(text(statement))
+
+    try:
+        await feed.answer(late)
+    except Unavailable:
+        found.append("late")
+    return [await feed.answer(miss), *found]
+
+
+@pytest.mark.anyio
+async def test_method_works_with_every_engine(any_engine, any_async_engine):
+    """Queries have a connection, an error is raised where its query is, and work does not block."""
+    metadata.create_all(any_engine)
+    source = TableFeed(orders, data="data")
+    sync = source.bind(any_engine).run(ask, "SELECT 7")
+    found = await source.bind(any_async_engine).run(ask, "SELECT 7")
+    assert sync == [7, "late", threading.get_ident()]
+    assert found[:2] == sync[:2]
+    assert found[2] != sync[2]
 
 
 def test_database_that_is_away_is_unavailable(tmp_path):
