@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
 
 from zeroeventhub.databases import database_of
 from zeroeventhub.errors import ConfigurationError, FeedFailure
+from zeroeventhub.feed import ArchiveMiss
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 from zeroeventhub.publisher.keyset import NearRows, NeededIndex
 from zeroeventhub.publisher.ordering import Ordering
@@ -227,7 +229,8 @@ class Checkup:
 
     def _read_first(self, connection: Connection) -> None:
         for partition in self.partitions:
-            self.pages.read(connection, ReadRequest(partition, 0, HIGHEST_POSITION, limit=1))
+            with suppress(ArchiveMiss):  # events in an archive were read when they were sealed
+                [*self.pages.read(connection, ReadRequest(partition, 0, HIGHEST_POSITION, 1))]
 
     @staticmethod
     def _find_index(connection: Connection, index: NeededIndex) -> Finding:

@@ -69,6 +69,18 @@ def test_column_of_updates_is_a_warning(sqlite):
     assert "'changed'" in sentence
 
 
+def test_event_without_a_json_form_is_an_error(sqlite):
+    """A check reads the first event of each partition, and names one that cannot be published."""
+    metadata.create_all(sqlite)
+    write(sqlite)
+    insert = "INSERT INTO orders (part, kind, data) VALUES (1, 'order', {})"
+    execute(sqlite, insert.format("'{no JSON'"))
+    source = TableFeed(orders, data="data", partition="part", partitions=2)
+    (found,) = [one for one in source.bind(sqlite).check() if one.subject == "events"]
+    assert found.level == "error"
+    assert found.sentence.startswith("The row at position 2 cannot be published")
+
+
 @pytest.mark.parametrize(("kind", "is_warned_of"), [(Text, True), (DateTime, False)])
 def test_time_that_is_no_timestamp_is_a_warning(sqlite, kind, is_warned_of):
     """A time by which no reader can start is a warning, which names its type."""
