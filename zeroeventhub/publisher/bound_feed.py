@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from math import inf
@@ -16,7 +16,6 @@ from typing import (
     ParamSpec,
     Protocol,
     Self,
-    TypeAlias,
     TypeVar,
     overload,
 )
@@ -28,17 +27,11 @@ from zeroeventhub.coroutines import blocking
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.error_codes import feed_error
 from zeroeventhub.databases.port import Autocommit, read_only
-from zeroeventhub.errors import (
-    ConfigurationError,
-    FeedFailure,
-    Gone,
-    InvalidEvent,
-    ZeroEventHubError,
-)
+from zeroeventhub.errors import ConfigurationError, FeedFailure, Gone, ZeroEventHubError
 from zeroeventhub.extensions import EXTENSIONS
 from zeroeventhub.feed import ArchiveMiss, hold_part
 from zeroeventhub.new_events import Batch
-from zeroeventhub.protocol import EVERY_TYPE, Appended, FeedInfo, Schemas, Segments
+from zeroeventhub.protocol import Appended, FeedInfo, Schemas, Segments
 from zeroeventhub.publisher.checks import Finding
 from zeroeventhub.publisher.deletion import (
     ROWS,
@@ -59,14 +52,11 @@ from zeroeventhub.publisher.sealing import (
     Sealer,
     SealOptions,
 )
+from zeroeventhub.wire.models import Check, misfit
 
 _Given = ParamSpec("_Given")
 _Answer = TypeVar("_Answer")
 _Part = TypeVar("_Part")
-
-
-Check: TypeAlias = Callable[[bytes], object]
-"""Raises InvalidEvent for JSON that is not of a model."""
 
 
 class Appender(Protocol):
@@ -134,43 +124,35 @@ def query_method(
     return Method(work, ask)
 
 
+@dataclass(eq=False, repr=False)
 class _Feed:
     """Hold the parts of a feed, and the methods that sync and async engines share.
 
-    `seconds` is the longest time of a statement that reads. The other arguments are parts of the
-    feed, None for a feed without them.
+    Attributes:
+        engine: connects to the table's database.
+        seconds: the longest time of a statement that reads.
+        reader: reads the feed through the connections that it is given.
+        fetches: whether to fetch missing parts of the archive; if not, ArchiveMiss is raised for
+            them.
     """
 
-    def __init__(
-        self,
-        engine: Any,
-        seconds: float,
-        reader: Reader,
-        *,
-        trimmer: Trimmer | None = None,
-        compactor: Compactor | None = None,
-        registry: Registry | None = None,
-        sealer: Sealer | None = None,
-        restorer: Restorer | None = None,
-        schemas: Schemas | None = None,
-        appender: Appender | None = None,
-        checks_of_data: Mapping[str, Check] | None = None,
-    ) -> None:
-        self._engine = engine
-        self._seconds = seconds
-        self._session = database_of(engine).read_only(engine.dialect, seconds)
-        self.reader = reader
-        """Reads the feed through the connections that it is given."""
-        self._trimmer = trimmer
-        self._compactor = compactor
-        self._registry = registry
-        self._sealer = sealer
-        self._restorer = restorer
-        self._schemas = schemas
-        self._appender = appender
-        self._checks_of_data = checks_of_data or {}
-        self.fetches = True
-        """Whether to fetch missing parts of the archive; if not, ArchiveMiss is raised for them."""
+    engine: Any
+    seconds: float
+    reader: Reader
+    trimmer: Trimmer | None = None
+    compactor: Compactor | None = None
+    registry: Registry | None = None
+    sealer: Sealer | None = None
+    restorer: Restorer | None = None
+    described: Schemas | None = None
+    appender: Appender | None = None
+    checks_of_data: Mapping[str, Check] = field(default_factory=dict)
+    fetches: bool = True
+
+    def __post_init__(self) -> None:
+        """Make what sets a connection of the engine."""
+        database = database_of(self.engine)
+        self._session = database.read_only(self.engine.dialect, self.seconds)
 
     def without_fetching(self) -> Self:
         """Return a copy of the feed that raises ArchiveMiss for missing parts of its archive."""
@@ -180,13 +162,13 @@ class _Feed:
 
     def on_commit(self, notify: Callable[[], None]) -> None:
         """Call a function at every commit through the engine; see `ExtendedFeed.on_commit`."""
-        engine = getattr(self._engine, "sync_engine", self._engine)
+        engine = getattr(self.engine, "sync_engine", self.engine)
         event.listen(engine, "commit", lambda _connection: notify())
 
     @property
     def has_open_digests(self) -> bool:
         """Return whether cursors have no secret, so that anyone can compute an event's digest."""
-        return self.reader.has_open_digests
+        return self.reader.history.has_open_digests
 
     @property
     def known_info(self) -> FeedInfo | None:
@@ -243,7 +225,7 @@ class _Feed:
     @Method
     async def schemas(self) -> Schemas:
         """Describe the data of events; see `ExtendedFeed.schemas`."""
-        return _expect(self._schemas, _NO_SCHEMAS)
+        return _expect(self.described, _NO_SCHEMAS)
 
     @Method
     async def segments(self, partition: int, cursor: str, *, stop: str | None = None) -> Segments:
@@ -278,9 +260,9 @@ class _Feed:
             Unavailable: the horizon is not known yet, or the archive's store did not answer.
         """
         bound = TrimBound(older_than=older_than, below=below, sealed=sealed, silence=silence)
-        if self._sealer is not None:
-            bound = replace(bound, kept=await self._work(self._sealer.kept))
-        trimmer = _expect(self._trimmer, _NO_TRIMMER)
+        if self.sealer is not None:
+            bound = replace(bound, kept=await self._work(self.sealer.kept))
+        trimmer = _expect(self.trimmer, _NO_TRIMMER)
         return await self.answer(trimmer.plan, bound)
 
     @Method
@@ -305,7 +287,7 @@ class _Feed:
         Raises:
             Unavailable: writers kept the rows locked through all tries.
         """
-        batch = _expect(self._trimmer, _NO_TRIMMER).batch(plan, rows)
+        batch = _expect(self.trimmer, _NO_TRIMMER).batch(plan, rows)
         return await delete_in_batches(batch, 0, on_progress, self._query, self._work)
 
     @Method
@@ -331,7 +313,7 @@ class _Feed:
             ConfigurationError: the feed has no `compaction`.
             Unavailable: writers kept the rows locked through all tries.
         """
-        compactor = _expect(self._compactor, _NO_COMPACTION)
+        compactor = _expect(self.compactor, _NO_COMPACTION)
         batch, after = await self.answer(compactor.plan, older_than, rows)
         return await delete_in_batches(batch, after, on_progress, self._query, self._work)
 
@@ -370,8 +352,7 @@ class _Feed:
             least=least,
             on_progress=on_progress,
         )
-        sealer = _expect(self._sealer, _NO_ARCHIVE)
-        return await sealer.seal(options, self.answer, self._work)
+        return await _expect(self.sealer, _NO_ARCHIVE).seal(options, self.answer, self._work)
 
     @Method
     async def erase(self, *, ids: Collection[str] = (), keys: Collection[str] = ()) -> int:
@@ -389,15 +370,14 @@ class _Feed:
                 the feed has no column of ids or keys that were given.
             Unavailable: the archive's store did not answer.
         """
-        sealer = _expect(self._sealer, _NO_ARCHIVE)
-        return await self._work(sealer.erase, ids, keys)
+        return await self._work(_expect(self.sealer, _NO_ARCHIVE).erase, ids, keys)
 
     @Method
     async def register_progress(
         self, consumer: str, partition: int, cursor: str, *, principal: str = ""
     ) -> None:
         """Note how far a consumer has committed; see `ExtendedFeed.register_progress`."""
-        registry = _expect(self._registry, _NO_PROGRESS)
+        registry = _expect(self.registry, _NO_PROGRESS)
         registry.check(consumer, cursor)
         await self.answer(self.reader.read, partition, cursor, 1)
         await self._query(registry.note, consumer, partition, cursor, principal)
@@ -405,7 +385,7 @@ class _Feed:
     @Method
     async def registered(self) -> list[Registered]:
         """Return the progress that consumers have registered, by name and partition."""
-        return await self.answer(_expect(self._registry, _NO_PROGRESS).registered)
+        return await self.answer(_expect(self.registry, _NO_PROGRESS).registered)
 
     @Method
     async def forget_progress(self, consumer: str, *, principal: str | None = None) -> int:
@@ -418,51 +398,32 @@ class _Feed:
         Returns:
             How many registered partitions were deleted.
         """
-        registry = _expect(self._registry, _NO_PROGRESS)
-        return await self._query(registry.forget, consumer, principal)
+        return await self._query(_expect(self.registry, _NO_PROGRESS).forget, consumer, principal)
 
     @Method
     async def append(self, batches: Sequence[Batch]) -> list[list[Appended] | ZeroEventHubError]:
         """Append batches of events; see `ExtendedFeed.append`."""
-        append = _expect(self._appender, _NO_APPEND).append
-        refused = [self._misfit(batch) for batch in batches]
+        append = _expect(self.appender, _NO_APPEND).append
+        refused = [misfit(batch, self.checks_of_data) for batch in batches]
         fitting = [batch for batch, error in zip(batches, refused, strict=True) if error is None]
         found = []
         if fitting:
-            found = await self._query(append, fitting, self._seconds)
+            found = await self._query(append, fitting, self.seconds)
         outcomes = iter(found)
         return [next(outcomes) if error is None else error for error in refused]
-
-    def _misfit(self, batch: Batch) -> InvalidEvent | None:
-        """Return the error of a batch with an event that does not fit the model of its type."""
-        checks = self._checks_of_data
-        for number, one in enumerate(batch.events if checks else ()):
-            check = checks.get(one.type) or checks.get(EVERY_TYPE)
-            if check is None:
-                continue
-            try:
-                check(one.text.encode())
-            except InvalidEvent as error:
-                path = f"$[{number}].data{error.path[1:]}"
-                text = f"Event {number + 1} does not fit the schema of its type at {path}: {error}"
-                return InvalidEvent(text, path=path)
-        return None
 
     @Method
     async def producer_sequence(self, producer: str, *, principal: str = "") -> int:
         """Return the number of a producer's last batch; see `ExtendedFeed.producer_sequence`."""
-        appender = _expect(self._appender, _NO_APPEND)
-        return await self.answer(appender.sequence, producer, principal)
+        return await self.answer(_expect(self.appender, _NO_APPEND).sequence, producer, principal)
 
-    async def _query(
-        self, call: Callable[..., _Answer], *arguments: Any, **options: Any
-    ) -> _Answer:
+    async def _query(self, ask: Callable[..., _Answer], *arguments: Any, **options: Any) -> _Answer:
         """Call a function with a connection of the engine, and the arguments."""
         raise NotImplementedError
 
     async def _work(self, call: Callable[..., _Answer], *arguments: Any) -> _Answer:
         """Call a function that takes a while and needs no connection."""
-        raise NotImplementedError
+        return call(*arguments)
 
     async def answer(self, ask: Callable[..., _Answer], *arguments: Any, **options: Any) -> _Answer:
         """Run a read-only query; fetch missing parts of the archive without holding a connection.
@@ -509,7 +470,7 @@ class _Feed:
             return self.run_query(connection, self.reader.head)
         try:
             with read_only(connection, Autocommit()):
-                return self.reader.fast_head(connection, self._seconds)
+                return self.reader.fast_head(connection, self.seconds)
         except (FeedFailure, SQLAlchemyError):
             checks.due_at = -inf
             raise
@@ -531,12 +492,12 @@ class BoundFeed(_Feed):
         return blocking(work(self, *arguments, **options))
 
     def with_connection(
-        self, call: Callable[..., _Answer], *arguments: Any, **options: Any
+        self, ask: Callable[..., _Answer], *arguments: Any, **options: Any
     ) -> _Answer:
         """Call a function with a connection of the engine, and the arguments."""
         try:
-            with self._engine.connect() as connection:
-                return call(connection, *arguments, **options)
+            with self.engine.connect() as connection:
+                return ask(connection, *arguments, **options)
         except (SQLAlchemyError, OSError) as error:
             raise feed_error(error) from error
 
@@ -570,23 +531,18 @@ class BoundFeed(_Feed):
             FeedFailure: the table differs from the archive.
             Unavailable: the database or the store did not answer; call it again.
         """
-        restorer = _expect(self._restorer, _NO_ARCHIVE)
+        restorer = _expect(self.restorer, _NO_ARCHIVE)
         if skipped < 1 or workers < 1:
             raise ConfigurationError("skipped and workers have to be above zero.")
         try:
-            restorer.begin(self._engine, skipped)
+            restorer.begin(self.engine, skipped)
             self.info()  # checks the table
-            return restorer.restore(self._engine, newer_than, workers, on_progress)
+            return restorer.restore(self.engine, newer_than, workers, on_progress)
         except (SQLAlchemyError, OSError) as error:
             raise feed_error(error) from error
 
-    async def _query(
-        self, call: Callable[..., _Answer], *arguments: Any, **options: Any
-    ) -> _Answer:
-        return self.with_connection(call, *arguments, **options)
-
-    async def _work(self, call: Callable[..., _Answer], *arguments: Any) -> _Answer:
-        return call(*arguments)
+    async def _query(self, ask: Callable[..., _Answer], *arguments: Any, **options: Any) -> _Answer:
+        return self.with_connection(ask, *arguments, **options)
 
 
 class AsyncBoundFeed(_Feed):
@@ -599,12 +555,12 @@ class AsyncBoundFeed(_Feed):
         return await work(self, *arguments, **options)
 
     async def with_connection(
-        self, call: Callable[..., _Answer], *arguments: Any, **options: Any
+        self, ask: Callable[..., _Answer], *arguments: Any, **options: Any
     ) -> _Answer:
         """Call a function with a connection of the engine, and the arguments."""
         try:
-            async with self._engine.connect() as connection:
-                answer: _Answer = await connection.run_sync(call, *arguments, **options)
+            async with self.engine.connect() as connection:
+                answer: _Answer = await connection.run_sync(ask, *arguments, **options)
                 return answer
         except (SQLAlchemyError, OSError) as error:
             raise feed_error(error) from error

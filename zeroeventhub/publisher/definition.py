@@ -45,7 +45,7 @@ from zeroeventhub.extensions import (
 from zeroeventhub.partitions import Layout
 from zeroeventhub.protocol import CLOUDEVENTS, EVERY_TYPE, FeedInfo, Schemas
 from zeroeventhub.publisher.archive_reader import ArchiveReader
-from zeroeventhub.publisher.bound_feed import Appender, AsyncBoundFeed, BoundFeed, Check
+from zeroeventhub.publisher.bound_feed import Appender, AsyncBoundFeed, BoundFeed
 from zeroeventhub.publisher.checks import Checkup
 from zeroeventhub.publisher.cursor import Signer, digest
 from zeroeventhub.publisher.deletion import Compaction, Compactor, Trimmer
@@ -64,7 +64,7 @@ from zeroeventhub.publisher.rows import RowQuery
 from zeroeventhub.publisher.sealing import Sealer, SegmentRows
 from zeroeventhub.publisher.splits import SplitQuery
 from zeroeventhub.settings import Capacity
-from zeroeventhub.wire.models import check_of, schema_of
+from zeroeventhub.wire.models import Check, check_of, schema_of
 
 if TYPE_CHECKING:
     from zeroeventhub.archive.archive import Archive
@@ -481,7 +481,7 @@ def build(
         registry=registry,
         sealer=sealer,
         restorer=restorer,
-        schemas=defined.schemas,
+        described=defined.schemas,
         appender=defined.append,
         checks_of_data=defined.checks,
     )

@@ -80,8 +80,6 @@ class Reader:
         """Checks from time to time what the feed needs of its database."""
         self.step = ordering.step
         """Returns the statement to commit before the feed is read; see `Ordering.step`."""
-        self.has_open_digests = history.has_open_digests
-        """Whether cursors have no secret, so that anyone can compute an event's digest."""
         self._ends_settled = False
         self._registry = registry
 

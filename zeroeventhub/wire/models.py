@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from zeroeventhub.errors import ConfigurationError, InvalidEvent, ProtocolError
+from zeroeventhub.new_events import Batch
 from zeroeventhub.protocol import EVERY_TYPE
 from zeroeventhub.wire.json_schema import DIALECT
 
@@ -43,8 +44,12 @@ def schema_of(model: Any) -> dict[str, Any]:
     return {"$schema": DIALECT, **found}
 
 
-def check_of(model: Any) -> Callable[[bytes], object] | None:
-    """Return the function that raises InvalidEvent for JSON that is not of a model.
+Check: TypeAlias = Callable[[bytes], object]
+"""Raises InvalidEvent for JSON that is not of a model."""
+
+
+def check_of(model: Any) -> Check | None:
+    """Return the function that compares JSON with a model.
 
     None for a model that is a schema: this library does not compare values with schemas.
 
@@ -66,16 +71,31 @@ def check_of(model: Any) -> Callable[[bytes], object] | None:
         try:
             decode(text)
         except (ValueError, RecursionError) as error:
-            path, reason = _misfit(error)
+            path, reason = _place(error)
             raise InvalidEvent(reason, path=path) from None
 
     return check
 
 
+def misfit(batch: Batch, checks: Mapping[str, Check]) -> InvalidEvent | None:
+    """Return the error of a batch with an event that does not fit the model of its type."""
+    for number, one in enumerate(batch.events if checks else ()):
+        check = checks.get(one.type) or checks.get(EVERY_TYPE)
+        if check is None:
+            continue
+        try:
+            check(one.text.encode())
+        except InvalidEvent as error:
+            path = f"$[{number}].data{error.path[1:]}"
+            text = f"Event {number + 1} does not fit the schema of its type at {path}: {error}"
+            return InvalidEvent(text, path=path)
+    return None
+
+
 _PLACE = re.compile(r" - at `(\$.*)`$")
 
 
-def _misfit(error: Exception) -> tuple[str, str]:
+def _place(error: Exception) -> tuple[str, str]:
     """Return the JSONPath of the value that does not fit, and the reason, without the value."""
     errors = getattr(error, "errors", None)
     if not callable(errors):
