@@ -447,11 +447,11 @@ class _Feed:
         """Run a query read-only, after the checks that are due."""
         checks = self.reader.checks
         if monotonic() > checks.due_at:
-            # First, as `reader.step` may write to side tables that are not installed.
+            # First, as a step may write to side tables that are not installed.
             with read_only(connection, self._session):
                 checks.run(connection)
         try:
-            give_positions = self.reader.step
+            give_positions = self.reader.ordering.step
             step = None if give_positions is None else give_positions(connection)
             with read_only(connection, self._session, step):
                 try:

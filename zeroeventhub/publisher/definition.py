@@ -398,16 +398,15 @@ def build(
         time=defined.events.time,
         is_mutable=defined.is_mutable,
     )
-    info = replace(defined.info, extensions=_extensions(defined, source, types))
     reader = Reader(
-        info,
-        ordering,
-        history,
-        checkup,
-        pages=pages,
+        info=replace(defined.info, extensions=_extensions(defined, source, types)),
+        ordering=ordering,
+        history=history,
+        checks=checkup,
+        page_query=pages,
         lookups=lookups,
-        splits=SplitQuery(near, archive),
-        keys=_key_query(defined, source, capacity.page_bytes),
+        split_query=SplitQuery(near, archive),
+        key_query=_key_query(defined, source, capacity.page_bytes),
         registry=registry,
     )
     if defined.grows:

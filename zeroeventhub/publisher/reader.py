@@ -5,7 +5,7 @@ Their other parameters are those of a bound feed's methods, which call them with
 
 from collections.abc import Callable, Collection
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any
@@ -43,45 +43,25 @@ QUIET = 1_000
 new checkpoint: seldom enough that idle consumers hardly write."""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Reader:
-    """Read a table's feed through connections on which each statement sees the last commits.
+    """Read a table's feed through connections on which each statement sees the last commits."""
 
-    `keys` is None for a feed without versions, and `registry` for one without `progress`.
+    info: FeedInfo
+    ordering: Ordering
+    history: History
+    checks: Checkup
+    page_query: PageQuery
+    lookups: Lookups
+    split_query: SplitQuery
+    key_query: KeyQuery | None  # None for a feed without versions
+    registry: Registry | None  # None for a feed without `progress`
 
-    Attributes:
-        ordering: finds the horizon.
-        history: checks cursors, and knows what was trimmed.
-        lookups: finds events by their time.
-    """
-
-    def __init__(
-        self,
-        info: FeedInfo,
-        ordering: Ordering,
-        history: History,
-        checkup: Checkup,
-        *,
-        pages: PageQuery,
-        lookups: Lookups,
-        splits: SplitQuery,
-        keys: KeyQuery | None,
-        registry: Registry | None = None,
-    ) -> None:
-        self.info = info
-        self.ordering = ordering
-        self._watch = HorizonMonitor(ordering)
+    def __post_init__(self) -> None:
+        """Begin without a reading of the horizon."""
+        self._watch = HorizonMonitor(self.ordering)
         self._unsealed = HorizonAge()
-        self.history = history
-        self._pages = pages
-        self.lookups = lookups
-        self._splits = splits
-        self._keys = keys
-        self.checks = checkup
-        """Checks from time to time what the feed needs of its database."""
-        self.step = ordering.step
-        """Returns the statement to commit before the feed is read; see `Ordering.step`."""
         self._ends_settled = False
-        self._registry = registry
 
     @property
     def shared_archive(self) -> ArchiveReader:
@@ -140,7 +120,7 @@ class Reader:
         )
         pages: list[Page] = []
         here, after, start = cursor, place.position, None
-        with closing(self._pages.read(connection, request)) as stretches:
+        with closing(self.page_query.read(connection, request)) as stretches:
             for stretch in stretches:
                 page = self._page(
                     connection, request, here, after, stretch, horizon=horizon, stop=end
@@ -159,7 +139,7 @@ class Reader:
         # After the pages and their checkpoints: a failover between the check and the pages would
         # go unnoticed. The row that came with the pages is good if they follow it, unless a
         # checkpoint was read later.
-        is_alone = stretch.full or not self._pages.shares_positions
+        is_alone = stretch.full or not self.page_query.shares_positions
         known = start if is_alone and stretch.follows else None
         mark = self.history.verify(connection, place, end, partition=partition, known=known)
         if place.position <= (gone := max(mark.trimmed, mark.moved)):
@@ -184,7 +164,7 @@ class Reader:
         stop: Place | None,
     ) -> Page:
         """Make a page of rows; `here` and `after` are the cursor and the position before them."""
-        pages, history, until = self._pages, self.history, stretch.until
+        history, until = self.history, stretch.until
         reached = False
         at = after if stretch.last is None else stretch.last[0]
         if stretch.last is not None:
@@ -195,7 +175,8 @@ class Reader:
             if reached and stop is not None and after < stop.position:
                 here = str(stop)
             elif until > at and (
-                request.types is not None or (pages.shares_positions and until - at >= QUIET)
+                request.types is not None
+                or (self.page_query.shares_positions and until - at >= QUIET)
             ):
                 # A checkpoint after an event of another type or partition.
                 below = history.cursor_below(connection, until)
@@ -248,7 +229,7 @@ class Reader:
             elsewhere: reports of other processes of this machine, which the age takes into account.
         """
         report = self._watch.report(connection, elsewhere)
-        registered = 0 if self._registry is None else self._registry.count(connection)
+        registered = 0 if self.registry is None else self.registry.count(connection)
         archive, archive_lag = self.history.archive, None
         if archive is not None and report.settled is not None:
             for one in elsewhere:
@@ -261,7 +242,7 @@ class Reader:
             archive_lag=archive_lag,
             unsealed=self._unsealed.oldest,
             unpublished=self.checks.unpublished,
-            longest_event=self._pages.longest,
+            longest_event=self.page_query.longest,
             registered=registered,
         )
 
@@ -284,7 +265,7 @@ class Reader:
     def has_ends(self, connection: Connection, until: int) -> bool:
         """Return whether the last events of closed partitions are at or below a position."""
         try:
-            self._pages.await_ends(connection, settled=until)
+            self.page_query.await_ends(connection, settled=until)
         except Unavailable:
             return False
         return True
@@ -294,7 +275,7 @@ class Reader:
         moment, lookups = datetime.now(UTC) - age, self.lookups
         return min(
             lookups.of_time(connection, partition, moment, settled=settled)
-            for partition in self._pages.ids
+            for partition in self.page_query.ids
         )
 
     def cursor_after(self, connection: Connection, position: int) -> str:
@@ -376,7 +357,7 @@ class Reader:
             )
         first, end, horizon, _ = self._range(connection, start, stop)
         until = max(horizon.settled if end is None else end.position, first.position)
-        positions = self._splits.positions(
+        positions = self.split_query.positions(
             connection, partition, count=count, after=first.position, until=until
         )
         inner = [self.history.cursor_below(connection, at) for at in positions[1:-1]]
@@ -467,9 +448,9 @@ class Reader:
         partitions: Collection[int] | None = None,
     ) -> KeyPage:
         """Read events of a key, also those above the horizon; see `ExtendedFeed.read_key`."""
-        if self._keys is None:
+        if self.key_query is None:
             raise ConfigurationError("This feed has no versions: give its TableFeed a `version`.")
-        return self._keys.read(connection, key, after_version, limit, partitions)
+        return self.key_query.read(connection, key, after_version, limit, partitions)
 
     def _horizon(self, connection: Connection, *places: Place | None) -> Horizon:
         """Return the horizon.
@@ -481,7 +462,7 @@ class Reader:
         horizon = self._watch.read(connection)
         if not self._ends_settled:
             # Until this succeeds once: closed partitions get no further events.
-            self._pages.await_ends(connection, settled=horizon.settled)
+            self.page_query.await_ends(connection, settled=horizon.settled)
             self._ends_settled = True
         for place in places:
             if place is not None and place.position > horizon.highest:
