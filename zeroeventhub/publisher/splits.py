@@ -1,8 +1,8 @@
 """Cut a partition into pieces of about the same size, for parallel readers."""
 
 from bisect import bisect_left
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache, partial
 from heapq import nlargest
 from itertools import count as count_from
 from typing import Any, NamedTuple
@@ -106,14 +106,20 @@ class _Interval:
 
 
 def places(
-    low: int, high: int, count: int, before: Sequence[Part] = ()
-) -> Generator[list[Look], list[tuple[Window, Window]], list[int]]:
+    low: int,
+    high: int,
+    count: int,
+    see: Callable[[list[Look]], list[tuple[Window, Window]]],
+    before: Sequence[Part] = (),
+) -> list[int]:
     """Find places that cut the rows in [low, high] into pieces of nearly equal numbers of rows.
 
-    `before` are the parts below the first row, which are cut as well.
-
-    Yields:
-        Looks; the caller sends the windows below and above their places.
+    Args:
+        low: the position of the first row.
+        high: the position of the last row.
+        count: how many pieces there are.
+        see: returns the windows below and above the places of looks.
+        before: the parts below the first row, which are cut as well.
 
     Returns:
         The places between the pieces, in order, with or without rows at them.
@@ -129,8 +135,7 @@ def places(
             # A place in the middle half of an interval of two rows or more.
             share = 0.25 + next(numbers) * GOLDEN % 1 / 2
             looks.append(Look(start, min(start + int((end - start) * share), end - 1), end))
-        windows = yield looks
-        for look, (below, above), (*_, left, right) in zip(looks, windows, wanted, strict=True):
+        for look, (below, above), (*_, left, right) in zip(looks, see(looks), wanted, strict=True):
             interval = _Interval(look, below, above, left=left, right=right)
             if interval.density < DENSE:
                 most_opened = OPENED + OPENED_A_PIECE * count
@@ -234,9 +239,10 @@ class SplitQuery:
             # A part of one position for each row, so that every cut is at a row.
             found = cut([*parts, *(Part(position - 1, position, 1.0) for position in few)], count)
         else:
-            found = self._search(
-                connection, partition, count, low=few[0], until=until, before=parts
-            )
+            low, high = few[0], max(self._last(connection, partition, [until]), default=0)
+            see = partial(self._look, connection, partition)
+            is_there = low < high  # unless a trim is deleting the rows
+            found = places(low, high, count, see, parts) if is_there else cut(parts, count)
         ends = [part.high for part in parts]
         # In the archive, cut at the end of the part that holds the place: the manifest or footer
         # has that position, so nothing has to be fetched.
@@ -247,29 +253,6 @@ class SplitQuery:
         ]
         in_table = [place for place in found if place > boundary]
         return archived + self._last(connection, partition, in_table)
-
-    def _search(
-        self,
-        connection: Connection,
-        partition: int,
-        count: int,
-        *,
-        low: int,
-        until: int,
-        before: Sequence[Part] = (),
-    ) -> list[int]:
-        """Return the places between pieces; the first row of the table is at `low`."""
-        high = max(self._last(connection, partition, [until]), default=0)
-        if low >= high:  # a trim is deleting the rows
-            return cut(before, count) if before else []
-        search = places(low, high, count, before)
-        try:
-            looks = next(search)
-            while True:
-                looks = search.send(self._look(connection, partition, looks))
-        except StopIteration as end:
-            found: list[int] = end.value
-            return found
 
     def _first_positions(
         self, connection: Connection, partition: int, after: int, until: int

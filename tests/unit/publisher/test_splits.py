@@ -74,16 +74,15 @@ def cut(rows, count):
     """Cut rows, and return the sizes of the pieces; no look may be out of place."""
     total = rows.before[-1]
     low, high = rows[0], rows[total - 1]
-    search = places(low, high, count)
     lookups = 0
-    try:
-        looks = next(search)
-        while True:
-            assert all(low <= look.low <= look.place < look.high <= high for look in looks)
-            lookups += 2 * len(looks)
-            looks = search.send([rows.windows(look) for look in looks])
-    except StopIteration as end:
-        found = end.value
+
+    def see(looks):
+        nonlocal lookups
+        assert all(low <= look.low <= look.place < look.high <= high for look in looks)
+        lookups += 2 * len(looks)
+        return [rows.windows(look) for look in looks]
+
+    found = places(low, high, count, see)
     opened = OPENED_IF_DENSE if rows.is_dense else OPENED
     assert lookups <= 4 * (opened + OPENED_A_PIECE * count) + 2
     assert len(found) < count
