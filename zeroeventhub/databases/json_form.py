@@ -90,14 +90,13 @@ class JsonForm:
     Attributes:
         select: the expression to select.
         convert: applied to a selected value that is not NULL; None to leave it unchanged.
-        is_json: whether the selected value, unless NULL, is the text of the JSON form.
         text: the JSON form as PostgreSQL makes it; None if Python makes it.
-        stored: the value whose output is that text without a cast; None for a value that is none.
+        stored: the stored JSON, if the selected value is its text; PostgreSQL sends it without a
+            cast. None for a value of another type.
     """
 
     select: ColumnElement[Any]
     convert: Callable[[Any], Any] | None = None
-    is_json: bool = False
     text: ColumnElement[Any] | None = None
     stored: ColumnElement[Any] | None = None
 
@@ -147,7 +146,7 @@ def _form(expression: ColumnElement[Any], kind: sql.TypeEngine[Any]) -> JsonForm
         case sql.JSON():
             # As text, so that numbers, key order and repeated keys stay as they were stored.
             stored = _StoredJson(expression, kind)
-            return JsonForm(stored, _as_stored, is_json=True, text=stored, stored=stored.declared)
+            return JsonForm(stored, _as_stored, text=stored, stored=stored.declared)
         case sql.Float():
             # PostgreSQL sometimes writes other digits than Python.
             return JsonForm(type_coerce(expression, sql.Float()), _number)
@@ -272,7 +271,7 @@ def envelope_members(
     """
     strings: dict[str, ColumnElement[Any]] = {}
     for name, form in attributes.items():
-        if form.text is None or form.is_json:
+        if form.text is None or form.stored is not None:
             return None
         string = case((func.starts_with(form.text, '"'), form.text), else_=value_text(form.text))
         strings[name] = func.nullif(string, '""')

@@ -139,7 +139,7 @@ class Mapper:
         if self.envelope or self._fields or self._headers:
             return None
         (form,) = self._forms
-        return func.coalesce(form.select, "null") if form.is_json else None
+        return None if form.stored is None else func.coalesce(form.select, "null")
 
     @property
     def has_stored_json(self) -> bool:
