@@ -105,7 +105,6 @@ class PageQuery:
         self._types = types
         self._page_bytes = page_bytes
         self._batch = BatchSize()
-        self._has_warned = False
         self.longest = 0
         self._statement = lru_cache(maxsize=100)(self._build)
         self._window = lru_cache(maxsize=2)(self._build_window)
@@ -115,19 +114,26 @@ class PageQuery:
 
         Each but the last is full. Until then, the connection may be in the middle of a statement.
         """
-        page, whole, examined = Stretch(request.until), list[Stretch](), 0
-        if self._archive is not None:
-            archived = self._archive.pages(
-                connection, request, room=self._page_bytes, window=FILTERED_ROWS
-            )
-            if archived.unfinished is None:
-                yield from archived.pages
-                return
-            page, whole, examined = archived.unfinished, archived.pages, archived.examined
-            yield from whole
-            sees_start = request.sees_start and archived.after == request.after
-            left = request.count - len(whole)
-            request = replace(request, after=archived.after, count=left, sees_start=sees_start)
+        if self._archive is None:
+            return self._read_table(connection, request, Stretch(request.until))
+        return self._read_both(self._archive, connection, request)
+
+    def _read_both(
+        self, archive: ArchiveReader, connection: Connection, request: ReadRequest
+    ) -> Generator[Stretch]:
+        archived = archive.pages(connection, request, room=self._page_bytes, window=FILTERED_ROWS)
+        yield from archived.pages
+        if archived.unfinished is None:
+            return
+        left = request.count - len(archived.pages)
+        sees_start = request.sees_start and archived.after == request.after
+        request = replace(request, after=archived.after, count=left, sees_start=sees_start)
+        yield from self._read_table(connection, request, archived.unfinished, archived.examined)
+
+    def _read_table(
+        self, connection: Connection, request: ReadRequest, page: Stretch, examined: int = 0
+    ) -> Generator[Stretch]:
+        """Fill a page, of whose rows some may have been examined, and further pages."""
         if request.after >= request.until:
             yield page
             return
@@ -140,48 +146,35 @@ class PageQuery:
         if request.types is not None:
             page.until = values["until"] = self._last_examined(connection, values, examined)
         wanted = request.limit * request.count - page.rows + sees_start
+        taken, count = 0, 0
         with closing(self._chunks(connection, values, request.types, wanted)) as chunks:
-            yield from self._fill(page, chunks, request, wanted, sees_start=sees_start)
+            for rows, first, page.follows in chunks:
+                start, stop = first, len(rows.sizes)
+                if sees_start and not taken and rows.position(0) == request.after:
+                    start, page.start = 1, (request.after, rows.event(0))
+                taken += stop - first
+                while start < stop:
+                    start = page.take(rows, start, request, self._page_bytes)
+                    if not page.full:
+                        continue
+                    page.end()
+                    count += 1
+                    if count == request.count or not page.full:
+                        chunks.close()  # the caller may use the connection for the last page
+                        yield page
+                        return
+                    yield page
+                    page = Stretch(page.until, follows=page.follows)
+        page.end()
+        # If the last page ends with the statement's last row, more events may belong to it.
+        if taken < wanted or not count:
+            yield page
 
     def _last_examined(self, connection: Connection, values: dict[str, int], examined: int) -> int:
         """Return the last position whose row a page of some types examines."""
         window = self._window(self._rows.near.hint(connection))
         end = connection.scalar(window, values | {"before": FILTERED_ROWS - examined - 1})
         return values["until"] if end is None else int(end)
-
-    def _fill(
-        self,
-        page: Stretch,
-        chunks: Generator[tuple[Rows, int, bool]],
-        request: ReadRequest,
-        wanted: int,
-        *,
-        sees_start: bool,
-    ) -> Generator[Stretch]:
-        """Fill pages with up to `wanted` rows, and yield each."""
-        taken, count = 0, 0
-        for rows, first, follows in chunks:
-            page.follows = follows
-            start, stop = first, len(rows.sizes)
-            if sees_start and not taken and rows.position(0) == request.after:
-                start, page.start = 1, (request.after, rows.event(0))
-            taken += stop - first
-            while start < stop:
-                start = page.take(rows, start, request, self._page_bytes)
-                if not page.full:
-                    continue
-                page.end()
-                count += 1
-                if count == request.count or not page.full:
-                    chunks.close()  # the caller may use the connection for the last page
-                    yield page
-                    return
-                yield page
-                page = Stretch(page.until, follows=follows)
-        page.end()
-        # If the last page ends with the statement's last row, more events may belong to it.
-        if taken < wanted or not count:
-            yield page
 
     def _chunks(
         self, connection: Connection, values: dict[str, Any], types: TypeFilter | None, left: int
@@ -227,22 +220,17 @@ class PageQuery:
 
     def _learn(self, rows: Rows) -> None:
         """Learn the sizes of events; log the first one that is too long for consumers in Go."""
-        if (largest := self._batch.learn(rows)) > self.longest:
-            self.longest = largest
-            if largest > LONG and not self._has_warned:
-                self._warn_of_long(rows)
-
-    def _warn_of_long(self, rows: Rows) -> None:
-        """Log once that an event is too long for consumers in Go."""
-        self._has_warned = True
-        index = next(index for index, size in enumerate(rows.sizes) if size > LONG)
-        _log.warning(
-            "The event at position %s has %d bytes: consumers in Go end a page without an "
-            "error at a line above 65,535 bytes, and stay there. Publish smaller events, "
-            "such as a reference to what is large.",
-            rows.position(index),
-            rows.sizes[index],
-        )
+        largest, before = self._batch.learn(rows), self.longest
+        self.longest = max(largest, before)
+        if largest > LONG >= before:
+            index = next(index for index, size in enumerate(rows.sizes) if size > LONG)
+            _log.warning(
+                "The event at position %s has %d bytes: consumers in Go end a page without an "
+                "error at a line above 65,535 bytes, and stay there. Publish smaller events, "
+                "such as a reference to what is large.",
+                rows.position(index),
+                rows.sizes[index],
+            )
 
     def _build(self, hint: IndexHint, types: TypeFilter | None, streams: bool) -> Select[Any]:
         chosen = None

@@ -186,16 +186,13 @@ class Stretch:
 
     def end(self) -> None:
         """Join the JSON of the events to one text, and free the rows."""
-        self._join()
+        if self._texts:
+            self.parts.append(Lines.of(self._texts, on_one_line=self._on_one_line))
+            self._texts = []
         if self._last is not None:
             rows, index = self._last
             self.last, self._last = (rows.position(index), rows.event(index)), None
             self.full = self.full and self.last[0] < self.until
-
-    def _join(self) -> None:
-        if self._texts:
-            self.parts.append(Lines.of(self._texts, on_one_line=self._on_one_line))
-            self._texts = []
 
     def take(self, rows: Rows, start: int, request: ReadRequest, room: int) -> int:
         """Add rows to the page, as many as it has room for; a larger first event still fits.
@@ -220,7 +217,7 @@ class Stretch:
                 stop += 1
         if stop > start:
             if isinstance(rows, JoinedRows) or rows.headers is not None:
-                self._join()  # the rows before these had gaps, and were split
+                self.end()  # the rows before these may have had no headers
                 self.parts.append(rows.events(start, stop))
             else:
                 texts = rows.texts[start:stop]
