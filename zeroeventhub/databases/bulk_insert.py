@@ -203,7 +203,6 @@ class TableForm:
         columns: the columns by name, without those that the database computes.
         optional: the indexes of the columns whose own default a row may leave to the database.
         model: the struct as which the data of an event is decoded, with a field per column.
-        is_copied: whether the driver can copy rows.
         yields: as `Database.yields_at_each_row`.
     """
 
@@ -220,9 +219,7 @@ class TableForm:
         fields = [(f"column_{place}", *form.field) for place, form in enumerate(forms)]
         names = {field[0]: str(name) for field, name in zip(fields, self.columns, strict=True)}
         self.model = msgspec.defstruct("Row", fields, rename=names, kw_only=True, gc=False)
-        database = database_of(dialect)
-        self.is_copied = database.copies(dialect)
-        self.yields = database.yields_at_each_row
+        self.yields = database_of(dialect).yields_at_each_row
         self._decode = msgspec.json.Decoder(self.model).decode
         self._bits = [
             field[0]
@@ -348,11 +345,11 @@ def insertion(
     left_out = [one for one in form.columns.values() if one not in forms]
     # The text of a statement has no defaults that SQLAlchemy computes.
     by_name |= any(one.column.default is not None for one in left_out)
-    if form.is_copied and not by_name and all(one.is_plain for one in forms):
+    database = database_of(dialect)
+    if database.copies(dialect) and not by_name and all(one.is_plain for one in forms):
         copied = _csv(rows) if are_exact and all(one.is_text for one in forms) else rows
         columns = [one.column for one in forms]
-        copy = database_of(dialect).copy
-        return lambda connection, meanwhile: copy(connection, columns, copied, meanwhile)
+        return lambda connection, meanwhile: database.copy(connection, columns, copied, meanwhile)
     run: Callable[..., object]
     if dialect.positional and not by_name:
         run = partial(Connection.exec_driver_sql, statement=_text(forms, dialect), parameters=rows)

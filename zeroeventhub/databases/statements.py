@@ -112,7 +112,7 @@ def unix_time(connection: Connection) -> float:
 
 
 def as_utc(moment: datetime) -> datetime:
-    """Return a time that was written by `Moment` with its zone."""
+    """Return a time in UTC; without a zone it is of UTC already, as `Moment` writes it."""
     return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 

@@ -354,7 +354,7 @@ def build(
     ordering = defined.ordering(engine.dialect.name)
     database = database_of(engine)
     source, mapper = ordering.source, defined.mapper
-    near, all_near = NearRows(source), NearRows.of_all(source)
+    near, all_near = NearRows(source), NearRows(replace(source, partition=None))
     types = _type_condition(defined, database)
     marks = defined.marks(source)
     archive = defined.archive_reader(source)

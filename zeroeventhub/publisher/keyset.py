@@ -1,7 +1,7 @@
 """Rows of a partition next to a position, and the indexes that queries need."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -63,16 +63,11 @@ _AFTER, _UNTIL = parameter("after"), parameter("until")
 
 
 class NearRows:
-    """Build queries for the rows of a partition next to a position."""
+    """Build queries for the rows of a partition next to a position; of all without a partition."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self._hint: IndexHint | None = None
-
-    @classmethod
-    def of_all(cls, source: Source) -> "NearRows":
-        """Build queries for the rows of all partitions."""
-        return cls(replace(source, partition=None))
 
     def hint(self, connection: Connection) -> IndexHint:
         """Return the index hint, chosen at the first call."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,8 +17,8 @@ from zeroeventhub.databases.json_form import (
     envelope_members,
     json_form,
     object_text,
-    timestamp,
 )
+from zeroeventhub.databases.statements import as_utc
 from zeroeventhub.errors import ConfigurationError, FeedFailure
 from zeroeventhub.protocol import Event
 from zeroeventhub.publisher.cursor import digest
@@ -291,5 +291,4 @@ def attribute_text(value: Any) -> str:
 
 def moment(value: Any) -> datetime:
     """Convert the time of an event; without a zone it is UTC."""
-    found: datetime = value if isinstance(value, datetime) else datetime.fromisoformat(value)
-    return timestamp(found) if found.tzinfo else found.replace(tzinfo=UTC)
+    return as_utc(value if isinstance(value, datetime) else datetime.fromisoformat(value))

@@ -33,7 +33,7 @@ def test_rows_next_to_a_position_are_found(connection):
 @pytest.mark.parametrize(("partition", "above"), [(0, [5, 7]), (None, [4, 5])])
 def test_rows_come_in_order(connection, partition, above):
     """Rows of one partition or of all come in the order of their positions, from either side."""
-    near = NearRows(SOURCE) if partition is not None else NearRows.of_all(SOURCE)
+    near = NearRows(SOURCE if partition is not None else replace(SOURCE, partition=None))
     query, hint = select(orders.c.id), near.hint(connection)
     values = {"partition": partition, "low": 3, "limit": 2}
     upwards = near.above(query, hint, parameter("low"), HIGHEST).limit(LIMIT)
