@@ -89,6 +89,7 @@ class ArchiveReader:
         self._partitions = partitions
         self._reached = 0
         self._looked_at = -inf
+        self._looked_for = 0
         # Each query has its own connection, and keeps one boundary although `reach` may raise it.
         self._boundaries: WeakKeyDictionary[Connection, int] = WeakKeyDictionary()
         self.feed = feed
@@ -120,12 +121,19 @@ class ArchiveReader:
         raise ArchiveMiss(partial(self.reach, trimmed))
 
     def holds(self, position: int) -> bool:
-        """Return whether the archive has all events up to a position, by a manifest not too old."""
+        """Return whether the archive has all events up to a position that was trimmed.
+
+        They are sealed before they are trimmed: a manifest without them may be an old one.
+        """
         if self.archive.manifest.sealed >= position:
             return True
-        if self.archive.is_stale:
-            raise ArchiveMiss(self.archive.look)
+        if position > self._looked_for or self.archive.is_stale:
+            raise ArchiveMiss(partial(self._look_for, position))
         return False
+
+    def _look_for(self, position: int) -> None:
+        self.archive.look()
+        self._looked_for = position
 
     def reach(self, position: int) -> None:
         """Let later queries read the archive up to a position."""

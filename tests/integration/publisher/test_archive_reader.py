@@ -149,6 +149,18 @@ def test_searches_end_where_they_would_take_long(sqlite, tmp_path, monkeypatch):
         feed.cursor_of("36", 2)
 
 
+def test_events_that_another_process_seals_and_trims_are_read_at_once(sqlite, tmp_path):
+    """A publisher that has just looked at its archive looks again for events that were trimmed."""
+    archive = Archive(tmp_path)
+    feed, other = opened(sqlite, archive), source(Archive(tmp_path)).bind(sqlite)
+    cursor, every = feed.cursor_after(4), numbers(feed)
+    archive.look()
+    other.seal()
+    trim(other, 30)
+    assert numbers(feed) == every
+    assert numbers(feed, 0, cursor) == [number for number in every if number > 4]
+
+
 def test_files_of_an_archive_are_named_in_order(sqlite, tmp_path, monkeypatch):
     """An answer names some files, the requested positions in each, and the next cursor."""
     monkeypatch.setattr(archive_reader, "FILES", 2)
