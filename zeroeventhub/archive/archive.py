@@ -239,16 +239,11 @@ class Archive:
         Raises:
             Unavailable: the store did not answer; whether the segment was added is unknown.
         """
-        # Before the upload: if `tidy` deletes the new files as abandoned, by a clock that is ahead,
-        # this process then fails to advance, although another thread of it may have looked.
         known, segment = self.manifest, written.segment
-        self._upload(written)
         if segment.after != known.sealed:
-            return self._has(segment)
+            return False
         segments, description = (*known.segments, segment), description or known.description
-        return self._advance(
-            known, segments=segments, feed=feed, description=description
-        ) or self._has(segment)
+        return self._publish(known, written, segments=segments, feed=feed, description=description)
 
     def describe(self, description: Description) -> None:
         """Say what has to be known of the feed to publish it without its table."""
@@ -274,17 +269,13 @@ class Archive:
         Returns:
             Whether it was replaced; if not, another process has replaced the old one.
         """
-        # Before the upload, as in `add`.
-        known, segment, now = self.manifest, written.segment, datetime.now(UTC)
-        self._upload(written)
-        segments = tuple(segment if one.name == name else one for one in known.segments)
+        known, now = self.manifest, datetime.now(UTC)
+        segments = tuple(written.segment if one.name == name else one for one in known.segments)
         if segments == known.segments:
-            return self._has(segment)
+            return False
         removed = (*known.removed, Removed(name, now))
         erasures = (*known.erasures, Erasure(now, events))
-        return self._advance(
-            known, segments=segments, removed=removed, erasures=erasures
-        ) or self._has(segment)
+        return self._publish(known, written, segments=segments, removed=removed, erasures=erasures)
 
     def merge(self, events: int, size: int) -> None:
         """Replace the last segments by one, where each has no more events than those after it.
@@ -304,23 +295,28 @@ class Archive:
             places += segment.places
         if len(last) > 1:
             written = merged(map(self.content, last), last)
-            self._upload(written)
             before = datetime.now(UTC) - self._grace + self._shared_for
             # Files that are younger stay for readers of this manifest by their age.
             old = [one for one in last if one.written is None or one.written < before]
             removed = (*known.removed, *(Removed(one.name, datetime.now(UTC)) for one in old))
             segments = (*known.segments[: -len(last)], written.segment)
-            if not self._advance(known, segments=segments, removed=removed):
-                self._has(written.segment)
+            self._publish(known, written, segments=segments, removed=removed)
 
-    def _upload(self, written: WrittenSegment) -> None:
-        """Create the files of a segment, before any manifest names them."""
+    def _publish(self, known: Manifest, written: WrittenSegment, **changes: Any) -> bool:
+        """Create the files of a segment, and then the manifest that lists it after a known one.
+
+        If `tidy` deletes the files as abandoned meanwhile, by a clock that is ahead, it has created
+        a manifest after the known one, and this process fails to.
+
+        Returns:
+            Whether the newest manifest lists the segment; if not, its files are deleted.
+        """
+        segment = written.segment
         if written.places is not None:
-            self.objects.create(_path(written.segment, PLACES), written.places)
-        self.objects.create(_path(written.segment), written.content)
-
-    def _has(self, segment: Segment) -> bool:
-        """Return whether the newest manifest lists a segment; delete its files if it does not."""
+            self.objects.create(_path(segment, PLACES), written.places)
+        self.objects.create(_path(segment), written.content)
+        if self._advance(known, **changes):
+            return True
         if any(segment.name == one.name for one in self.look().segments):
             return True
         # A retry writes new files, as another process may already treat these as abandoned.
