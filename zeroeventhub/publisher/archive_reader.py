@@ -60,24 +60,6 @@ class SegmentPlace(NamedTuple):
     cursor: str
 
 
-@dataclass
-class ArchivedPages:
-    """The pages that an archive has.
-
-    Attributes:
-        pages: the complete pages.
-        unfinished: the beginning of the next page, which the table continues; None if no page is
-            needed from the table.
-        after: the position after which the table is read.
-        examined: the rows examined for the unfinished page, if types are filtered.
-    """
-
-    pages: list[Stretch]
-    unfinished: Stretch | None
-    after: int
-    examined: int = 0
-
-
 class ArchiveReader:
     """Find events in the parts of an archive in memory; `ArchiveMiss` names a part to fetch.
 
@@ -246,11 +228,16 @@ class ArchiveReader:
 
     def pages(
         self, connection: Connection, request: ReadRequest, *, room: int, window: int
-    ) -> ArchivedPages:
+    ) -> tuple[list[Stretch], Stretch | None, int, int]:
         """Read pages; each ends where it would end if the table had all of its events.
 
         A page has `room` bytes, though a single larger event still gets its page, and examines
         `window` rows at most to find events of the requested types.
+
+        Returns:
+            The complete pages; the beginning of the next page, which the table continues, or None
+            if no page is needed from the table; the position after which the table is read; and
+            the rows examined for that beginning, if types are filtered.
         """
         boundary = self.boundary(connection)
         after, end, pages = request.after, min(boundary, request.until), list[Stretch]()
@@ -263,12 +250,12 @@ class ArchiveReader:
                     break
             found = page.stretch
             if not page.is_done and found.until > boundary:
-                return ArchivedPages(pages, found, boundary, page.examined)
+                return pages, found, boundary, page.examined
             pages.append(found)
             if not found.full or found.last is None or len(pages) == request.count:
-                return ArchivedPages(pages, None, after)
+                return pages, None, after, 0
             after = found.last[0]
-        return ArchivedPages(pages, Stretch(request.until), after)
+        return pages, Stretch(request.until), after, 0
 
     def count(
         self, connection: Connection, partition: int, events: int, *, after: int, until: int

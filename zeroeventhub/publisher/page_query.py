@@ -121,14 +121,16 @@ class PageQuery:
     def _read_both(
         self, archive: ArchiveReader, connection: Connection, request: ReadRequest
     ) -> Generator[Stretch]:
-        archived = archive.pages(connection, request, room=self._page_bytes, window=FILTERED_ROWS)
-        yield from archived.pages
-        if archived.unfinished is None:
+        whole, begun, after, examined = archive.pages(
+            connection, request, room=self._page_bytes, window=FILTERED_ROWS
+        )
+        yield from whole
+        if begun is None:
             return
-        left = request.count - len(archived.pages)
-        sees_start = request.sees_start and archived.after == request.after
-        request = replace(request, after=archived.after, count=left, sees_start=sees_start)
-        yield from self._read_table(connection, request, archived.unfinished, archived.examined)
+        left = request.count - len(whole)
+        sees_start = request.sees_start and after == request.after
+        request = replace(request, after=after, count=left, sees_start=sees_start)
+        yield from self._read_table(connection, request, begun, examined)
 
     def _read_table(
         self, connection: Connection, request: ReadRequest, page: Stretch, examined: int = 0
