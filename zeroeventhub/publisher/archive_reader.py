@@ -257,17 +257,9 @@ class ArchiveReader:
             after = found.last[0]
         return pages, Stretch(request.until), after, 0
 
-    def count(
-        self, connection: Connection, partition: int, events: int, *, after: int, until: int
-    ) -> tuple[int, int, int]:
-        """Count events, up to a number of them.
-
-        Returns:
-            The position of the last one counted, the count, and the position after which the table
-            has the rest.
-        """
-        boundary = self.boundary(connection)
-        position, found, end = after, 0, min(boundary, until)
+    def count(self, partition: int, after: int, end: int, events: int) -> tuple[int, int]:
+        """Return the position of the last of `events` events in (after, end], and the count."""
+        position, found = after, 0
         for place in self.groups(partition, after, end):
             entry, left = place.entry, events - found
             is_inside = after < entry.first and entry.last <= end
@@ -280,19 +272,17 @@ class ArchiveReader:
                 position, found = group.positions[group.index_of(start, count)], found + count
             if found == events:
                 break
-        return position, found, max(after, boundary)
+        return position, found
 
     def measure(
-        self, connection: Connection, partition: int, *, after: int, until: int, most: int
-    ) -> tuple[int, int, datetime | None, int]:
-        """Count places and events, until the places are more than `most`.
+        self, partition: int, after: int, end: int, most: int
+    ) -> tuple[int, int, datetime | None]:
+        """Count places and events in (after, end], until the places are more than `most`.
 
         Returns:
-            Both counts, the time of the first event, and the position after which the table has
-            the rest.
+            Both counts, and the time of the first event.
         """
-        boundary = self.boundary(connection)
-        places, events, end = 0, 0, min(boundary, until)
+        places, events = 0, 0
         first: datetime | None = None
         for place in self.groups(partition, after, end):
             group = None
@@ -306,7 +296,7 @@ class ArchiveReader:
             places, events = places + stop - start, events + count
             if places > most:
                 break
-        return places, events, first, max(after, boundary)
+        return places, events, first
 
     def first_since(self, partition: int | None, moment: datetime, end: int) -> int | None:
         """Return the first position, up to `end`, of an event of a moment or later."""

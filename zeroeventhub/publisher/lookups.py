@@ -259,12 +259,12 @@ class Lookups:
         """Count the events in (after, until]; raise FeedFailure if the first one's time is none."""
         if self._archive is None:
             return self._lag_in_table(connection, partition, after, until)
-        places, events, first, after = self._archive.measure(
-            connection, partition, after=after, until=until, most=self._most
-        )
+        boundary = self._archive.boundary(connection)
+        end = min(boundary, until)
+        places, events, first = self._archive.measure(partition, after, end, self._most)
         rest = Lag(0, 0.0)
         if places <= self._most:
-            rest = self._lag_in_table(connection, partition, after, until)
+            rest = self._lag_in_table(connection, partition, max(after, boundary), until)
         exact = rest.exact and places + rest.events <= self._most
         total = min(events + rest.events, self._most)
         if not events:
@@ -326,9 +326,9 @@ class Lookups:
         """
         hint, position, found = self._near.hint(connection), after, 0
         if self._archive is not None:
-            position, found, after = self._archive.count(
-                connection, partition, events, after=after, until=until
-            )
+            boundary = self._archive.boundary(connection)
+            position, found = self._archive.count(partition, after, min(boundary, until), events)
+            after = max(after, boundary)
         examined = min(events - found, AT_ONCE)
         while found < events and after < until:
             values = {"partition": partition, "after": after, "until": until}
