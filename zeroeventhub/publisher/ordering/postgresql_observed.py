@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Connection, func, inspect, select, text
+from sqlalchemy import Connection, func, select, text
 
 from zeroeventhub.databases.postgresql import time_bound
 from zeroeventhub.errors import ConfigurationError
@@ -50,27 +50,24 @@ class SequenceOrdering(Ordering):
 
     def __init__(self, events: Events) -> None:
         super().__init__(events)
-        self._names: tuple[str, str] | None = None  # of the sequence and the table
+        self._sequence: str | None = None  # its name
         self.fast_horizon = self.horizon
 
     def check(self, connection: Connection) -> None:
         """Refuse a table whose numbers do not always rise, or that its writers number."""
-        self._names = self._find_names(connection)
+        self._sequence = find_sequence(connection, self._events)
 
     @abstractmethod
     def horizon(self, connection: Connection, seconds: float | None = None) -> Horizon:
         """Return the horizon; `seconds` is that of `last_number`."""
 
     def _last_number(self, connection: Connection, seconds: float | None) -> int:
-        return last_number(connection, *(self._names or self._find_names(connection)), seconds)
-
-    def _find_names(self, connection: Connection) -> tuple[str, str]:
-        sequence = find_sequence(connection, self._events)
-        return sequence, quoted_name(connection, self._events)
+        sequence = self._sequence or find_sequence(connection, self._events)
+        return last_number(connection, sequence, quoted_name(connection, self._events), seconds)
 
     def continue_after(self, connection: Connection, position: int) -> None:
         """Set the sequence, which no rollback undoes."""
-        sequence, _ = self._find_names(connection)
+        sequence = find_sequence(connection, self._events)
         connection.execute(_CONTINUE, {"sequence": sequence, "last": position})
 
     def blockers(self, connection: Connection) -> list[Blocker]:
@@ -129,7 +126,7 @@ _KIND = text("""
     SELECT relkind IN ('r', 'p') AS is_table, relpersistence = 'p' AS is_logged,
         (SELECT min(inhparent::regclass::text) FROM pg_inherits
          WHERE inhrelid = pg_class.oid) AS parent
-    FROM pg_class WHERE oid = CAST(:table AS regclass)
+    FROM pg_class WHERE oid = to_regclass(:table)
 """)
 
 # The partitions of a table inherit its row triggers; tables that inherit by INHERITS do not.
@@ -219,9 +216,9 @@ def find_sequence(connection: Connection, events: Events) -> str:
 
 def _check_table(connection: Connection, events: Events) -> None:
     fullname = events.table.fullname
-    if not inspect(connection).has_table(events.table.name, schema=events.schema(connection)):
+    kind = connection.execute(_KIND, {"table": quoted_name(connection, events)}).first()
+    if kind is None:
         raise ConfigurationError(f"There is no table {fullname!r}.")
-    kind = connection.execute(_KIND, {"table": quoted_name(connection, events)}).one()
     if not kind.is_table:
         raise ConfigurationError(
             f"{fullname!r} is not a table, but a view or the like: publish the table that is "
