@@ -13,7 +13,7 @@ from zeroeventhub.protocol import Event
 from zeroeventhub.publisher.archive_reader import ArchiveReader
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION, START, Place, Signer
 from zeroeventhub.publisher.keyset import LIMIT, ONE, parameter
-from zeroeventhub.publisher.retention import NOTHING_TRIMMED, LowWaterMark, MarkTable
+from zeroeventhub.publisher.retention import LowWaterMark, MarkTable
 from zeroeventhub.publisher.rows import Row, RowQuery
 
 TRIES = 5
@@ -72,7 +72,7 @@ class History:
     def mark(self, connection: Connection) -> LowWaterMark:
         """Return the mark up to which the table has been trimmed."""
         if self._marks is None:
-            return NOTHING_TRIMMED
+            return LowWaterMark()
         mark = self._marks.read(connection)
         self.compacted = mark.compacted
         return mark

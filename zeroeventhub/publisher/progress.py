@@ -29,10 +29,6 @@ from zeroeventhub.publisher.retention import FeedTable, LowWaterMark, MarkTable,
 NAME_LENGTH = 200
 """Characters that the name of a consumer has at most."""
 
-_PRINCIPAL_LENGTH = 256
-_FEED_LENGTH = 250
-_CURSOR_LENGTH = 250
-
 
 @dataclass(frozen=True)
 class Registered:
@@ -80,11 +76,11 @@ class Progress(FeedTable):
     def columns() -> list[Column[Any]]:
         """Return the columns of the table."""
         return [
-            Column("feed", exact(String(_FEED_LENGTH)), primary_key=True),
-            Column("principal", exact(String(_PRINCIPAL_LENGTH)), primary_key=True),
+            Column("feed", exact(String(250)), primary_key=True),
+            Column("principal", exact(String(256)), primary_key=True),
             Column("consumer", exact(String(NAME_LENGTH)), primary_key=True),
             Column("partition", Integer, primary_key=True, autoincrement=False),
-            Column("cursor", exact(String(_CURSOR_LENGTH)), nullable=False),
+            Column("cursor", exact(String(250)), nullable=False),
             Column("position", BigInteger, nullable=False),
             Column("heard_at", Double, nullable=False),
         ]

@@ -31,9 +31,6 @@ from zeroeventhub.errors import ConfigurationError, Diverged, FeedFailure
 from zeroeventhub.publisher.cursor import START, Place, digest
 from zeroeventhub.publisher.ordering import Source
 
-_NAME_LENGTH = 250
-_CURSOR_LENGTH = 250
-
 
 class FeedTable:
     """Base of the tables, as `table`, in which a publisher stores something about its feeds.
@@ -94,9 +91,9 @@ class Retention(FeedTable):
     def columns() -> list[Column[Any]]:
         """Return the columns of the table."""
         return [
-            Column("feed", exact(String(_NAME_LENGTH)), primary_key=True),
+            Column("feed", exact(String(250)), primary_key=True),
             Column("trimmed", BigInteger, nullable=False, server_default="0"),
-            Column("earliest", exact(String(_CURSOR_LENGTH)), nullable=False),
+            Column("earliest", exact(String(250)), nullable=False),
             Column("compacted", BigInteger, nullable=False, server_default="0"),
             Column("partitions", long_text()),
         ]
@@ -148,9 +145,6 @@ class LowWaterMark:
                 "given for: the feed's history is another one."
             )
         return True
-
-
-NOTHING_TRIMMED = LowWaterMark()
 
 
 def numbers_begin_again(mark: int) -> FeedFailure:
