@@ -50,8 +50,8 @@ class Group:
     def __init__(self, footer: Footer, number: int, content: bytes) -> None:
         self._footer, self._number, self._content = footer, number, content
         positions, self._data = self.columns("position", "data")
-        self.positions: memoryview[int] = _numbers(positions, "q")
-        self._ends = _numbers(self._data, "i")
+        self.positions = _numbers(positions, "q", len(positions))
+        self._ends = _numbers(self._data, "i", len(positions) + 1)
         entry = footer.entries[number]
         self.weight = entry.size + 12 * entry.places + entry.length
 
@@ -174,7 +174,7 @@ class Group:
         part = _Part(self._content, footer.entries[self._number].start, footer.size)
         file = parquet.ParquetFile(part, metadata=footer.metadata)
         table = file.read_row_group(self._number, columns=[*columns], use_threads=False)
-        return [_whole(table.column(name)) for name in columns]
+        return [table.column(name).combine_chunks() for name in columns]
 
 
 class Places:
@@ -182,9 +182,9 @@ class Places:
 
     def __init__(self, content: bytes) -> None:
         table = parquet.read_table(BytesIO(content), use_threads=False)
-        self._positions = _numbers(_whole(table.column("position")), "q")
-        self._partitions = _numbers(_whole(table.column("partition")), "i")
-        self.weight = 12 * len(self._positions)
+        self._positions = _numbers(table.column("position").combine_chunks(), "q", len(table))
+        self._partitions = _numbers(table.column("partition").combine_chunks(), "i", len(table))
+        self.weight = 12 * len(table)
 
     def below(self, position: int) -> tuple[int, int] | None:
         """Return the last position at or below one, and its partition; None if there is none."""
@@ -216,15 +216,6 @@ def _lines(data: Any) -> Lines:
     return Lines(b'{"data":%b}\n' % text.to_pybytes() if len(data) else b"", len(data))
 
 
-def _whole(column: Any) -> Any:
-    """Return a column as one chunk with offset 0."""
-    found = column.combine_chunks()
-    return found.chunk(0) if isinstance(found, pa.ChunkedArray) else found
-
-
-def _numbers(column: Any, kind: Literal["i", "q"]) -> "memoryview[int]":
+def _numbers(column: Any, kind: Literal["i", "q"], count: int) -> "memoryview[int]":
     """View a column's numbers, or the ends of its texts, without a copy."""
-    extra = 1 if kind == "i" and not pa.types.is_integer(column.type) else 0
-    buffer = column.buffers()[1]
-    start, stop = column.offset, column.offset + len(column) + extra
-    return memoryview(buffer).cast("B").cast(kind)[start:stop]
+    return memoryview(column.buffers()[1]).cast("B").cast(kind)[:count]
