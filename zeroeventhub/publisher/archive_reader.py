@@ -5,7 +5,7 @@ while it does. If it needs a part of the archive that is not in memory, it raise
 caller returns the connection, fetches the part, and runs the query again.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -136,18 +136,9 @@ class ArchiveReader:
         following = known.segments[known.at(after + 1) :]
         return [*takewhile(lambda one: one.after < until, following)]
 
-    def groups(
-        self,
-        partition: int | None,
-        after: int,
-        until: int,
-        wanted: Callable[["Segment"], bool] = lambda _segment: True,
-    ) -> Iterator[GroupPlace]:
-        """Yield the row groups that overlap the positions in (after, until].
-
-        The groups are of one partition, or of all, and of the segments for which `wanted` is true.
-        """
-        for segment in filter(wanted, self.segments(after, until)):
+    def groups(self, partition: int | None, after: int, until: int) -> Iterator[GroupPlace]:
+        """Yield the row groups that overlap (after, until], of one partition or of all."""
+        for segment in self.segments(after, until):
             footer = self._footer(segment)
             everything = range(len(footer.entries))
             for number in everything if partition is None else footer.groups.get(partition, ()):
@@ -300,18 +291,19 @@ class ArchiveReader:
 
     def first_since(self, partition: int | None, moment: datetime, end: int) -> int | None:
         """Return the first position, up to `end`, of an event of a moment or later."""
-        found: list[int] = []
-        for place in self.groups(
-            partition, 0, end, lambda one: one.latest is not None and one.latest >= moment
-        ):
-            if found and place.segment.after >= min(found):
-                break
-            if place.entry.latest is not None and place.entry.latest >= moment:
-                group = self.group(place)
-                index = group.first_since(moment)
-                if index is not None and group.positions[index] <= end:
-                    found.append(group.positions[index])
-        return min(found, default=None)
+        for segment in self.segments(0, end):
+            if segment.latest is None or segment.latest < moment:
+                continue
+            found: list[int] = []
+            for place in self.groups(partition, segment.after, min(segment.upto, end)):
+                if place.entry.latest is not None and place.entry.latest >= moment:
+                    group = self.group(place)
+                    index = group.first_since(moment)
+                    if index is not None and group.positions[index] <= end:
+                        found.append(group.positions[index])
+            if found:
+                return min(found)
+        return None
 
     def last_of(
         self, event_id: str, partition: int, end: int, types: TypeFilter | None
