@@ -176,12 +176,11 @@ class HorizonMonitor:
         if found is not None:
             settled, drawn = found.settled, found.drawn
         age = self._age.read(settled, drawn, time.monotonic())
-        if (age > TOO_LATE) != self._has_warned:
-            with self._lock:
-                changes = (age > TOO_LATE) != self._has_warned
-                self._has_warned = age > TOO_LATE
-            if changes:
-                self._log(connection, age)
+        with self._lock:
+            changes = (age > TOO_LATE) != self._has_warned
+            self._has_warned = age > TOO_LATE
+        if changes:
+            self._log(connection, age)
         return age
 
     def _log(self, connection: Connection, age: float) -> None:
