@@ -152,11 +152,8 @@ class ArchiveReader:
         return group
 
     def row_at(self, position: int) -> Row | None:
-        """Return the row at a position, in any partition."""
-        segments = self.segments(position - 1, position)
-        if not segments:
-            return None
-        (segment,) = segments
+        """Return the row at a position up to the boundary, in any partition."""
+        (segment,) = self.segments(position - 1, position)
         footer = self._footer(segment)
         # After a page has been read, its last row is wanted, and that row's group is in memory.
         for number, entry in enumerate(footer.entries):
