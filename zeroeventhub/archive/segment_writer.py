@@ -170,8 +170,7 @@ def _by_partition(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Divide a batch into the events of each partition, in order."""
     bounds = pc.min_max(batch.column("partition")).as_py()
     if bounds["min"] == bounds["max"]:
-        if len(batch):
-            yield batch
+        yield batch
         return
     batch = batch.sort_by(_BY_PARTITION)
     start = 0
