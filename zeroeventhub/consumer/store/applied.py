@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Integer, Text, and_, bindparam, or_, select
+from sqlalchemy import Connection, Integer, Text, and_, bindparam, or_, select
 
 from zeroeventhub.consumer.steps import Place
 from zeroeventhub.consumer.store.dead_letters import digest
-from zeroeventhub.consumer.store.tables import Tables, is_at
+from zeroeventhub.consumer.store.tables import Tables, is_at, is_place, is_row
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.statements import insert_ignore, unix_time
 from zeroeventhub.errors import Fenced, StoreUnavailable
@@ -42,7 +41,7 @@ class Lanes:
         # Built once, because every page that is committed one by one needs it. A locking read, as
         # a snapshot may be older than what lanes have committed.
         at = bindparam("at", type_=Text)
-        row = self._is_row(bindparam("name", type_=Text), bindparam("number", type_=Integer))
+        row = is_row(self._table, bindparam("name", type_=Text), bindparam("number", type_=Integer))
         begun = select(self._table.c.lane).where(row, is_at(self._table.c.cursor, at)).limit(1)
         self._begun = begun.with_for_update(read=True)
 
@@ -53,7 +52,7 @@ class Lanes:
         columns = self._table.c
         query = (
             select(columns.lane, columns.lanes, columns.done)
-            .where(self._is_row(consumer, partition), is_at(columns.cursor, place.cursor))
+            .where(is_row(self._table, consumer, partition), is_at(columns.cursor, place.cursor))
             .order_by(columns.lane)
         )
         rows = connection.execute(query).all()
@@ -109,7 +108,7 @@ class Lanes:
         if before == 0 and insert_ignore(connection, self._table, [new]):
             return
         update = self._table.update().where(
-            self._is_row(consumer, partition), columns.lane == lane, or_(here, *left_over)
+            is_row(self._table, consumer, partition), columns.lane == lane, or_(here, *left_over)
         )
         if connection.execute(update.values(row)).rowcount != 1:
             raise _lane_moved(consumer, partition)
@@ -117,35 +116,26 @@ class Lanes:
     def clear(self, connection: Connection, consumer: str, partition: int) -> None:
         """Delete a partition's progress, in the transaction that moves its cursor."""
         columns = self._table.c
-        query = select(columns.lane).where(self._is_row(consumer, partition))
+        query = select(columns.lane).where(is_row(self._table, consumer, partition))
         # Row by row, as MariaDB and MySQL lock the gaps around rows that a range deletes.
         rows = [{"number": lane} for lane in connection.scalars(query)]
         if rows:
-            one = self._is_row(consumer, partition) & (columns.lane == bindparam("number"))
+            one = is_row(self._table, consumer, partition) & (columns.lane == bindparam("number"))
             connection.execute(self._table.delete().where(one), rows)
 
     def _lock(self, connection: Connection, consumer: str, partition: int, place: Place) -> None:
         """Lock the cursor until this transaction ends, shared with other lanes."""
-        columns = self._cursors.c
-        here = (
-            columns.consumer == consumer,
-            columns.partition == partition,
-            is_at(columns.cursor, place.cursor),
-            columns.epoch == place.epoch,
-        )
+        cursors = self._cursors
+        here = is_place(cursors, consumer, partition, place)
         if not database_of(connection).locks_rows:
             # A write takes the database's only lock.
-            update = self._cursors.update().where(*here).values(epoch=columns.epoch)
+            update = cursors.update().where(here).values(epoch=cursors.c.epoch)
             found = connection.execute(update).rowcount == 1
         else:
-            query = select(columns.partition).where(*here).with_for_update(read=True)
+            query = select(cursors.c.partition).where(here).with_for_update(read=True)
             found = connection.execute(query).first() is not None
         if not found:
             raise _lane_moved(consumer, partition)
-
-    def _is_row(self, consumer: Any, partition: Any) -> ColumnElement[bool]:
-        columns = self._table.c
-        return and_(columns.consumer == consumer, columns.partition == partition)
 
 
 def _lane_moved(consumer: str, partition: int) -> Fenced:

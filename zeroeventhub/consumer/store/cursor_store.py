@@ -29,7 +29,14 @@ from zeroeventhub.consumer.steps import Place
 from zeroeventhub.consumer.store.applied import Inbox, Lanes
 from zeroeventhub.consumer.store.dead_letters import DeadLetters, error_text
 from zeroeventhub.consumer.store.leases import Leases
-from zeroeventhub.consumer.store.tables import HANDED_OVER, NAME_LENGTH, Tables, default, is_at
+from zeroeventhub.consumer.store.tables import (
+    HANDED_OVER,
+    NAME_LENGTH,
+    Tables,
+    default,
+    is_place,
+    is_row,
+)
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.statements import Moment, as_utc, insert_ignore, unix_time, upsert
 from zeroeventhub.databases.transactions import SyncTransaction, connection_of
@@ -123,10 +130,12 @@ class CursorStore:
         self.dead_letters = DeadLetters(tables)
         self.lanes = Lanes(tables)
         # Built once: every page moves a cursor, and a loop loads its cursor before each page.
-        columns = tables.cursors.c
-        row = self._is_row(_CONSUMER, _PARTITION)
-        self._place = select(columns.cursor, columns.epoch).where(row)
-        move = self._at(_CONSUMER, _PARTITION, _PLACE).values(cursor=_NEW, updated_at=Moment())
+        cursors = tables.cursors
+        self._place = select(cursors.c.cursor, cursors.c.epoch).where(
+            is_row(cursors, _CONSUMER, _PARTITION)
+        )
+        stays = is_place(cursors, _CONSUMER, _PARTITION, _PLACE)
+        move = cursors.update().where(stays).values(cursor=_NEW, updated_at=Moment())
         self._moves = {False: move, True: move.values(ended=False)}
 
     def create_tables(self, transaction: SyncTransaction) -> None:
@@ -218,7 +227,7 @@ class CursorStore:
         # A write first: it waits for open transactions on the row, which the reads then see.
         row = {"consumer": consumer, "partition": partition, "cursor": FIRST, "epoch": 1}
         upsert(connection, cursors, row, {"epoch": columns.epoch + 1})
-        query = select(columns.cursor, columns.epoch).where(self._is_row(consumer, partition))
+        query = select(columns.cursor, columns.epoch).where(is_row(cursors, consumer, partition))
         found = connection.execute(query).one()
         if found.cursor == HANDED_OVER:
             raise _partition_replaced(partition)
@@ -228,7 +237,7 @@ class CursorStore:
                 f"Another process of consumer {consumer!r} may read partition {partition} now: "
                 "this one does not hold the lease."
             )
-        ended = select(columns.ended).where(self._is_row(consumer, after))
+        ended = select(columns.ended).where(is_row(cursors, consumer, after))
         if after is not None and not connection.scalar(ended):
             raise LeaseLost(
                 f"Partition {partition} waits for partition {after}, which consumer {consumer!r} "
@@ -249,8 +258,7 @@ class CursorStore:
         columns, leases = self.tables.cursors.c, self.tables.leases.c
         now = unix_time(connection)
         held = and_(
-            leases.consumer == columns.consumer,
-            leases.partition == columns.partition,
+            is_row(self.tables.leases, columns.consumer, columns.partition),
             leases.owner.is_not(None),
             leases.expires_at > now,
         )
@@ -270,12 +278,7 @@ class CursorStore:
         ]
         if self._has_failures(connection):
             # To enter, move or set the cursor is to clear the error.
-            is_there = and_(
-                failures.consumer == columns.consumer,
-                failures.partition == columns.partition,
-                failures.epoch == columns.epoch,
-                is_at(failures.cursor, columns.cursor),
-            )
+            is_there = is_place(self.tables.failures, columns.consumer, columns.partition, columns)
             query = query.outerjoin(self.tables.failures, is_there).add_columns(*failure)
         else:
             query = query.add_columns(*(null().label(column.key) for column in failure))
@@ -351,7 +354,7 @@ class CursorStore:
             # An heir that was itself a removed parent until now.
             connection.execute(
                 self._set_to(cursor).where(
-                    self._is_row(consumer, heir), func.length(columns.cursor) == 0
+                    is_row(cursors, consumer, heir), func.length(columns.cursor) == 0
                 )
             )
         connection.execute(
@@ -405,8 +408,9 @@ class CursorStore:
         Raises:
             Fenced: the cursor has moved; roll the transaction back.
         """
-        end = self._at(consumer, partition, place).values(ended=True, updated_at=Moment())
-        if connection.execute(end).rowcount != 1:
+        cursors = self.tables.cursors
+        end = cursors.update().where(is_place(cursors, consumer, partition, place))
+        if connection.execute(end.values(ended=True, updated_at=Moment())).rowcount != 1:
             raise _cursor_moved(consumer, partition)
 
     def record_failure(
@@ -435,11 +439,11 @@ class CursorStore:
             Fenced: the cursor has moved; roll the transaction back.
             ConfigurationError: there is no table of failures.
         """
-        failures = self.tables.failures
+        cursors, failures = self.tables.cursors, self.tables.failures
         if not self._has_failures(connection):
             raise _no_table(failures)
-        stays = self._at(consumer, partition, place).values(epoch=place.epoch)
-        if connection.execute(stays).rowcount != 1:
+        stays = cursors.update().where(is_place(cursors, consumer, partition, place))
+        if connection.execute(stays.values(epoch=place.epoch)).rowcount != 1:
             raise _cursor_moved(consumer, partition)
         row: dict[str, Any] = {
             "cursor": place.cursor,
@@ -468,7 +472,7 @@ class CursorStore:
         _check_cursor(cursor)
         if not 0 <= partition <= HIGHEST_PARTITION:
             raise ConfigurationError(f"A partition's id goes from 0 to {HIGHEST_PARTITION}.")
-        update = self._set_to(cursor).where(self._is_row(consumer, partition))
+        update = self._set_to(cursor).where(is_row(self.tables.cursors, consumer, partition))
         if connection.execute(update).rowcount == 0:
             self._add(connection, consumer, partition, FIRST)
             connection.execute(update)
@@ -646,18 +650,6 @@ class CursorStore:
         return cursors.update().values(
             cursor=cursor, epoch=cursors.c.epoch + 1, ended=False, updated_at=Moment()
         )
-
-    def _at(self, consumer: Any, partition: Any, place: Place) -> Update:
-        columns = self.tables.cursors.c
-        return self.tables.cursors.update().where(
-            self._is_row(consumer, partition),
-            is_at(columns.cursor, place.cursor),
-            columns.epoch == place.epoch,
-        )
-
-    def _is_row(self, consumer: Any, partition: Any) -> ColumnElement[bool]:
-        columns = self.tables.cursors.c
-        return and_(columns.consumer == consumer, columns.partition == partition)
 
     def _add(self, connection: Connection, consumer: str, partition: int, cursor: str) -> None:
         # Two processes of one consumer may start at the same moment.

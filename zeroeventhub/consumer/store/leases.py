@@ -7,7 +7,7 @@ from sqlalchemy import Connection, Update, bindparam, or_, select
 
 from zeroeventhub.consumer.steps import Claimed
 from zeroeventhub.consumer.store.dead_letters import DeadLetters
-from zeroeventhub.consumer.store.tables import NAME_LENGTH, Tables
+from zeroeventhub.consumer.store.tables import NAME_LENGTH, Tables, is_row
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.statements import UnixTime, insert_ignore, unix_time, upsert
 from zeroeventhub.errors import ConfigurationError, StoreUnavailable
@@ -166,8 +166,7 @@ class Leases:
         query = (
             select(columns.owner)
             .where(
-                columns.consumer == consumer,
-                columns.partition == partition,
+                is_row(self._tables.leases, consumer, partition),
                 columns.owner == owner,
                 columns.expires_at > UnixTime(),
             )

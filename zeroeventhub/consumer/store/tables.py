@@ -1,6 +1,7 @@
 """The tables in a consumer's own database."""
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -155,6 +156,20 @@ def cursor_tables(metadata: MetaData, *, schema: str | None = None) -> Tables:
 def is_at(column: ColumnElement[str], cursor: str | ColumnElement[str]) -> ColumnElement[bool]:
     """Compare a cursor including trailing spaces, which MariaDB and MySQL ignore."""
     return and_(column == cursor, func.length(column) == func.length(cursor))
+
+
+def is_row(table: Table, consumer: Any, partition: Any) -> ColumnElement[bool]:
+    """Compare the consumer and the partition of a row."""
+    return and_(table.c.consumer == consumer, table.c.partition == partition)
+
+
+def is_place(table: Table, consumer: Any, partition: Any, place: Any) -> ColumnElement[bool]:
+    """Compare a row with a Place, or with the columns `cursor` and `epoch` of another table."""
+    return and_(
+        is_row(table, consumer, partition),
+        is_at(table.c.cursor, place.cursor),
+        table.c.epoch == place.epoch,
+    )
 
 
 def _partition(*, primary_key: bool = False) -> Column[int]:
