@@ -195,7 +195,10 @@ class CursorStore:
             # and MySQL read.
             row = connection.execute(self._place.with_for_update(), found).one()
         if row.cursor == HANDED_OVER:
-            raise _partition_replaced(partition)
+            raise TokenChanged(
+                f"Other partitions have replaced partition {partition}, but the feed still shows "
+                "it: its answer is older than the change."
+            )
         return Place(row.cursor, row.epoch)
 
     def enter(
@@ -227,10 +230,7 @@ class CursorStore:
         # A write first: it waits for open transactions on the row, which the reads then see.
         row = {"consumer": consumer, "partition": partition, "cursor": FIRST, "epoch": 1}
         upsert(connection, cursors, row, {"epoch": columns.epoch + 1})
-        query = select(columns.cursor, columns.epoch).where(is_row(cursors, consumer, partition))
-        found = connection.execute(query).one()
-        if found.cursor == HANDED_OVER:
-            raise _partition_replaced(partition)
+        place = self.load(connection, consumer, partition)
         # Only now, as the lease may run out while the write waits.
         if not self.leases.is_held(connection, consumer, partition, owner):
             raise LeaseLost(
@@ -243,7 +243,7 @@ class CursorStore:
                 f"Partition {partition} waits for partition {after}, which consumer {consumer!r} "
                 "has to read to its end first: its cursor has been set to another place."
             )
-        return Place(found.cursor, found.epoch)
+        return place
 
     def cursors(self, connection: Connection, consumer: str) -> dict[int, str]:
         """Return all cursors of a consumer, by partition."""
@@ -676,13 +676,6 @@ def _cursor_moved(consumer: str, partition: int) -> Fenced:
     return Fenced(
         f"The cursor of consumer {consumer!r} in partition {partition} has moved since this page "
         "was read; roll back: another process has applied the page or may apply it."
-    )
-
-
-def _partition_replaced(partition: int) -> TokenChanged:
-    return TokenChanged(
-        f"Other partitions have replaced partition {partition}, but the feed still shows it: its "
-        "answer is older than the change."
     )
 
 
