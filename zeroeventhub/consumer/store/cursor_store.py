@@ -106,6 +106,9 @@ class CursorStatus:
 class CursorStore:
     """Store the cursors of consumers in a SQL database, with leases, inbox and dead letters.
 
+    Methods take a connection to the store in the caller's transaction, the name of a consumer, and
+    the id of a partition. After an error, roll the transaction back.
+
     Example:
         store = CursorStore(engine)
         with engine.begin() as connection:
@@ -177,11 +180,7 @@ class CursorStore:
     ) -> Place:
         """Return a consumer's place in a partition; insert `start` if it has no cursor.
 
-        Args:
-            connection: a connection to the store, in a transaction.
-            consumer: the consumer's name.
-            partition: the partition's id.
-            start: FIRST, LAST, or a cursor of the feed.
+        `start` is FIRST, LAST, or a cursor of the feed.
 
         Raises:
             TokenChanged: other partitions have taken the cursor over, and the feed still shows this
@@ -212,15 +211,8 @@ class CursorStore:
     ) -> Place:
         """Return a consumer's place in a partition, and fence the process that read it before.
 
-        It waits for a transaction that is moving the cursor.
-
-        Args:
-            connection: a connection to the store, in a transaction that is rolled back if this
-                raises.
-            consumer: the consumer's name.
-            partition: the partition's id.
-            owner: the process that enters, which has to hold the partition's lease.
-            after: the parent, which has to be read to its end before; None without one.
+        It waits for a transaction that is moving the cursor. The process, `owner`, has to hold the
+        partition's lease, and has to have read the partition's parent, `after`, to its end.
 
         Raises:
             LeaseLost: the process does not hold the lease, or the parent has to be read again.
@@ -294,15 +286,10 @@ class CursorStore:
     def begin(
         self, connection: Connection, consumer: str, partitions: Collection[int], start: str
     ) -> None:
-        """Insert the first cursors of a new consumer, in all its partitions at once.
+        """Insert the first cursors of a consumer that has none, in all its partitions at once.
 
-        In partitions that the feed adds later it starts at the first event.
-
-        Args:
-            connection: a connection to the store, in a transaction.
-            consumer: the consumer's name; one that has a cursor is left as it is.
-            partitions: the ids of the partitions.
-            start: FIRST, LAST, or a cursor of the feed.
+        `start` is FIRST, LAST, or a cursor of the feed. In partitions that the feed adds later the
+        consumer starts at the first event.
         """
         columns = self.tables.cursors.c
         known = select(columns.partition).where(columns.consumer == consumer).limit(1)
@@ -323,11 +310,8 @@ class CursorStore:
         cursors of removed parents: it fences a process that still holds a page of one, and keeps a
         process whose feed still shows one from starting it again.
 
-        Args:
-            connection: a connection to the store, in a transaction.
-            consumer: the consumer's name.
-            heirs: by partition, the partitions whose cursors are valid in it, nearest first.
-            remaining: the partitions of the feed, which keep their cursors.
+        `heirs` has, by partition, the partitions whose cursors are valid in it, nearest first.
+        `remaining` are the partitions of the feed, which keep their cursors.
 
         Raises:
             StoreUnavailable: lanes have applied a part of a page of a removed partition, which its
@@ -373,17 +357,12 @@ class CursorStore:
     def advance(
         self, connection: Connection, consumer: str, partition: int, place: Place, new: str
     ) -> None:
-        """Move a cursor from its place; a move to the same cursor is fenced as well.
+        """Move a cursor from its place, in the transaction of the effects, to a `new` one.
 
-        Args:
-            connection: a connection to the store, in the transaction of the effects.
-            consumer: the consumer's name.
-            partition: the partition's id.
-            place: where the page was read, of `load` or `enter`.
-            new: the cursor after the page.
+        `place` is what `load` or `enter` has returned. A move to the same cursor is fenced as well.
 
         Raises:
-            Fenced: the cursor has moved; roll the transaction back.
+            Fenced: the cursor has moved.
         """
         parameters = {
             _CONSUMER.key: consumer,
@@ -397,16 +376,10 @@ class CursorStore:
             raise _cursor_moved(consumer, partition)
 
     def end(self, connection: Connection, consumer: str, partition: int, place: Place) -> None:
-        """Store that a partition was read to its end.
-
-        Args:
-            connection: a connection to the store, in a transaction.
-            consumer: the consumer's name.
-            partition: the partition's id.
-            place: the consumer's place, of `load` or `enter`.
+        """Store that a partition was read to its end, unless its cursor has moved from its place.
 
         Raises:
-            Fenced: the cursor has moved; roll the transaction back.
+            Fenced: the cursor has moved.
         """
         cursors = self.tables.cursors
         end = cursors.update().where(is_place(cursors, consumer, partition, place))
@@ -426,17 +399,11 @@ class CursorStore:
     ) -> None:
         """Store the error of a failed try to apply the page after a place, until the cursor moves.
 
-        Args:
-            connection: a connection to the store, in a transaction of its own.
-            consumer: the consumer's name.
-            partition: the partition's id.
-            place: the consumer's place.
-            error: the error of the last try.
-            tries: how often the page was tried.
-            pause: seconds until the next try; None if the partition halts.
+        `tries` is how often the page was tried, and `pause` the seconds until the next try; None if
+        the partition halts.
 
         Raises:
-            Fenced: the cursor has moved; roll the transaction back.
+            Fenced: the cursor has moved.
             ConfigurationError: there is no table of failures.
         """
         cursors, failures = self.tables.cursors, self.tables.failures
@@ -459,11 +426,7 @@ class CursorStore:
     def set(self, connection: Connection, consumer: str, partition: int, cursor: str) -> None:
         """Set a cursor for an operator, and fence the process that reads the partition.
 
-        Args:
-            connection: a connection to the store, in a transaction.
-            consumer: the consumer's name.
-            partition: the partition's id.
-            cursor: where the consumer continues: FIRST, LAST, or a cursor of the feed.
+        The consumer continues at `cursor`: FIRST, LAST, or a cursor of the feed.
 
         Raises:
             ConfigurationError: the cursor or the consumer's name is invalid.
@@ -487,16 +450,8 @@ class CursorStore:
     ) -> int:
         """Let a consumer start again, with an empty inbox and without dead letters and lanes.
 
-        To rebuild a projection, empty its tables in the same transaction.
-
-        Args:
-            connection: a connection to the store, in a transaction.
-            consumer: the consumer's name.
-            partitions: the partitions to read again; None for all.
-            cursor: the cursor to start from.
-
-        Returns:
-            How many partitions start again.
+        It starts at `cursor`, in some partitions or in all; return in how many. To rebuild a
+        projection, empty its tables in the same transaction.
 
         Raises:
             ConfigurationError: the cursor is invalid.
@@ -530,11 +485,6 @@ class CursorStore:
     def rename(self, connection: Connection, consumer: str, name: str) -> None:
         """Give a consumer that no process runs another name; it goes on where it was.
 
-        Args:
-            connection: a connection to the store, in a transaction.
-            consumer: the consumer's name.
-            name: its new name, which no consumer of the store has.
-
         Raises:
             ConfigurationError: a process of the consumer runs, or the new name is taken or invalid.
         """
@@ -547,14 +497,11 @@ class CursorStore:
     def copy(self, connection: Connection, consumer: str, name: str) -> None:
         """Add a consumer that continues where another one is, which may run meanwhile.
 
+        `name` is that of the copy, which no consumer of the store has.
+
         The copy has the cursors, the inbox, the dead letters and the progress of lanes, and so
         expects the effects that the other one has at this moment. Copy these in the same
         transaction, after this call, which waits for pages that are being committed.
-
-        Args:
-            connection: a connection to the store, in a transaction.
-            consumer: the consumer's name.
-            name: the name of the copy, which no consumer of the store has.
 
         Raises:
             ConfigurationError: the name of the copy is taken or invalid.
@@ -577,14 +524,8 @@ class CursorStore:
     def forget(self, connection: Connection, consumer: str) -> dict[str, int]:
         """Delete all that the store has of a consumer that no process runs.
 
-        Its effects stay. A consumer that is started by this name later begins as a new one.
-
-        Args:
-            connection: a connection to the store, in a transaction.
-            consumer: the consumer's name.
-
-        Returns:
-            How many rows were deleted, as `holdings`.
+        Return how many rows, as `holdings`. The consumer's effects stay. One that is started by
+        this name later begins as a new one.
 
         Raises:
             ConfigurationError: a process of the consumer runs.
