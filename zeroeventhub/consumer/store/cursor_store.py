@@ -19,7 +19,6 @@ from sqlalchemy import (
     func,
     inspect,
     literal,
-    null,
     select,
 )
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -263,23 +262,20 @@ class CursorStore:
         )
         if consumer is not None:
             query = query.where(columns.consumer == consumer)
-        failures = self.tables.failures.c
-        failure: list[ColumnElement[Any]] = [
-            *(failures.error, failures.tries, failures.since),
-            (failures.retry_at - now).label("retry_seconds"),
-        ]
         if self._has_failures(connection):
+            failures = self.tables.failures
             # To enter, move or set the cursor is to clear the error.
-            is_there = is_place(self.tables.failures, columns.consumer, columns.partition, columns)
-            query = query.outerjoin(self.tables.failures, is_there).add_columns(*failure)
-        else:
-            query = query.add_columns(*(null().label(column.key) for column in failure))
+            is_there = is_place(failures, columns.consumer, columns.partition, columns)
+            retry = (failures.c.retry_at - now).label("retry_seconds")
+            query = query.outerjoin(failures, is_there).add_columns(
+                failures.c.error, failures.c.tries, failures.c.since, retry
+            )
         found = []
         for row in connection.execute(query).mappings():
             status: dict[str, Any] = {**row, "updated_at": as_utc(row["updated_at"])}
-            since = status.pop("since")
-            state = "halted_at" if row["retry_seconds"] is None else "retried_since"
-            status[state] = since and as_utc(since)
+            if since := status.pop("since", None):
+                state = "halted_at" if row["retry_seconds"] is None else "retried_since"
+                status[state] = as_utc(since)
             found.append(CursorStatus(**status))
         return found
 
@@ -319,7 +315,7 @@ class CursorStore:
         """
         cursors, columns = self.tables.cursors, self.tables.cursors.c
         parents = sorted({parent for nearest in heirs.values() for parent in nearest})
-        of_parents = and_(columns.consumer == consumer, columns.partition.in_(parents))
+        of_parents = _of(cursors, consumer, parents)
         # This locks the parents' rows, and so waits for open transactions on them.
         connection.execute(cursors.update().where(of_parents).values(epoch=columns.epoch))
         # A locking read, as a snapshot may be older than their commits.
@@ -341,18 +337,14 @@ class CursorStore:
                     is_row(cursors, consumer, heir), func.length(columns.cursor) == 0
                 )
             )
-        connection.execute(
-            self._set_to(HANDED_OVER).where(
-                columns.consumer == consumer, columns.partition.in_(gone)
-            )
-        )
+        connection.execute(self._set_to(HANDED_OVER).where(_of(cursors, consumer, gone)))
         # The dead letters of each removed partition go to one heir, so that keys stay in order.
         letters = self.tables.dead_letters
         for parent in gone:
             heir = min(heir for heir, nearest in heirs.items() if parent in nearest)
-            update = letters.update().where(_of(letters, consumer, [parent]))
+            update = letters.update().where(is_row(letters, consumer, parent))
             connection.execute(update.values(partition=heir))
-        connection.execute(self.tables.lanes.delete().where(_of(self.tables.lanes, consumer, gone)))
+        self._forget(connection, ("lanes",), consumer, gone)
 
     def advance(
         self, connection: Connection, consumer: str, partition: int, place: Place, new: str
@@ -459,10 +451,8 @@ class CursorStore:
         _check_cursor(cursor)
         columns = self.tables.cursors.c
         update = self._set_to(cursor).where(
-            columns.consumer == consumer, func.length(columns.cursor) > 0
+            _of(self.tables.cursors, consumer, partitions), func.length(columns.cursor) > 0
         )
-        if partitions is not None:
-            update = update.where(columns.partition.in_(sorted(partitions)))
         count = connection.execute(update).rowcount
         self._forget(connection, ("lanes", "dead_letters"), consumer, partitions)
         if partitions is not None:
@@ -497,10 +487,8 @@ class CursorStore:
     def copy(self, connection: Connection, consumer: str, name: str) -> None:
         """Add a consumer that continues where another one is, which may run meanwhile.
 
-        `name` is that of the copy, which no consumer of the store has.
-
-        The copy has the cursors, the inbox, the dead letters and the progress of lanes, and so
-        expects the effects that the other one has at this moment. Copy these in the same
+        The copy, `name`, has the cursors, the inbox, the dead letters and the progress of lanes,
+        and so expects the effects that the other one has at this moment. Copy these in the same
         transaction, after this call, which waits for pages that are being committed.
 
         Raises:
@@ -580,10 +568,7 @@ class CursorStore:
     ) -> None:
         for name in names:
             table = getattr(self.tables, name)
-            delete = table.delete().where(table.c.consumer == consumer)
-            if partitions is not None:
-                delete = delete.where(table.c.partition.in_(sorted(partitions)))
-            connection.execute(delete)
+            connection.execute(table.delete().where(_of(table, consumer, partitions)))
 
     def _set_to(self, cursor: str) -> Update:
         """Build the statement that sets cursors, and fences the readers of their partitions."""
@@ -620,8 +605,10 @@ def _cursor_moved(consumer: str, partition: int) -> Fenced:
     )
 
 
-def _of(table: Table, consumer: str, partitions: Collection[int]) -> ColumnElement[bool]:
-    return and_(table.c.consumer == consumer, table.c.partition.in_(partitions))
+def _of(table: Table, consumer: str, partitions: Collection[int] | None) -> ColumnElement[bool]:
+    """Compare the consumer of a row, and its partition unless `partitions` is None."""
+    mine = table.c.consumer == consumer
+    return mine if partitions is None else mine & table.c.partition.in_(sorted(partitions))
 
 
 def _check_cursor(cursor: str) -> None:
