@@ -68,6 +68,24 @@ class Lanes:
         found = {"name": consumer, "number": partition, "at": place.cursor}
         return connection.execute(self._begun, found).first() is not None
 
+    def check_gone(self, connection: Connection, consumer: str, cursors: Mapping[int, str]) -> None:
+        """Raise StoreUnavailable if lanes have applied events after the cursor of a gone partition.
+
+        `cursors` has the cursors of the partitions that are gone.
+        """
+        columns = self._table.c
+        query = select(columns.partition, columns.cursor).where(
+            columns.consumer == consumer, columns.partition.in_(cursors), columns.done > 0
+        )
+        for row in connection.execute(query.with_for_update(read=True)):
+            if row.cursor == cursors[row.partition]:
+                raise StoreUnavailable(
+                    f"Partition {row.partition} is gone while lanes have applied a part of the "
+                    "page after its cursor: the process that applies it has to finish. If it is "
+                    "gone too, set the cursor with `zeroeventhub cursors set`, and that part is "
+                    "applied again."
+                )
+
     def advance(
         self,
         connection: Connection,

@@ -39,13 +39,7 @@ from zeroeventhub.consumer.store.tables import (
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.statements import Moment, as_utc, insert_ignore, unix_time, upsert
 from zeroeventhub.databases.transactions import SyncTransaction, connection_of
-from zeroeventhub.errors import (
-    ConfigurationError,
-    Fenced,
-    LeaseLost,
-    StoreUnavailable,
-    TokenChanged,
-)
+from zeroeventhub.errors import ConfigurationError, Fenced, LeaseLost, TokenChanged
 from zeroeventhub.protocol import FIRST, HIGHEST_PARTITION, is_cursor
 
 _ADDED = {"epoch": "BIGINT NOT NULL DEFAULT 0", "ended": "BOOLEAN NOT NULL DEFAULT FALSE"}
@@ -319,13 +313,13 @@ class CursorStore:
         # This locks the parents' rows, and so waits for open transactions on them.
         connection.execute(cursors.update().where(of_parents).values(epoch=columns.epoch))
         # A locking read, as a snapshot may be older than their commits.
-        query = select(columns.partition, columns.cursor).where(of_parents).with_for_update()
-        known = {row.partition: row.cursor for row in connection.execute(query)}
-        standing = {
-            partition: cursor for partition, cursor in known.items() if cursor != HANDED_OVER
-        }
+        query = select(columns.partition, columns.cursor).where(
+            of_parents, func.length(columns.cursor) > 0
+        )
+        found = connection.execute(query.with_for_update())
+        standing = {row.partition: row.cursor for row in found}
         gone = [partition for partition in standing if partition not in remaining]
-        self._check_lanes(connection, consumer, {parent: standing[parent] for parent in gone})
+        self.lanes.check_gone(connection, consumer, {parent: standing[parent] for parent in gone})
         for heir, nearest in sorted(heirs.items()):
             cursor = next((standing[parent] for parent in nearest if parent in standing), None)
             if cursor is None:
@@ -543,21 +537,6 @@ class CursorStore:
             raise ConfigurationError(
                 f"This store has a consumer {name!r} already: choose another name."
             )
-
-    def _check_lanes(self, connection: Connection, consumer: str, gone: Mapping[int, str]) -> None:
-        """Raise StoreUnavailable if lanes have applied events after a cursor that is copied."""
-        columns = self.tables.lanes.c
-        query = select(columns.partition, columns.cursor).where(
-            _of(self.tables.lanes, consumer, gone), columns.done > 0
-        )
-        for row in connection.execute(query.with_for_update(read=True)):
-            if row.cursor == gone[row.partition]:
-                raise StoreUnavailable(
-                    f"Partition {row.partition} is gone while lanes have applied a part of the "
-                    "page after its cursor: the process that applies it has to finish. If it is "
-                    "gone too, set the cursor with `zeroeventhub cursors set`, and that part is "
-                    "applied again."
-                )
 
     def _forget(
         self,
