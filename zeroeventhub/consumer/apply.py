@@ -24,7 +24,7 @@ from zeroeventhub.consumer.handler import (
     transact,
     watch_commits,
 )
-from zeroeventhub.consumer.lanes import PageLanes, move_cursor
+from zeroeventhub.consumer.lanes import divide, move_cursor
 from zeroeventhub.consumer.observer import note_place, place_of
 from zeroeventhub.consumer.page import DecodeHint, without_duplicates
 from zeroeventhub.consumer.steps import Advance, Deliver, Place, Redeliver
@@ -160,18 +160,43 @@ class PageTransactions:
             )
             yield from self._run_all([Work(step, events, partial(self._apply, step, events, move))])
         else:
-            lanes = PageLanes(self._config, step, progress)
-            if lanes.parts:
-                yield from self._run_all(
-                    [
-                        Work(step, mine, partial(self._apply, step, mine, fence))
-                        for mine, fence in lanes.parts
-                    ]
-                )
-            apply = partial(self._apply, step, lanes.rest, lanes.finish)
-            yield from self._run_all([Work(step, lanes.rest, apply)])
-            progress = lanes.beyond
+            progress = yield from self._deliver_in_lanes(step, progress)
         self._progress[step.partition] = Place(cursor, step.place.epoch), progress
+
+    def _deliver_in_lanes(
+        self, step: Deliver, progress: LaneProgress | None
+    ) -> Generator[Transact, Sequence[Result], LaneProgress | None]:
+        """Apply a page lane by lane; return the progress of lanes beyond its end."""
+        config, events, cursor = self._config, step.page.events, step.page.cursor
+        lanes = config.lanes if progress is None else progress.lanes
+        done = {} if progress is None else progress.done
+        parts = divide(events, config.key, lanes=lanes, done=done)
+        rest: Sequence[Event] = ()
+        if len(parts) > 1:
+            works = []
+            for lane, mine in parts.items():
+                fence = partial(
+                    config.store.lanes.advance,
+                    consumer=self._name,
+                    partition=step.partition,
+                    place=step.place,
+                    lane=lane,
+                    lanes=lanes,
+                    before=done.get(lane, 0),
+                    after=len(events),
+                )
+                works.append(Work(step, mine, partial(self._apply, step, mine, fence)))
+            yield from self._run_all(works)
+        elif parts:
+            # A page of one lane is applied in the transaction that moves the cursor.
+            (rest,) = parts.values()
+        # A page that is read again may be shorter than it was.
+        ahead = {lane: count - len(events) for lane, count in done.items() if count > len(events)}
+        beyond = LaneProgress(lanes, ahead) if ahead else None
+        begun = progress is not None or len(parts) > 1
+        finish = partial(move_cursor, config, step, cursor, lanes=begun, beyond=beyond)
+        yield from self._run_all([Work(step, rest, partial(self._apply, step, rest, finish))])
+        return beyond
 
     def advance(self, step: Advance) -> _Transactions:
         """Move the cursor past no events; lanes beyond it keep their progress."""

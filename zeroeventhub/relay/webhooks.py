@@ -95,7 +95,7 @@ class WebhookTarget(Target):
     ) -> None:
         """Deliver events; see `Target.deliver`."""
         del partition
-        parts, _ = divide(events, self._key, lanes=self._lanes, done={})
+        parts = divide(events, self._key, lanes=self._lanes, done={})
         is_down = threading.Event()
         send = partial(self._send_all, delivered=delivered, is_down=is_down)
         errors = [error for error in self._threads.map(send, parts.values()) if error is not None]
