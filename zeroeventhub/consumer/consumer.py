@@ -314,7 +314,8 @@ class _ProgressReporter:
             self._last = monotonic()
             # A feed without the extension gets no second report.
             self._is_on = not isinstance(error, ConfigurationError)
-            config.log.could_not_report(error)
+            message = "The consumer's progress was not reported to the publisher: %s"
+            config.log.left_undone(message, error)
 
     @asynccontextmanager
     async def running(self, concurrency: Any) -> AsyncIterator[None]:

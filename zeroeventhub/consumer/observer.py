@@ -128,29 +128,9 @@ class RunLog:
         self._is_left_out = is_left_out
         self._observer.held(self._name, partitions)
 
-    def could_not_report(self, error: Exception) -> None:
-        """Log that the publisher did not accept a report of progress."""
-        _log.warning(
-            "The consumer's progress was not reported to the publisher: %s",
-            _sentence(error),
-            extra=self._where(None),
-        )
-
-    def could_not_record_failure(self, partition: int, error: Exception) -> None:
-        """Log that the store does not have the error of a failed try."""
-        _log.warning(
-            "The error of the last try was not stored: %s",
-            _sentence(error),
-            extra=self._where(partition),
-        )
-
-    def keeps_leases(self, error: Exception) -> None:
-        """Log that leases could not be released, and have to run out."""
-        _log.warning(
-            "The leases could not be released, and will run out: %s",
-            _sentence(error),
-            extra=self._where(None),
-        )
+    def left_undone(self, message: str, error: Exception, partition: int | None = None) -> None:
+        """Log an error after which the run goes on; `message` says what was left undone: %s."""
+        _log.warning(message, _sentence(error), extra=self._where(partition))
 
     def _where(self, partition: int | None) -> dict[str, Any]:
         return {"consumer": self._name, "partition": partition}

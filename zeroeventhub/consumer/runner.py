@@ -171,7 +171,8 @@ class PartitionReader:
             return await in_store(config.store, carry_out, config, runner.owner, step)
         except Exception as error:
             if isinstance(step, RecordFailure):
-                runner.config.log.could_not_record_failure(self._partition, error)
+                message = "The error of the last try was not stored: %s"
+                runner.config.log.left_undone(message, error, self._partition)
                 return None
             if isinstance(error, Fenced) and not isinstance(step, Load):
                 runner.config.log.fenced(self._partition, error)
@@ -326,7 +327,8 @@ class Runner:
                     await in_store(store, store.leases.leave, self.config.name, self.owner)
             except Exception as error:  # noqa: BLE001 - logged
                 if not (tries_left and isinstance(error, StoreUnavailable)):
-                    self.config.log.keeps_leases(error)
+                    message = "The leases could not be released, and will run out: %s"
+                    self.config.log.left_undone(message, error)
                     return
             else:
                 self.config.log.holds(frozenset())
