@@ -32,7 +32,7 @@ from zeroeventhub.consumer.store.applied import LaneProgress
 from zeroeventhub.consumer.store.dead_letters import DeadLetter
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.error_codes import store_error
-from zeroeventhub.errors import ConfigurationError, Fenced, StoreUnavailable, TooManyDeadLetters
+from zeroeventhub.errors import Fenced, StoreUnavailable, TooManyDeadLetters
 from zeroeventhub.protocol import Event
 
 _log = logging.getLogger("zeroeventhub.consumer")
@@ -335,9 +335,8 @@ class PageTransactions:
         if not events:
             return tally
         if self.inbox:
-            events = without_duplicates(
-                connection, self._config, step.partition, events, self._report_missing_id
-            )
+            warn = None if self._config.inbox else self._warn_of_missing_id
+            events = without_duplicates(connection, self._config, step.partition, events, warn)
             tally.duplicates = tally.events - len(events)
         held_keys: set[str] = set()
         if self._config.failures.hold_back and events:
@@ -451,13 +450,7 @@ class PageTransactions:
             self._config.observer.failed(self._name, step.partition, error, attempt)
         return error
 
-    def _report_missing_id(self) -> None:
-        """Warn that an event has no id; raise ConfigurationError if `inbox=True` was set."""
-        if self._config.inbox:
-            raise ConfigurationError(
-                "An event has no id, so the inbox cannot tell whether it comes twice: give "
-                "`identity`, a function that returns the id of an event, or do without the inbox."
-            )
+    def _warn_of_missing_id(self) -> None:
         if not self._warned:
             self._warned = True
             _log.warning(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Engine
 
@@ -31,14 +31,23 @@ def without_duplicates(
     config: Config,
     partition: int,
     events: Sequence[Event],
-    on_missing_id: Callable[[], object],
+    on_missing_id: Callable[[], object] | None = None,
 ) -> list[Event]:
     """Return the first event of each id that was not applied before, and all events without an id.
 
-    The ids are stored in the consumer's inbox; `on_missing_id` is called if an event has no id.
+    The ids are stored in the consumer's inbox.
+
+    Raises:
+        ConfigurationError: an event has no id, and no `on_missing_id` is there to be called then.
     """
     ids = [config.identity(event) for event in events]
     if None in ids:
+        if on_missing_id is None:
+            raise ConfigurationError(
+                "An event has no id, so the inbox cannot tell whether it comes twice: give the "
+                "consumer `identity`, a function that returns the id of an event, or do without "
+                "the inbox."
+            )
         on_missing_id()
     present = [identity for identity in ids if identity is not None]
     unseen = set(config.store.inbox.unseen(connection, config.name, partition, present))
@@ -50,13 +59,6 @@ def without_duplicates(
             unseen.remove(identity)
             fresh.append(event)
     return fresh
-
-
-def _refuse_missing_id() -> NoReturn:
-    raise ConfigurationError(
-        "An event has no id, so the inbox cannot tell whether it comes twice: give the consumer "
-        "`identity`, a function that returns the id of an event."
-    )
 
 
 @dataclass
@@ -129,9 +131,7 @@ class _Pending:
             )
 
     def _unseen(self, connection: Connection) -> Sequence[Event]:
-        return without_duplicates(
-            connection, self._config, self.partition, self.events, _refuse_missing_id
-        )
+        return without_duplicates(connection, self._config, self.partition, self.events)
 
 
 class PendingPage(_Pending):
