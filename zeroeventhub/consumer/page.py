@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Engine
-
 from zeroeventhub.consumer.event_insert import insert_events
 from zeroeventhub.databases.bulk_insert import TableForm, table_form
 from zeroeventhub.databases.transactions import async_connection_of, connection_of
@@ -115,11 +113,6 @@ class _Pending:
         """The partition's present cursor."""
         return self._place.cursor
 
-    @property
-    def _engine(self) -> Engine:
-        engine = self._config.store.engine
-        return engine if isinstance(engine, Engine) else engine.sync_engine
-
     def _move(self, connection: Connection) -> None:
         store, name = self._config.store, self._config.name
         store.advance(connection, name, self.partition, self._place, self.cursor)
@@ -164,7 +157,7 @@ class PendingPage(_Pending):
             ConfigurationError: `run` has applied a part of the page, in lanes; roll back. Or the
                 driver's connection commits each statement by itself.
         """
-        with connection_of(transaction, self._engine) as connection:
+        with connection_of(transaction, self._config.store.engine) as connection:
             self._move(connection)
 
     def unseen(self, transaction: SyncTransaction) -> Sequence[Event]:
@@ -176,7 +169,7 @@ class PendingPage(_Pending):
         Raises:
             ConfigurationError: an event has no id.
         """
-        with connection_of(transaction, self._engine) as connection:
+        with connection_of(transaction, self._config.store.engine) as connection:
             return self._unseen(connection)
 
     def insert_into(
@@ -205,7 +198,7 @@ class PendingPage(_Pending):
                 has a value that does not fit the column's type.
             ConfigurationError: a row that `row` has made does not fit the table.
         """
-        with connection_of(transaction, self._engine) as connection:
+        with connection_of(transaction, self._config.store.engine) as connection:
             self._insert_into(connection, table, row, events)
 
 
@@ -221,12 +214,12 @@ class AsyncPendingPage(_Pending):
 
     async def commit(self, transaction: AsyncTransaction) -> None:
         """Move the cursor to the end of this page; see `PendingPage.commit`."""
-        async with async_connection_of(transaction, self._engine) as connection:
+        async with async_connection_of(transaction, self._config.store.engine) as connection:
             await connection.run_sync(self._move)
 
     async def unseen(self, transaction: AsyncTransaction) -> Sequence[Event]:
         """Return the events that come for the first time; see `PendingPage.unseen`."""
-        async with async_connection_of(transaction, self._engine) as connection:
+        async with async_connection_of(transaction, self._config.store.engine) as connection:
             return await connection.run_sync(self._unseen)
 
     async def insert_into(
@@ -238,5 +231,5 @@ class AsyncPendingPage(_Pending):
         events: Sequence[Event] | None = None,
     ) -> None:
         """Insert a row for each event into a table; see `PendingPage.insert_into`."""
-        async with async_connection_of(transaction, self._engine) as connection:
+        async with async_connection_of(transaction, self._config.store.engine) as connection:
             await connection.run_sync(self._insert_into, table, row, events)

@@ -70,7 +70,7 @@ def connection_of(
 
 @asynccontextmanager
 async def async_connection_of(
-    transaction: AsyncTransaction, engine: Engine
+    transaction: AsyncTransaction, engine: Engine | AsyncEngine
 ) -> AsyncIterator[AsyncConnection]:
     """Yield the connection of a transaction; see `connection_of`."""
     match transaction:
