@@ -124,6 +124,8 @@ async def extension_of(
     found = await app.runner.call(extension.method, *arguments, **options)
     if extension.name == PROGRESS and app.on_progress is not None:
         app.on_progress(principal.name, asked["consumer"], asked["partition"], asked["cursor"])
+    if extension.name == SCHEMAS:
+        found = found.seen_by(principal.narrowed(None))
     if isinstance(found, KeyPage):
         request.events = len(found.events)
     body = encode_answer(extension, asked["cursor"] if extension.verb == "PUT" else found)
@@ -174,18 +176,11 @@ def _expect_cloud_event(event: Event) -> None:
         ) from error
 
 
-async def answer_schemas(app: FeedApp, request: FeedRequest) -> Response:
-    """Answer with the schemas of the types that the principal may see (SPEC 9.16)."""
-    await _expect_schemas(app, request)
-    body = encode_answer(EXTENSIONS[SCHEMAS], await _visible(app, request))
-    return Response(body, media_type=JSON_TYPE, headers=FRESH)
-
-
 async def answer_schema(app: FeedApp, request: FeedRequest) -> Response:
     """Answer with the schema of one type: what a CloudEvent's `dataschema` can name."""
-    await _expect_schemas(app, request)
+    expect_extension(await app.runner.info(request), SCHEMAS)
     name = parameters(request, "type")["type"]
-    schema = (await _visible(app, request)).types.get(name)
+    schema = (await _visible_schemas(app, request)).types.get(name)
     if schema is None:
         raise NotFound("The feed publishes no schema of this type.")
     return _document(schema, SCHEMA_TYPE)
@@ -193,16 +188,14 @@ async def answer_schema(app: FeedApp, request: FeedRequest) -> Response:
 
 async def answer_asyncapi(app: FeedApp, request: FeedRequest) -> Response:
     """Answer with the feed's description in AsyncAPI 3."""
-    await _expect_schemas(app, request)
-    path = request.url.path.removesuffix("/asyncapi")
-    return _document(_asyncapi(app.name, path, await _visible(app, request)), ASYNCAPI_TYPE)
-
-
-async def _expect_schemas(app: FeedApp, request: FeedRequest) -> None:
     expect_extension(await app.runner.info(request), SCHEMAS)
+    path = request.url.path.removesuffix("/asyncapi")
+    found = await _visible_schemas(app, request)
+    return _document(_asyncapi(app.name, path, found), ASYNCAPI_TYPE)
 
 
-async def _visible(app: FeedApp, request: FeedRequest) -> Schemas:
+async def _visible_schemas(app: FeedApp, request: FeedRequest) -> Schemas:
+    """Return the schemas of the types that the principal may see (SPEC 9.16)."""
     found: Schemas = await app.runner.call("schemas")
     return found.seen_by(request.principal.narrowed(None))
 
@@ -344,7 +337,7 @@ def feed_routes(
         if extension.path:
             verbs.setdefault(extension.path, {})[extension.verb] = extension
     answers |= {route: partial(extension_of, extensions) for route, extensions in verbs.items()}
-    answers |= {"schemas": answer_schemas, "schema": answer_schema, "asyncapi": answer_asyncapi}
+    answers |= {"schema": answer_schema, "asyncapi": answer_asyncapi}
     if http_feed:
         _expect_method(runner, "cursor_of", "An HTTP feed")
         answers["http-feed"] = answer_http_feed
