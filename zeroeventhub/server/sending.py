@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import anyio
@@ -24,10 +24,9 @@ _log = logging.getLogger("zeroeventhub.server")
 
 @dataclass
 class _Process:
-    """The state of this process: whether it ends, and whether `_warn_once` has run."""
+    """Whether this process ends."""
 
     ending: bool = False
-    has_warned: bool = False
 
 
 PROCESS = _Process()
@@ -47,9 +46,9 @@ def is_ending() -> bool:
     return PROCESS.ending or bool(getattr(_server(), "should_exit", False))
 
 
+@cache
 def _warn_once() -> None:
     """Warn of a server whose shutdown waits without a limit for readers that do not read."""
-    PROCESS.has_warned = True
     config = getattr(_server(), "config", None)
     if config is not None and getattr(config, "timeout_graceful_shutdown", 0) is None:
         _log.warning(
@@ -236,8 +235,7 @@ class Sender:
 
     async def send(self, response: Response, request: Request, send: Send) -> None:
         """Send a response; give it up if its reader receives nothing of it for too long."""
-        if not PROCESS.has_warned:
-            _warn_once()
+        _warn_once()
         is_stream = isinstance(response, StreamingResponse)
         parts: Sequence[bytes] = ()
         if isinstance(response, ResponseInParts):
@@ -270,12 +268,16 @@ class Sender:
         # The last message waits until the reader has the piece before it.
         last = parts[-1] if len(parts[-1]) <= BUFFERED else b""
         for part in parts if not last else parts[:-1]:
-            # Each piece is cut when it is sent, as many readers may be slow to take a page.
-            for at in range(0, len(part), PIECE):
-                piece = part if len(part) <= PIECE else part[at : at + PIECE]
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-                patience.deadline = anyio.current_time() + self._seconds
+            await self._send_large(part, patience, send)
         await send({"type": "http.response.body", "body": last})
+
+    async def _send_large(self, body: bytes, patience: anyio.CancelScope, send: Send) -> None:
+        """Send a large part of a body in pieces."""
+        # Each piece is cut when it is sent, as many readers may be slow to take a page.
+        for start in range(0, len(body), PIECE):
+            piece = body if len(body) <= PIECE else body[start : start + PIECE]
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            patience.deadline = anyio.current_time() + self._seconds
 
     async def _send_in_pieces(
         self, patience: anyio.CancelScope, send: Send, message: Message
@@ -284,15 +286,11 @@ class Sender:
         body = message.get("body", b"")
         self.budget.take(len(body))  # all of it, while some of it is left to send
         try:
+            patience.deadline = anyio.current_time() + self._seconds
             if len(body) > BUFFERED:
-                # Each piece is cut when it is sent, as many readers may be slow to take a page.
-                for start in range(0, len(body), PIECE):
-                    piece = body if len(body) <= PIECE else body[start : start + PIECE]
-                    patience.deadline = anyio.current_time() + self._seconds
-                    await send({"type": message["type"], "body": piece, "more_body": True})
+                await self._send_large(body, patience, send)
                 # An empty message: the server waits until the reader has the last piece.
                 message = {**message, "body": b""}
-            patience.deadline = anyio.current_time() + self._seconds
             await send(message)
         finally:
             self.budget.take(-len(body))
