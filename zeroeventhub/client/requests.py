@@ -30,7 +30,7 @@ from zeroeventhub.protocol import Appended, FeedInfo, Page, TypeFilter
 from zeroeventhub.settings import Limits
 from zeroeventhub.wire import ARROW_TYPE, NDJSON_TYPE
 from zeroeventhub.wire.documents import decode_answer, decode_info
-from zeroeventhub.wire.ndjson import PageDecoder
+from zeroeventhub.wire.ndjson import PageBounds, PageDecoder
 from zeroeventhub.wire.problem import error_of, problem_in, seconds_in
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ class RequestBuilder(Generic[_Http]):
         self._root = self._address_v1.rstrip("/")
         self._own_parameters: list[tuple[str, str | int]] = [*self._url.params.multi_items()]
         self._limits = limits
+        self._bounds = PageBounds(limits.page_bytes, limits.page_events, limits.line_bytes)
         if compressed not in _CODINGS:
             raise ConfigurationError('compressed is True, False, "gzip" or "zstd".')
         if compressed == "zstd":
@@ -215,25 +216,20 @@ class RequestBuilder(Generic[_Http]):
             parameters["cursor"] = cursor
             place: dict[str, str | int] = {"token": info.token, "partition": partition}
             url = self._with_parameters(f"{self._root}/events", place | parameters)
-        limits, arrow_page, accepted = self._limits, None, NDJSON_TYPE
-        bounds = {
-            "page_bytes": limits.page_bytes,
-            "page_events": limits.page_events,
-            "line_bytes": limits.line_bytes,
-        }
+        arrow_page, accepted = None, NDJSON_TYPE
         if as_arrow and info.token is not None and ARROW in info.extensions:
             from zeroeventhub.wire.arrow import ArrowDecoder  # noqa: PLC0415 - an extra's
 
             # Another process of the same feed may only serve lines.
             accepted = f"{ARROW_TYPE}, {NDJSON_TYPE};q=0.5"
-            arrow_page = ArrowDecoder(partition, **bounds)
+            arrow_page = ArrowDecoder(partition, self._bounds)
         return Exchange(
             url,
             {"Accept-Encoding": self._coding, "Accept": accepted},
             timeout,
-            limits,
+            self._limits,
             wait=waits,
-            page=PageDecoder(partition, **bounds, data_type=data_type),
+            page=PageDecoder(partition, self._bounds, data_type=data_type),
             arrow_page=arrow_page,
         )
 

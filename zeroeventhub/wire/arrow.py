@@ -151,12 +151,12 @@ class ArrowDecoder:
 
     Args:
         partition: the partition that was requested.
-        bounds: the attributes of `PageBounds`; a row counts as a line of the length of its JSON.
+        bounds: how large the page may be; a row counts as a line of the length of its JSON.
     """
 
-    def __init__(self, partition: int, **bounds: float) -> None:
+    def __init__(self, partition: int, bounds: PageBounds) -> None:
         self._partition = partition
-        self._bounds = PageBounds(**bounds)
+        self._bounds = bounds
         self._taken = 0
         self._message = bytearray(PREFIX)  # as far as its length is known
         self._filled = 0

@@ -209,6 +209,8 @@ class PageBounds:
         )
 
 
+_UNBOUNDED = PageBounds()
+
 _Decoded: TypeAlias = list[Any]
 """Lines with the fields of `_Line`, whose data is Raw or of the caller's type."""
 
@@ -341,13 +343,15 @@ class PageDecoder:
     Args:
         partition: the partition that was requested.
         data_type: the type that the caller will decode the events as; see `PageEvents.decoded`.
-        bounds: the attributes of `PageBounds`.
+        bounds: how large the page may be.
     """
 
-    def __init__(self, partition: int, *, data_type: Any = None, **bounds: float) -> None:
+    def __init__(
+        self, partition: int, bounds: PageBounds = _UNBOUNDED, *, data_type: Any = None
+    ) -> None:
         self._partition = str(partition)
-        self._bounds = PageBounds(**bounds)
-        self._room = self._bounds.page_bytes
+        self._bounds = bounds
+        self._room = bounds.page_bytes
         self._data_type = data_type
         self._chunks: list[bytes | bytearray] = []
 

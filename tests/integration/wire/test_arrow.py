@@ -346,12 +346,13 @@ READING = """
 import sys
 from zeroeventhub.wire.arrow import ArrowDecoder
 from zeroeventhub.errors import CutPage, ProtocolError
+from zeroeventhub.wire.ndjson import PageBounds
 
 bodies = sys.stdin.buffer.read()
 while bodies:
     length = int.from_bytes(bodies[:4], "big")
     body, bodies = bodies[4 : 4 + length], bodies[4 + length :]
-    decoder = ArrowDecoder(0, page_bytes=1 << 20, page_events=1_000, line_bytes=1 << 20)
+    decoder = ArrowDecoder(0, PageBounds(1 << 20, 1_000, 1 << 20))
     try:
         decoder.feed(body)
         page = decoder.page()
@@ -373,9 +374,9 @@ def python(code, given=b""):
 WITHOUT_PANDAS = """
 import sys
 from zeroeventhub.wire.arrow import ArrowDecoder, ArrowPage, encode_page
-from zeroeventhub.wire.ndjson import PageDecoder
+from zeroeventhub.wire.ndjson import PageBounds, PageDecoder
 PARTS = b'{"data":1}\\n', b'{"cursor":"1"}\\n'
-columns, lines = ArrowDecoder(0), PageDecoder(0)
+columns, lines = ArrowDecoder(0, PageBounds()), PageDecoder(0)
 columns.feed(encode_page(*PARTS))
 lines.feed(b"".join(PARTS))
 assert columns.page() == ArrowPage.of(lines.page())

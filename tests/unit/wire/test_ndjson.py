@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from zeroeventhub import FIRST, LAST, Event, Page
 from zeroeventhub.errors import CutPage, PageTooLarge, ProtocolError
-from zeroeventhub.wire.ndjson import Lines, PageDecoder, encode_page, encode_page_v1, parts_of
+from zeroeventhub.wire.ndjson import (
+    Lines,
+    PageBounds,
+    PageDecoder,
+    encode_page,
+    encode_page_v1,
+    parts_of,
+)
 
 LONGEST_BYTE_BY_BYTE = 8192
 FIELDS = [b"data", b"cursor", b"headers", b"partition", b"newer"]
@@ -18,7 +25,7 @@ FIELDS = [b"data", b"cursor", b"headers", b"partition", b"newer"]
 
 def decode(*chunks, partition=0, **bounds):
     """Decode the page that comes in these chunks."""
-    decoder = PageDecoder(partition, **bounds)
+    decoder = PageDecoder(partition, PageBounds(**bounds))
     for chunk in chunks:
         decoder.feed(chunk)
     return decoder.page()
@@ -163,7 +170,7 @@ def test_events_after_the_last_checkpoint_are_in_no_form_of_the_page(data_type):
 
 def taken(chunks, bounds):
     """What stands of a body that comes in chunks, and the error that ended it."""
-    decoder = PageDecoder(0, **bounds)
+    decoder = PageDecoder(0, PageBounds(**bounds))
     error = None
     try:
         for chunk in chunks:

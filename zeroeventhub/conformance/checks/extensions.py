@@ -39,7 +39,7 @@ from zeroeventhub.protocol import (
     Segments,
 )
 from zeroeventhub.wire import ARROW_TYPE, NDJSON_TYPE
-from zeroeventhub.wire.ndjson import encode_page
+from zeroeventhub.wire.ndjson import PageBounds, encode_page
 
 _check_time = check_of(CURSOR_OF_TIME)
 _check_splits = check_of(SPLITS)
@@ -303,7 +303,7 @@ def _lines_of(answer: Answer, partition: int) -> PageText:
     """Read a page as Arrow, as if it had come in lines."""
     from zeroeventhub.wire.arrow import ArrowDecoder  # noqa: PLC0415 - of another extra
 
-    decoder = ArrowDecoder(partition)
+    decoder = ArrowDecoder(partition, PageBounds())
     try:
         decoder.feed(answer.body)
         page = decoder.page()
