@@ -367,15 +367,11 @@ class TypeFilter:
 
     def joined(self, other: "TypeFilter") -> "TypeFilter":
         """Return the filter of the types that both let through, which may be NOTHING."""
-        match self.skip, other.skip:
-            case True, True:
+        if self.skip:
+            if other.skip:
                 return TypeFilter(self.names | other.names, skip=True)
-            case True, False:
-                names = other.names - self.names
-            case False, True:
-                names = self.names - other.names
-            case _:
-                names = self.names & other.names
+            return other.joined(self)
+        names = frozenset(filter(other.lets_through, self.names))
         return TypeFilter(names) if names else NOTHING
 
 
