@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent import futures
 from contextlib import suppress
 from functools import partial
@@ -101,6 +101,8 @@ class _BaseAppender:
 
     _condition: ClassVar[Any]
     _future: ClassVar[Any]
+    _end: Callable[[], Awaitable[None]]
+    """Waits until no request is sent any more, but not for the answers."""
 
     def __init__(
         self,
@@ -130,10 +132,6 @@ class _BaseAppender:
         self._failed: deque[tuple[str, Any]] = deque()
         self._is_open = False
         self._job: Any = None
-
-    async def _end(self) -> None:
-        """Wait until no request is sent any more, without waiting for the answers."""
-        raise NotImplementedError
 
     async def _leave(self, kind: type[BaseException] | None) -> None:
         async with self._changed:

@@ -72,6 +72,10 @@ class RequestBuilder(Generic[_Http]):
 
     _http_types: ClassVar[tuple[type[Any], ...]]
     _open_http: ClassVar[Any]
+    _send: Callable[..., Awaitable[Exchange]]
+    """Sends a request, and reads its response."""
+    _pause: Callable[[float], Awaitable[None]]
+    """Waits before a request is sent again."""
 
     def __init__(
         self,
@@ -135,14 +139,6 @@ class RequestBuilder(Generic[_Http]):
     def address(self) -> str:
         """The feed's URL without secrets."""
         return without_secrets(self._url)
-
-    async def _send(self, request: Exchange) -> Exchange:
-        """Send a request, and read its response; the client overrides it."""
-        raise NotImplementedError
-
-    async def _pause(self, seconds: float) -> None:
-        """Wait before a request is sent again; the client overrides it."""
-        raise NotImplementedError
 
     async def _discover_first(self) -> FeedInfo:
         client: Any = self
