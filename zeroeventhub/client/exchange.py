@@ -160,10 +160,8 @@ class Exchange:
         self.content = content
         self.deadline = Deadline(limits, wait, timeout.read)
         self.status = 0
-        self.answer_headers = httpx.Headers()
         self.is_refusal = False
         self.broken: CutPage | PageTooLarge | None = None
-        self._asks_page = page is not None
         self.decoder: PageDecoder | ArrowDecoder | None = page
         self._arrow_page = arrow_page
         self._coding: ContentCoding | None = None
@@ -195,7 +193,7 @@ class Exchange:
         kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
         is_web_page = kind == "text/html"
         success = httpx.codes.CREATED if self.method == "POST" else httpx.codes.OK
-        self.is_refusal = self.status != success or (self._asks_page and is_web_page)
+        self.is_refusal = self.status != success or (self.decoder is not None and is_web_page)
         if self.is_refusal:
             self.decoder = None
         elif self._arrow_page is not None and kind == ARROW_TYPE:
