@@ -343,18 +343,15 @@ class Quotas:
 
     Args:
         default: the quota of principals without their own.
-        clock: a monotonic clock, in seconds.
+
+    Attributes:
+        accounts: the use of their quotas, by the names of principals.
     """
 
-    def __init__(self, default: Quota | None, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, default: Quota | None) -> None:
         self.default = default
-        self._clock = clock
-        self._accounts: dict[str, Account] = {}
+        self.accounts: dict[str, Account] = {}
         self._drop_above = _FEWEST
-
-    def __len__(self) -> int:
-        """Return how many accounts there are."""
-        return len(self._accounts)
 
     def count(self, principal: Principal, among: _Requests = "in_flight") -> Account:
         """Count a request that is in flight, or waits at the head.
@@ -371,7 +368,7 @@ class Quotas:
             raise TooManyRequests(_REFUSALS[among], retry_after=_RETRY_AFTER)
         if among == "in_flight" and quota.rate is not None and quota.burst is not None:
             # The generic cell rate algorithm: a bucket of tokens that is one number.
-            now, interval = self._clock(), 1 / quota.rate
+            now, interval = monotonic(), 1 / quota.rate
             due = max(account.due, now)
             early = due - now - (quota.burst - 1) * interval
             # With a tolerance for rounding, so that the last request of a burst is accepted.
@@ -383,16 +380,14 @@ class Quotas:
         return account
 
     def _account(self, name: str) -> Account:
-        account = self._accounts.get(name)
+        account = self.accounts.get(name)
         if account is None:
-            if len(self._accounts) >= self._drop_above:
+            if len(self.accounts) >= self._drop_above:
                 # Drop idle accounts; amortized, as this runs only when their number has doubled.
-                now, known = self._clock(), self._accounts.items()
-                self._accounts = {
-                    name: one for name, one in known if one.in_flight or one.due > now
-                }
-                self._drop_above = max(_FEWEST, 2 * len(self._accounts))
-            account = self._accounts[name] = Account()
+                now, known = monotonic(), self.accounts.items()
+                self.accounts = {name: one for name, one in known if one.in_flight or one.due > now}
+                self._drop_above = max(_FEWEST, 2 * len(self.accounts))
+            account = self.accounts[name] = Account()
         return account
 
 
