@@ -310,10 +310,6 @@ _NO_QUOTA = Quota()
 _FEWEST = 64
 """How many accounts there are before idle ones are dropped."""
 
-_RETRY_AFTER = 1.0
-"""Retry-After in seconds, if it is not known when there will be room."""
-
-
 _Requests: TypeAlias = Literal["in_flight", "waiters"]
 
 _REFUSALS = {
@@ -365,7 +361,7 @@ class Quotas:
         quota = principal.quota or self.default or (_DEFAULT_QUOTA if principal.name else _NO_QUOTA)
         account, most = self._account(principal.name), getattr(quota, among)
         if most is not None and getattr(account, among) >= most:
-            raise TooManyRequests(_REFUSALS[among], retry_after=_RETRY_AFTER)
+            raise TooManyRequests(_REFUSALS[among], retry_after=1)
         if among == "in_flight" and quota.rate is not None and quota.burst is not None:
             # The generic cell rate algorithm: a bucket of tokens that is one number.
             now, interval = monotonic(), 1 / quota.rate
