@@ -153,7 +153,10 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
         request = self._page_request(
             info, partition, cursor, limit=limit, types=types, stop=stop, wait=wait, as_arrow=True
         )
-        return self._read_arrow_page(await self._send(request))
+        from zeroeventhub.wire.arrow import ArrowPage  # noqa: PLC0415 - of another extra
+
+        page: Any = self._read_page(await self._send(request))  # an ArrowPage, if Arrow has arrived
+        return ArrowPage.of(page) if isinstance(page, Page) else page
 
     async def cursor_at(self, moment: datetime, partition: int = 0) -> str:
         """Request the cursor before all events of a moment or later.
@@ -466,8 +469,9 @@ class Client(RequestBuilder[httpx.Client | ConnectionPool]):
         """
         assert self._info is not None  # noqa: S101 - as said
         http: Any = self._http
-        options: dict[str, Any] = {"limit": limit, "types": types, "data_type": data_type}
-        request = self._page_request(self._info, partition, cursor, **options, stop=None, wait=None)
+        request = self._page_request(
+            self._info, partition, cursor, limit=limit, types=types, data_type=data_type
+        )
         try:
             return PendingFetch(self, request, self._request_on(http, request))
         except UNREACHED:

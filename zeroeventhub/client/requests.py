@@ -5,7 +5,7 @@ from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from random import random
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NoReturn, TypeAlias, TypeVar
 from urllib.parse import urlencode
 
 import httpx
@@ -32,9 +32,6 @@ from zeroeventhub.wire import ARROW_TYPE, NDJSON_TYPE
 from zeroeventhub.wire.documents import decode_answer, decode_info
 from zeroeventhub.wire.ndjson import PageBounds, PageDecoder
 from zeroeventhub.wire.problem import error_of, problem_in, seconds_in
-
-if TYPE_CHECKING:
-    from zeroeventhub.wire.arrow import ArrowPage
 
 _LONGEST_WAIT = 999_999
 """Seconds that a feed may be asked to wait, at most."""
@@ -179,8 +176,8 @@ class RequestBuilder(Generic[_Http]):
         *,
         limit: int | None,
         types: TypeFilter | None,
-        stop: str | None,
-        wait: float | None,
+        stop: str | None = None,
+        wait: float | None = None,
         headers: Sequence[str] = (),
         as_arrow: bool = False,
         data_type: Any = None,
@@ -285,13 +282,6 @@ class RequestBuilder(Generic[_Http]):
         except CutPage as error:
             raise answer.broken or error from None
         return page
-
-    def _read_arrow_page(self, answer: Exchange) -> "ArrowPage":
-        """Return the page of a successful response as columns, also if lines have arrived."""
-        from zeroeventhub.wire.arrow import ArrowPage  # noqa: PLC0415 - an extra's
-
-        page: Any = self._read_page(answer)  # an ArrowPage, if Arrow has arrived
-        return ArrowPage.of(page) if isinstance(page, Page) else page
 
     def _read_info(self, answer: Exchange) -> FeedInfo:
         """Read the response to a discovery request."""
