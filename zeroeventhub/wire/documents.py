@@ -16,29 +16,7 @@ _encode = msgspec.json.encode
 _Document = TypeVar("_Document")
 
 
-def encode_info(info: FeedInfo) -> bytes:
-    """Encode a discovery document (FeedAPI v2, Discovery endpoint)."""
-    partitions = []
-    for partition in info.partitions:
-        entry: dict[str, Any] = {"id": str(partition.id)}
-        if partition.closed:
-            entry["closed"] = True
-        if partition.starts_after is not None:
-            entry["startsAfterPartition"] = str(partition.starts_after)
-        if partition.cursor_from:
-            entry["cursorFromPartitions"] = [str(number) for number in partition.cursor_from]
-        partitions.append(entry)
-    document: dict[str, Any] = {
-        "token": info.token,
-        "partitions": partitions,
-        "exactlyOnce": info.exactly_once,
-    }
-    if info.extensions:
-        document["extensions"] = sorted(info.extensions)
-    return msgspec.json.format(_encode(document), indent=2) + b"\n"
-
-
-class _WirePartition(msgspec.Struct, rename="camel"):
+class _WirePartition(msgspec.Struct, rename="camel", omit_defaults=True):
     # Some publishers send ids as numbers where the specification has strings.
     id: str | int
     closed: bool | None = False
@@ -51,6 +29,27 @@ class _WireInfo(msgspec.Struct, rename="camel"):
     partitions: list[_WirePartition]
     exactly_once: bool | None = False
     extensions: msgspec.Raw = msgspec.Raw(b"null")
+
+
+def encode_info(info: FeedInfo) -> bytes:
+    """Encode a discovery document (FeedAPI v2, Discovery endpoint)."""
+    partitions = [
+        _WirePartition(
+            str(one.id),
+            one.closed,
+            None if one.starts_after is None else str(one.starts_after),
+            [*map(str, one.cursor_from)] or None,
+        )
+        for one in info.partitions
+    ]
+    document: dict[str, Any] = {
+        "token": info.token,
+        "partitions": partitions,
+        "exactlyOnce": info.exactly_once,
+    }
+    if info.extensions:
+        document["extensions"] = sorted(info.extensions)
+    return msgspec.json.format(_encode(document), indent=2) + b"\n"
 
 
 def decode_info(body: bytes) -> FeedInfo:
