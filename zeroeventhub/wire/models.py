@@ -21,6 +21,16 @@ def is_pydantic(kind: Any) -> bool:
     return hasattr(kind, "__pydantic_validator__")
 
 
+def _has_pydantic(model: Any) -> bool:
+    """Return whether a type or one of its arguments is of pydantic."""
+    return is_pydantic(get_origin(model) or model) or any(map(_has_pydantic, get_args(model)))
+
+
+def _adapter_of(model: Any) -> Any:
+    """Return the adapter of a type that pydantic decodes; None for one that msgspec decodes."""
+    return import_module("pydantic").TypeAdapter(model) if _has_pydantic(model) else None
+
+
 def schema_of(model: Any) -> dict[str, Any]:
     """Return the JSON Schema of events as a model writes them.
 
@@ -34,8 +44,7 @@ def schema_of(model: Any) -> dict[str, Any]:
     if isinstance(model, Mapping):
         return {"$schema": DIALECT, **model}
     try:
-        if any(map(is_pydantic, get_args(model) or (model,))):
-            adapter = import_module("pydantic").TypeAdapter(model)
+        if adapter := _adapter_of(model):
             found = adapter.json_schema(mode="serialization")
         else:
             found = msgspec.json.schema(model)
@@ -59,9 +68,8 @@ def check_of(model: Any) -> Check | None:
     if isinstance(model, Mapping):
         return None
     try:
-        if any(map(is_pydantic, get_args(model) or (model,))):
-            adapter = import_module("pydantic").TypeAdapter(model)
-            decode: Callable[[bytes], object] = partial(adapter.validate_json, strict=True)
+        if adapter := _adapter_of(model):
+            decode: Read = partial(adapter.validate_json, strict=True)
         else:
             decode = msgspec.json.Decoder(model).decode
     except (TypeError, NameError) as error:
@@ -130,14 +138,12 @@ def reader_of(model: Any) -> Read:
     Raises:
         ConfigurationError: the model cannot be decoded.
     """
-    choices = choices_of(model)
     try:
-        if any(is_pydantic(get_origin(choice) or choice) for choice in choices):
-            decode: Read = import_module("pydantic").TypeAdapter(model).validate_json
-        else:
-            decode = msgspec.json.Decoder(model).decode
+        adapter = _adapter_of(model)
+        decode: Read = adapter.validate_json if adapter else msgspec.json.Decoder(model).decode
     except (TypeError, NameError) as error:
-        hint = " `models` says which type of events is which." if len(choices) > 1 else ""
+        is_union = len(choices_of(model)) > 1
+        hint = " `models` says which type of events is which." if is_union else ""
         raise ConfigurationError(f"Events cannot be decoded as {model}: {error}.{hint}") from error
 
     def read(text: bytes) -> Any:

@@ -130,6 +130,8 @@ class Upcaster:
         (Paid, b'{"cents":1}', Paid(1), Paid),
         (list[int], b"[1]", [1], list[int]),
         (Paid | None, b"null", None, Paid | None),
+        (list[Other], b'[{"n":1}]', [Other(n=1)], list[Other]),
+        (dict[str, Other | None], b'{"a":{"n":1}}', {"a": Other(n=1)}, dict[str, Other | None]),
         (in_cents, b'{"euros":2}', Paid(200), Paid),
         (partial(in_cents, times=10), b'{"euros":2}', Paid(20), Paid),
         (Upcaster(), b'{"cents":3}', {"cents": 3}, dict),
