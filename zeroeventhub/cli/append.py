@@ -7,7 +7,7 @@ from typing import BinaryIO
 import click
 
 from zeroeventhub.cli.options import as_json, feed_options
-from zeroeventhub.cli.output import Meters, report
+from zeroeventhub.cli.output import Meter, report
 from zeroeventhub.client import Client
 from zeroeventhub.client.appender import BATCH_BYTES, OF_AN_EVENT
 from zeroeventhub.errors import BadRequest, ConfigurationError, Conflict, IdReused, TooLarge
@@ -47,7 +47,7 @@ def append(*, client: Client, file: BinaryIO, producer: str | None, as_json: boo
     """
     stored = client.producer_sequence(producer) if producer else 0
     appended = skipped = sequence = 0
-    with Meters({"appended": _lines_in(file)}) as meters:
+    with Meter("appended", _lines_in(file)) as meter:
         for batch, is_full in _batches(file):
             if producer is None or not is_full:
                 # At the end of a file that grows, a batch is longer the next time.
@@ -59,7 +59,7 @@ def append(*, client: Client, file: BinaryIO, producer: str | None, as_json: boo
                     _expect_same(client, batch, producer, sequence)
                 skipped += len(batch)
             appended += len(batch)
-            meters.show("appended", batch[-1][0])
+            meter.show(batch[-1][0])
     appended -= skipped
     if sequence < stored:
         raise ConfigurationError(_OTHER_FILE)

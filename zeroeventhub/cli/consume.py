@@ -27,7 +27,7 @@ from zeroeventhub.cli.options import (
     run_options,
     type_options,
 )
-from zeroeventhub.cli.output import Meters, report
+from zeroeventhub.cli.output import Meter, report
 from zeroeventhub.cli.table_options import open_database
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.consumer import Consumer
@@ -209,16 +209,16 @@ def sync(
     engine = open_database(into, option="into")
     landing = LandingTable(table)
     store = CursorStore(engine)
-    with Meters({"landed": None}) as meters:
+    with Meter("landed") as meter:
         expect_filter(client, types)
-        progress = RunProgress(meters, "landed", running["lease"])
+        progress = RunProgress(meter, running["lease"])
         following = Consumer(client, store, consumer, types=types, observer=progress, **running)
         if (
             not running["follow"]
             and (info := client.discover()).token is None
             and not info.exactly_once
         ):
-            meters.say("The feed does not promise that it publishes an event only once.")
+            meter.say("The feed does not promise that it publishes an event only once.")
         with engine.begin() as connection:
             store.create_tables(connection)
             if store.cursors(connection, consumer) and not landing.exists(connection):
@@ -236,12 +236,11 @@ def sync(
 
 
 class RunProgress(Observer):
-    """Count the events under a meter, and say why the process waits for a partition."""
+    """Count the events on a meter, and say why the process waits for a partition."""
 
-    def __init__(self, meters: Meters, meter: str, lease: float) -> None:
+    def __init__(self, meter: Meter, lease: float) -> None:
         self.done = 0
         self.aside = 0
-        self._meters = meters
         self._meter = meter
         self._lease = lease
         self._lock = threading.Lock()
@@ -264,11 +263,11 @@ class RunProgress(Observer):
         with self._lock:
             self.done += done
             self.aside += aside
-            self._meters.show(self._meter, self.done)
+            self._meter.show(self.done)
 
     def report(self, sentence: str, *, as_json: bool, **more: str) -> None:
         """Print what was done, and what was set aside."""
-        report({self._meter: self.done, "set_aside": self.aside, **more}, [], as_json=as_json)
+        report({self._meter.name: self.done, "set_aside": self.aside, **more}, [], as_json=as_json)
         if not as_json:
             click.echo(f"{sentence}: {self.done:,}", err=True)
         if self.aside:
@@ -283,7 +282,7 @@ class RunProgress(Observer):
             self._idle_since = now
         elif not self._has_said and now - self._idle_since > PATIENCE:
             self._has_said = True
-            self._meters.say(
+            self._meter.say(
                 f"Other processes of consumer {consumer!r} hold its partitions; if one was killed, "
                 f"its partitions are free {self._lease:g} s after it last renewed its lease."
             )

@@ -12,7 +12,7 @@ import click
 from zeroeventhub.bulk.connection import LIMITS
 from zeroeventhub.cli.consume import expect_filter
 from zeroeventhub.cli.options import as_json, feed_options, moment, partition_option, type_options
-from zeroeventhub.cli.output import Meters, report
+from zeroeventhub.cli.output import Meter, report
 from zeroeventhub.client import Client
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import TypeFilter
@@ -84,7 +84,7 @@ def export(
     from zeroeventhub import export as exporting  # noqa: PLC0415 - it needs pyarrow
 
     expect_filter(client, types)
-    with Meters({"exported": 0}) as meters:
+    with Meter("exported", 0) as meter:
         rows = exporting.export(
             client,
             to,
@@ -96,7 +96,7 @@ def export(
             readers=readers,
             read_segments=not no_segments,
             segment_origins=origins,
-            progress=lambda count, total: meters.show("exported", count, total or count),
+            progress=lambda count, total: meter.show(count, total or count),
         )
     report({"exported": rows, "to": str(to)}, [], as_json=as_json)
     if not as_json:

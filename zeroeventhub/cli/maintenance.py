@@ -17,7 +17,7 @@ from sqlalchemy.schema import AddConstraint, CreateIndex, CreateTable, DropConst
 
 from zeroeventhub.cli.configuration import FeedCommand
 from zeroeventhub.cli.options import age_option, as_json, consumer_option, yes_option
-from zeroeventhub.cli.output import Answer, Meters, answering, confirm, report
+from zeroeventhub.cli.output import Answer, Meter, answering, confirm, report
 from zeroeventhub.cli.output import table as in_columns
 from zeroeventhub.cli.table_options import (
     archive_of,
@@ -252,10 +252,8 @@ def trim(
     trimmed = None
     if not dry_run and plan.first is not None:
         confirm("These events will be deleted.", yes=yes)
-        with Meters({"trimmed": plan.events if plan.exact else None}) as meters:
-            trimmed = feed.trim(
-                plan, rows=rows, on_progress=lambda events, _: meters.show("trimmed", events)
-            )
+        with Meter("trimmed", plan.events if plan.exact else None) as meter:
+            trimmed = feed.trim(plan, rows=rows, on_progress=lambda events, _: meter.show(events))
     done = [] if trimmed is None else [f"{trimmed:,} events are gone."]
     report({**vars(plan), "trimmed": trimmed}, done, as_json=as_json)
 
@@ -276,9 +274,9 @@ def compact(*, older_than: timedelta | None, yes: bool, **table: Any) -> Answer:
     feed = open_feed(**{**table, "compacted": True})
     _retry_until_ready(feed.head)
     confirm("Events that are followed by a later one of their key will be deleted.", yes=yes)
-    with Meters({"deleted": None}) as meters:
+    with Meter("deleted") as meter:
         events = feed.compact(
-            older_than=older_than, on_progress=lambda events, _: meters.show("deleted", events)
+            older_than=older_than, on_progress=lambda events, _: meter.show(events)
         )
     return {"deleted": events}, [f"{events:,} events are gone."]
 
@@ -333,8 +331,8 @@ def seal(
         except TransientError as error:
             _log.warning("The feed is not sealed just now: %s", error)
         time.sleep(repeat.total_seconds())
-    with Meters({"sealed": None}) as meters:
-        found = feed.seal(**options, on_progress=lambda events: meters.show("sealed", events))
+    with Meter("sealed") as meter:
+        found = feed.seal(**options, on_progress=meter.show)
     line = (
         f"{found.events:,} events in {found.segments:,} new segments of {found.size:,} bytes; "
         f"sealed up to position {found.position}."
@@ -369,12 +367,9 @@ def restore(*, newer_than: timedelta | None, skipped: int, workers: int, **table
     """
     _expect_archive(table, "restore")
     feed = open_feed(**table)
-    with Meters({"restored": None}) as meters:
+    with Meter("restored") as meter:
         found = feed.restore(
-            newer_than=newer_than,
-            skipped=skipped,
-            workers=workers,
-            on_progress=lambda events, total: meters.show("restored", events, total),
+            newer_than=newer_than, skipped=skipped, workers=workers, on_progress=meter.show
         )
     line = (
         f"{found.events:,} events from position {found.after + 1} to {found.until} are in the "

@@ -96,54 +96,48 @@ PLAIN_INTERVAL = 5.0
 """Seconds between two lines of progress, if stderr is not a terminal."""
 
 
-class Meters:
-    """Show counters that grow to their totals, which may be unknown."""
+class Meter:
+    """Show a counter that grows to its total, which may be unknown."""
 
-    def __init__(self, totals: dict[str, int | None]) -> None:
-        self._counts = dict.fromkeys(totals, 0)
+    def __init__(self, name: str, total: int | None = None) -> None:
+        self.name = name
         self._started = self._last_line = time.monotonic()
-        self._bars: Progress | None = None
+        self._bar: Progress | None = None
         if sys.stderr.isatty():
-            known = all(total is not None for total in totals.values())
-            self._bars = Progress(
+            self._bar = Progress(
                 SpinnerColumn(),
                 TextColumn("{task.description}"),
-                *((BarColumn(), MofNCompleteColumn()) if known else ()),
+                *(() if total is None else (BarColumn(), MofNCompleteColumn())),
                 TextColumn("{task.fields[rate]}"),
                 TimeElapsedColumn(),
                 console=Console(stderr=True),
             )
-            self._tasks = {
-                name: self._bars.add_task(name, total=total, rate="")
-                for name, total in totals.items()
-            }
+            self._task = self._bar.add_task(name, total=total, rate="")
 
     def __enter__(self) -> Self:
         """Start showing."""
-        if self._bars is not None:
-            self._bars.start()
+        if self._bar is not None:
+            self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Stop showing."""
-        if self._bars is not None:
-            self._bars.stop()
+        if self._bar is not None:
+            self._bar.stop()
 
-    def show(self, name: str, count: int, total: int | None = None) -> None:
-        """Set a counter, and its total if that has become known."""
-        self._counts[name] = count
-        if self._bars is not None:
+    def show(self, count: int, total: int | None = None) -> None:
+        """Set the counter, and its total if that has become known."""
+        if self._bar is not None:
             elapsed = time.monotonic() - self._started
             rate = f"{count:,} events, {count / max(elapsed, 0.001):,.0f}/s"
-            self._bars.update(self._tasks[name], completed=count, total=total, rate=rate)
+            self._bar.update(self._task, completed=count, total=total, rate=rate)
         elif time.monotonic() - self._last_line >= PLAIN_INTERVAL:
             self._last_line = time.monotonic()
-            self.say(", ".join(f"{name} {count:,}" for name, count in self._counts.items()))
+            self.say(f"{self.name} {count:,}")
 
     def say(self, line: str) -> None:
-        """Write a line beside the counters."""
-        if self._bars is not None:
-            self._bars.console.print(line, highlight=False, markup=False)
+        """Write a line beside the counter."""
+        if self._bar is not None:
+            self._bar.console.print(line, highlight=False, markup=False)
         else:
-            sys.stderr.write(f"{line}\n")
-            sys.stderr.flush()
+            click.echo(line, err=True)

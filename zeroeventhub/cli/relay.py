@@ -18,7 +18,7 @@ from zeroeventhub.cli.options import (
     run_options,
     type_options,
 )
-from zeroeventhub.cli.output import Meters
+from zeroeventhub.cli.output import Meter
 from zeroeventhub.cli.table_options import open_database
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.consumer import Consumer
@@ -148,9 +148,9 @@ def relay(
         )
     engine = open_database(database)
     store = CursorStore(engine)
-    with delivery as receiver, Meters({"delivered": None}) as meters:
+    with delivery as receiver, Meter("delivered") as meter:
         expect_filter(client, types)
-        progress = RunProgress(meters, "delivered", running["lease"])
+        progress = RunProgress(meter, running["lease"])
         following = Consumer(
             client, store, consumer, types=types, observer=progress, **running, **choices
         )
