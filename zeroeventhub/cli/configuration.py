@@ -3,10 +3,9 @@
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from copy import deepcopy
 from difflib import get_close_matches
-from functools import partial
 from pathlib import Path
 from types import GenericAlias
 from typing import Annotated, Any, Literal
@@ -39,8 +38,6 @@ from zeroeventhub.cli.table_options import (
 from zeroeventhub.errors import ConfigurationError
 
 _Group = Callable[[Callable[..., Any]], Callable[..., Any]]
-Place = Callable[[], AbstractContextManager[None]]
-"""What names a place of the file in errors."""
 
 _Age = Annotated[str, Meta(pattern=AGE.pattern)]
 _NAME = "^[A-Za-z0-9_-]+$"
@@ -261,13 +258,14 @@ def located(context: click.Context, file: str | None, *place: str) -> Iterator[N
     Args:
         context: of the command that uses the table; an error about what it was given is left.
         file: the file; None for the usual one.
-        place: the keys that lead to the table, such as feeds and the name of one.
+        place: the keys that lead to the table, such as feeds and the name of one; none if there is
+            no table.
     """
     try:
         yield
-    except FileError:
-        raise
     except (ConfigurationError, click.BadParameter) as error:
+        if not place or isinstance(error, FileError):
+            raise
         sentence, option = str(error), getattr(error, "option", "")
         if isinstance(error, click.BadParameter):
             sentence, option = error.format_message(), str(error.param and error.param.name)
@@ -293,38 +291,42 @@ class FileCommand(click.Command):
     An error about the table names its place in the file.
     """
 
-    def look_up(self, ctx: click.Context, args: list[str], words: dict[str, Any]) -> Place:
-        """Set the defaults of a command line, whose words are parsed; return where they stand."""
+    def look_up(self, ctx: click.Context, words: dict[str, Any]) -> tuple[str, ...]:
+        """Set the defaults of a command line, whose words are parsed.
+
+        Return the keys that lead to their table; none if the file has no part in the command.
+        """
         raise NotImplementedError
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Look the table up first."""
         words = self.make_parser(ctx).parse_args([*args])[0]
         wants_help = not {*args}.isdisjoint(ctx.help_option_names)
-        ctx.meta[__name__] = nullcontext if wants_help else self.look_up(ctx, args, words)
-        with ctx.meta[__name__]():
+        place = () if wants_help else self.look_up(ctx, words)
+        ctx.meta[__name__] = (words.get("config"), *place)
+        with located(ctx, *ctx.meta[__name__]):
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
-        with ctx.meta[__name__]():
+        with located(ctx, *ctx.meta[__name__]):
             return super().invoke(ctx)
 
 
 class FeedCommand(FileCommand):
     """A command that takes what FEED is in the file as the defaults of its options."""
 
-    def look_up(self, ctx: click.Context, args: list[str], words: dict[str, Any]) -> Place:  # noqa: ARG002 - for serve
+    def look_up(self, ctx: click.Context, words: dict[str, Any]) -> tuple[str, ...]:
         """Look FEED up."""
         if not isinstance(name := words.get("feed"), str):
-            return nullcontext
-        feed = entry("feeds", name, file := words.get("config"))
+            return ()
+        feed = entry("feeds", name, words.get("config"))
         if feed.get("log"):
             feed = LOG_COLUMNS | feed
         loses_events = not feed.keys().isdisjoint({"trim", "compact", "compacted", "archive"})
         own = feed.get(str(self.name), {})
         ctx.default_map = defaults({"retention": loses_events, **feed, **own})
-        return partial(located, ctx, file, "feeds", name)
+        return "feeds", name
 
 
 @click.command()

@@ -5,15 +5,13 @@ import sys
 import threading
 import time
 from collections.abc import Collection
-from contextlib import nullcontext
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 import click
 from sqlalchemy import Connection
 
-from zeroeventhub.cli.configuration import FileCommand, Place, entry, located
+from zeroeventhub.cli.configuration import FileCommand, entry
 from zeroeventhub.cli.options import (
     ATTEMPTS,
     NAMED_CURSORS,
@@ -163,14 +161,14 @@ PATIENCE = 1.0
 class SyncCommand(FileCommand):
     """A command that takes what URL is in the file, if it is the name of a consumer there."""
 
-    def look_up(self, ctx: click.Context, args: list[str], words: dict[str, Any]) -> Place:  # noqa: ARG002 - for serve
+    def look_up(self, ctx: click.Context, words: dict[str, Any]) -> tuple[str, ...]:
         """Look the consumer up."""
         name = words.get("url")
         if not isinstance(name, str) or "://" in name:
-            return nullcontext
-        consumer = entry("consumers", name, file := words.get("config"))
+            return ()
+        consumer = entry("consumers", name, words.get("config"))
         ctx.default_map = {"consumer": name, **consumer}
-        return partial(located, ctx, file, "consumers", name)
+        return "consumers", name
 
     def invoke(self, ctx: click.Context) -> Any:
         """Read the feed of the consumer."""

@@ -10,7 +10,6 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Collection, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -32,15 +31,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 from uvicorn.importer import ImportFromStringError, import_from_string
 
-from zeroeventhub.cli.configuration import (
-    FileCommand,
-    Place,
-    described,
-    entry,
-    keys,
-    located,
-    values,
-)
+from zeroeventhub.cli.configuration import FileCommand, described, entry, keys, located, values
 from zeroeventhub.cli.options import CONFIG, server_options
 from zeroeventhub.cli.output import write_log
 from zeroeventhub.cli.table_options import mount_options, open_archive, open_feed, publish_options
@@ -85,7 +76,6 @@ _MEASURED = "PROMETHEUS_MULTIPROC_DIR"
 class _Asked:
     """What the command line asks for: by default the feed that its options describe."""
 
-    arguments: list[str]
     file: str  # it describes feeds
     feeds: dict[str, Any] | None = None  # of the file, by name
     place: str | None = None  # the module of feeds that Python makes, and their name in it
@@ -104,10 +94,10 @@ class _Asked:
 class ServeCommand(FileCommand):
     """A command that serves feeds of the file, unless it is asked for others."""
 
-    def look_up(self, ctx: click.Context, args: list[str], words: dict[str, Any]) -> Place:
+    def look_up(self, ctx: click.Context, words: dict[str, Any]) -> tuple[str, ...]:
         """Look the feeds up."""
         name, file = words.get("feed"), words.get("config")
-        asked = partial(_Asked, [*args], file or CONFIG)
+        asked = partial(_Asked, file or CONFIG)
         if isinstance(name, str) and "log" in words:
             raise ConfigurationError("--log is a feed by itself: leave out --log, or FEED.")
         if isinstance(name, str) and ":" in name:
@@ -123,9 +113,14 @@ class ServeCommand(FileCommand):
         else:
             ctx.obj = asked()
         if ctx.obj.feeds is None and not file:
-            return nullcontext
+            return ()
         ctx.default_map = described("serve", file)
-        return partial(located, ctx, file, "serve")
+        return ("serve",)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep the arguments for workers."""
+        ctx.meta[__name__] = [*args]
+        return super().parse_args(ctx, args)
 
 
 @click.command(cls=ServeCommand)
@@ -178,7 +173,7 @@ def serve(
             uvicorn.Server(uvicorn.Config(application, **UVICORN)).run(sockets=[listening])
             return
         is_verbose = context.find_root().params.get("verbose", False)
-        os.environ[_WORKER] = json.dumps([is_verbose, context.obj.arguments])
+        os.environ[_WORKER] = json.dumps([is_verbose, context.meta[__name__]])
         context.close()  # of connections: each worker opens its own
         with TemporaryDirectory() as folder:
             os.environ[_MEASURED] = folder
@@ -269,7 +264,7 @@ def _site(context: click.Context) -> tuple[ASGIApp, dict[str, Any], str]:
     shown: dict[str, list[Route]] = {}
     check_help(help_url)  # here, as it is no mistake of a feed
     for name, options in _described(context, made).items():
-        with located(context, asked.file, "feeds", name) if asked.feeds else nullcontext():
+        with located(context, asked.file, *(("feeds", name) if asked.feeds else ())):
             path = _path("path", options["path"])
             if path in feeds:
                 raise ConfigurationError(f"Another feed has the path {path} already.", "path")
