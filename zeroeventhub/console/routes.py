@@ -125,11 +125,6 @@ class View:
     data: Data
     template: str = ""
 
-    @property
-    def base(self) -> str:
-        """Return the way from the page's folder up to that of the console."""
-        return "../" * (self.path.count("/") - 1)
-
 
 async def _overview(console: Console, request: Request, principal: Principal) -> dict[str, Any]:
     return {
@@ -307,7 +302,7 @@ async def _change(console: Console, request: Request) -> Response:
     except HTTPException:
         raise
     except Exception as error:  # noqa: BLE001 - its text is for the log alone
-        return _error(console, request, error, "../../")
+        return _error(console, request, error)
     query = urlencode({"name": change.consumer, "done": number})
     return RedirectResponse(f"consumer?{query}", 303, HEADERS)
 
@@ -425,16 +420,12 @@ async def _show(console: Console, view: View, request: Request) -> Response:
     try:
         principal = await console.identify(request)
         data = await view.data(console, request, principal)
-        may_change = console.allows_changes and _sees_all(principal)
-        context = {**data, "console": console, "may_change": may_change, **_context(request)}
-        answer = page(view.template, context, base=view.base)
-        _set_csrf(request, answer)
+        data["may_change"] = console.allows_changes and _sees_all(principal)
+        return _page(console, request, view.template, data)
     except HTTPException:
         raise  # the host's own, from its own hook
     except Exception as error:  # noqa: BLE001 - its text is for the log alone
-        return _error(console, request, error, view.base)
-    else:
-        return answer
+        return _error(console, request, error)
 
 
 async def _tell(console: Console, view: View, request: Request) -> Response:
@@ -446,26 +437,34 @@ async def _tell(console: Console, view: View, request: Request) -> Response:
     except HTTPException:
         raise
     except Exception as error:  # noqa: BLE001 - its text is for the log alone
-        known = _known(error)
-        answer = problem(known, _logged(error), console.help_url)
+        answer = problem(*_reported(error), console.help_url)
         answer.headers.update(HEADERS)
         return answer
 
 
 async def _refuse(console: Console, request: Request) -> Response:
-    base = "../" * (request.path_params["path"].count("/"))
-    return _error(console, request, NotFound("This console has no such page."), base)
+    return _error(console, request, NotFound("This console has no such page."))
 
 
-def _known(error: Exception) -> ZeroEventHubError:
-    """Return the error to report: one of another kind says nothing but that something failed."""
-    if isinstance(error, ConfigurationError):
-        return BadRequest(str(error))
-    if isinstance(error, TransientError) and not isinstance(error, Unavailable):
-        return Unavailable(str(error))
-    if isinstance(error, ZeroEventHubError):
-        return error
-    return FeedFailure("The console failed in an unexpected way.")
+def _reported(error: Exception) -> tuple[ZeroEventHubError, str]:
+    """Return the error to report, and an id under which it is logged if it is no refusal.
+
+    An error of another package says nothing but that something failed.
+    """
+    known: ZeroEventHubError
+    match error:
+        case ConfigurationError():
+            known = BadRequest(str(error))
+        case TransientError() if not isinstance(error, Unavailable):
+            known = Unavailable(str(error))
+        case ZeroEventHubError():
+            known = error
+        case _:
+            known = FeedFailure("The console failed in an unexpected way.")
+    record = str(uuid4())
+    if _status(known) >= FAILED:
+        _log.error("The console failed: request_id=%s\n%s", record, describe(error))
+    return known, record
 
 
 def _status(known: ZeroEventHubError) -> int:
@@ -476,24 +475,30 @@ def _told(error: ZeroEventHubError) -> str:
     return "The reason is in the log." if isinstance(error, FeedFailure) else str(error)
 
 
-def _logged(error: Exception) -> str:
-    """Log an error that is no refusal; return the id of its record."""
-    record = str(uuid4())
-    if _status(_known(error)) >= FAILED:
-        _log.error("The console failed: request_id=%s\n%s", record, describe(error))
-    return record
-
-
-def _error(console: Console, request: Request, error: Exception, base: str) -> Response:
+def _error(console: Console, request: Request, error: Exception) -> Response:
     """Answer with a page that says what is wrong, and what to do."""
-    known, record = _known(error), _logged(error)
+    known, record = _reported(error)
     status = _status(known)
-    data = {"message": _told(known), "status": status, "record": record, "console": console}
+    data = {"message": _told(known), "status": status, "record": record}
     template = "sign_in.html" if isinstance(known, Unauthorized) else "error.html"
-    answer = page(template, {**data, **_context(request)}, base=base, status=status)
+    answer = _page(console, request, template, data, status)
     if isinstance(known, Unauthorized):
         answer.headers["WWW-Authenticate"] = known.challenge
-    _set_csrf(request, answer)
+    return answer
+
+
+def _page(
+    console: Console, request: Request, template: str, data: dict[str, Any], status: int = 200
+) -> Response:
+    """Return a page, with the token that its forms send back, which the browser keeps."""
+    csrf = request.cookies.get(_CSRF, "")
+    if not _CSRF_FORM.fullmatch(csrf):
+        csrf = token_urlsafe(32)
+    data |= {"console": console, "csrf": csrf, "signed_in": _COOKIE in request.cookies}
+    below = request.scope["path"].removeprefix(request.scope["root_path"])
+    answer = page(template, data, base="../" * (below.count("/") - 1), status=status)
+    secure = request.url.scheme == "https"
+    answer.set_cookie(_CSRF, csrf, path="/", secure=secure, httponly=True, samesite="strict")
     return answer
 
 
@@ -508,23 +513,6 @@ def _signed_in(request: Request) -> Request:
     pair = (b"authorization", f"Bearer {token}".encode("latin-1", "replace"))
     headers = [*request.scope["headers"], pair]
     return Request({**request.scope, "headers": headers}, request.receive)
-
-
-def _context(request: Request) -> dict[str, Any]:
-    """Return what every page shows."""
-    csrf = request.cookies.get(_CSRF, "")
-    if not _CSRF_FORM.fullmatch(csrf):
-        csrf = token_urlsafe(32)
-    request.state.csrf = csrf
-    return {"csrf": csrf, "signed_in": _COOKIE in request.cookies}
-
-
-def _set_csrf(request: Request, answer: Response) -> None:
-    """Let the browser keep the token that the page's forms send back."""
-    secure = request.url.scheme == "https"
-    answer.set_cookie(
-        _CSRF, request.state.csrf, path="/", secure=secure, httponly=True, samesite="strict"
-    )
 
 
 _CSRF = "zeroeventhub_csrf"
@@ -554,13 +542,13 @@ async def read_form(request: Request) -> dict[str, list[str]]:
 
 def _sign_in_routes(console: Console) -> list[Route]:
     async def ask(request: Request) -> Response:
-        return _error(console, request, Unauthorized("Sign in with a token of this feed."), "")
+        return _error(console, request, Unauthorized("Sign in with a token of this feed."))
 
     async def sign_in(request: Request) -> Response:
         try:
             (token, *_) = (await read_form(request)).get("token", [""])
         except ZeroEventHubError as error:
-            return _error(console, request, error, "")
+            return _error(console, request, error)
         answer = RedirectResponse("./", 303, HEADERS)
         # Without a path, the browser sends it to the console alone, whatever is before it.
         options: dict[str, Any] = {"path": None, "httponly": True, "samesite": "strict"}
