@@ -129,15 +129,5 @@ def _lines(letter: DeadLetter) -> Iterator[str]:
 
 def _described(letter: DeadLetter) -> dict[str, object]:
     """Describe a letter; the event is text, because JSON parsers may round its numbers."""
-    return {
-        "id": letter.id,
-        "partition": letter.partition,
-        "key": letter.key,
-        "state": letter.state,
-        "tries": letter.tries,
-        "created_at": letter.created_at,
-        "event": letter.event.raw.decode(),
-        "headers": dict(letter.event.headers),
-        "error": letter.error,
-        "traceback": letter.traceback,
-    }
+    event, headers = letter.event.raw.decode(), dict(letter.event.headers)
+    return {**vars(letter), "event": event, "headers": headers}

@@ -264,7 +264,7 @@ async def describe(
         "lag": total(known.values()),
         "rate": rate,
         "partitions": partitions,
-        "dead_letters": [summary(one) for one in letters if _may_see(principal, one)],
+        "dead_letters": [_summary(one) for one in letters if _may_see(principal, one)],
     }
 
 
@@ -301,17 +301,11 @@ async def _rate(
     return sum(await reader.side_by_side(moved)) / (now - then)
 
 
-def summary(letter: DeadLetter) -> dict[str, Any]:
-    """Describe a dead letter in a line."""
-    return {
-        "id": letter.id,
-        "partition": letter.partition,
-        "key": letter.key,
-        "state": letter.state,
-        "tries": letter.tries,
-        "created_at": letter.created_at,
-        "error": letter.error.partition("\n")[0],
-    }
+def _summary(letter: DeadLetter) -> dict[str, Any]:
+    """Describe a dead letter in a line, without its event."""
+    names = ("id", "partition", "key", "state", "tries", "created_at")
+    error = letter.error.partition("\n")[0]
+    return {name: getattr(letter, name) for name in names} | {"error": error}
 
 
 async def dead_letter(
@@ -328,12 +322,5 @@ async def dead_letter(
         letter = None
     if letter is None or principal.types is not None or not _may_see(principal, letter):
         raise NotFound("This consumer has no such dead letter.")
-    return {
-        "store": store.name,
-        "consumer": name,
-        **summary(letter),
-        "error": letter.error,
-        "traceback": letter.traceback,
-        "headers": dict(letter.event.headers),
-        "event": shown(letter.event),
-    }
+    headers = dict(letter.event.headers)
+    return {**vars(letter), "store": store.name, "headers": headers, "event": shown(letter.event)}
