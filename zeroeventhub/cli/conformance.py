@@ -10,10 +10,10 @@ import httpx
 
 from zeroeventhub.cli.options import FILE, TIMEOUT, as_json, http_options, port_option
 from zeroeventhub.cli.output import report, write_file
+from zeroeventhub.client.redaction import without_secrets
 from zeroeventhub.conformance import Outcome, all_checks, check_feed
 from zeroeventhub.conformance.misbehaving import misbehaving
 from zeroeventhub.conformance.report import as_document, as_junit, as_lines, summary
-from zeroeventhub.conformance.subject import redacted
 from zeroeventhub.errors import ConfigurationError, TransientError
 
 _COLOURS = {"pass": "green", "note": "yellow", "fail": "red", "skip": "cyan"}
@@ -83,7 +83,7 @@ def conformance(
     except TransientError as error:
         # Nothing was checked, so the exit code is not that of a failed check.
         raise ConfigurationError(str(error)) from None
-    shown = redacted(url)
+    shown = without_secrets(httpx.URL(url))
     if junit is not None:
         write_file(junit, as_junit(shown, results))
     report(as_document(shown, results), [summary(results)], as_json=as_json, indent=2)

@@ -13,6 +13,7 @@ from urllib.parse import quote, urlencode
 import httpx
 import msgspec
 
+from zeroeventhub.client.redaction import without_secrets
 from zeroeventhub.conformance.answer import (
     Answer,
     Checkpoint,
@@ -56,11 +57,6 @@ _ID = re.compile("[0-9]{1,5}")
 _SHOWN = 60
 
 
-def redacted(url: str) -> str:
-    """Return a feed's URL without credentials, query and fragment, which may be secret."""
-    return str(httpx.URL(url).copy_with(userinfo=b"", query=None, fragment=None))
-
-
 def expect(answer: Answer, what: str, *statuses: int) -> Answer:
     """Return an answer; fail if it has another status than expected, which is 200 by default."""
     if answer.status not in (statuses or (200,)):
@@ -84,7 +80,7 @@ class Probe:
         if self._url.scheme not in {"http", "https"} or not self._url.host:
             raise ConfigurationError("A feed's URL starts with http:// or https://.")
         self._http = http
-        self.address = redacted(url)
+        self.address = without_secrets(self._url)
         self.end = math.inf  # of the time for all checks, on the monotonic clock
         self.last: Answer | None = None
         self.refusals: list[Answer] = []  # all answers of status 400 and above
