@@ -96,7 +96,7 @@ async function fetchPlot(element) {
   draw(element, ["events a second"], [found.times, found.rates]);
 }
 
-// Adds up the second to last numbers of a table's rows by their names.
+// Adds up the sampled numbers of a table's rows by their names.
 function sample(element) {
   const table = document.querySelector(element.dataset.sample);
   if (!table) return;
