@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from typing import Any
 
@@ -35,21 +35,13 @@ _log = logging.getLogger("zeroeventhub.console")
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """A change that a person is asked to confirm.
+    """A change that a person is asked to confirm."""
 
-    Attributes:
-        action: "retry", "discard", "seek", "reset" or "skip".
-        consumer: the consumer's name.
-        text: what will happen, in sentences with numbers.
-        moves: the cursors that are set, and those of before.
-        ids: the dead letters that are retried or discarded.
-    """
-
-    action: str
+    action: str  # "retry", "discard", "seek", "reset" or "skip"
     consumer: str
-    text: str
-    moves: Sequence[Move] = ()
-    ids: Sequence[int] = ()
+    text: str  # what will happen, in sentences with numbers
+    moves: Sequence[Move] = ()  # the cursors that are set
+    ids: Sequence[int] = ()  # the dead letters that are retried or discarded
 
     @property
     def digest(self) -> str:
@@ -61,35 +53,20 @@ class Change:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a person wants to change.
-
-    Attributes:
-        action: the name of a change.
-        consumer: the consumer's name.
-        partition: the only partition to move; None for all.
-        time: the moment to move to.
-        zone: how many minutes the browser's clock is ahead of UTC.
-        ids: the dead letters to change; none for all.
-    """
+    """What a person wants to change."""
 
     action: str
     consumer: str
-    partition: int | None = None
-    time: str = ""
-    zone: str = ""
-    ids: Sequence[int] = field(default_factory=list)
+    partition: int | None  # the only one to move; None for all
+    time: str  # to move to
+    zone: str  # how many minutes the browser's clock is ahead of UTC
+    ids: Sequence[int]  # the dead letters to change; none for all
 
 
 async def plan(
     store: ConsoleStore, reader: Reader | None, cursors: Mapping[int, str], asked: Asked
 ) -> Change:
-    """Return a change with what it will do, and change nothing.
-
-    Args:
-        store: the consumer's store.
-        reader: reads the feed of the consumer; None if there is none.
-        cursors: the consumer's cursors.
-        asked: what to change.
+    """Return a change with what it will do to a consumer with these cursors; change nothing.
 
     Raises:
         BadRequest: there is nothing to change, or no such change.
@@ -176,16 +153,9 @@ class Moved(FeedError):  # noqa: N818 - named for what happened
 
 
 async def carry_out(store: ConsoleStore, change: Change, principal: str, *, confirmed: str) -> int:
-    """Make a change and its entry in the audit log, in one transaction.
+    """Make a change and its entry in the audit log, in one transaction; return the entry's number.
 
-    Args:
-        store: the consumer's store.
-        change: the change, as it is now.
-        principal: the name of who has confirmed it.
-        confirmed: the digest of the change when it was confirmed.
-
-    Returns:
-        The number of the entry.
+    `confirmed` is the digest that the change had when this principal confirmed it.
 
     Raises:
         Moved: the change is not the one that was confirmed any more.

@@ -31,37 +31,21 @@ LONGEST = 64 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class EventQuery:
-    """Which events to show: from a cursor, a time or an id on, or those of a key.
+    """Which events to show: from a cursor, a time or an id on, or those of a key."""
 
-    Attributes:
-        partition: the partition; None for the first one.
-        cursor: where to begin; empty for the first event.
-        moment: begin with the events of this moment or later.
-        id: begin with the event of this id.
-        type: only events of this type; empty for all.
-        key: the history of this key; empty for a partition.
-        limit: how many events to show.
-        wait: seconds to wait for events at the head.
-    """
-
-    partition: int | None = None
-    cursor: str = ""
-    moment: datetime | None = None
-    id: str = ""
-    type: str = ""
-    key: str = ""
-    after_version: int = 0
-    limit: int = PAGE
-    wait: float = 0.0
+    partition: int | None  # None for the first one
+    cursor: str  # where to begin; empty for the first event
+    moment: datetime | None  # begin with the events of this moment or later
+    id: str  # begin with the event of this id
+    type: str  # empty for all
+    key: str  # whose history to show; empty for the events of a partition
+    after_version: int  # of the key; 0 for its first event
+    limit: int
+    wait: float  # seconds to wait for events at the head
 
 
 async def events(reader: Reader, asked: EventQuery, url: str) -> dict[str, Any]:
-    """Return the events that somebody asks for, and how a program asks for the same.
-
-    Args:
-        reader: reads the feed.
-        asked: which events.
-        url: the feed's address, as programs know it.
+    """Return the events that somebody asks for, and how a program at `url` asks for the same.
 
     Raises:
         BadRequest: there is no such partition, or no event of the id.

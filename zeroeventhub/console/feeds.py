@@ -70,19 +70,12 @@ _Found = TypeVar("_Found")
 
 
 class Counted(NamedTuple):
-    """The events of a partition, when they were counted, and an earlier count.
-
-    Attributes:
-        found: the events.
-        at: when they were counted, by the monotonic clock.
-        due: when they may be counted again.
-        base: when they were counted before, and how many there were.
-    """
+    """The events of a partition, and an earlier count; times are of the monotonic clock."""
 
     found: Lag
-    at: float
-    due: float
-    base: tuple[float, int]
+    at: float  # when they were counted
+    due: float  # when they may be counted again
+    base: tuple[float, int]  # when they were counted before, and how many there were
 
 
 @dataclass(frozen=True)
@@ -288,9 +281,7 @@ async def overview(reader: Reader) -> dict[str, Any]:
 async def describe(reader: Reader, chosen: int | None) -> dict[str, Any]:
     """Describe a feed, its partitions, its horizon and its readers.
 
-    Args:
-        reader: reads the feed.
-        chosen: the partition of which more is told; None for the first one.
+    More is told of the chosen partition, by default the first one.
     """
     client = reader.client
     info = await client.discover()
@@ -515,9 +506,7 @@ async def _between(client: AsyncClient, number: int, start: str, stop: str) -> i
 async def lags(reader: Reader, chosen: int | None) -> dict[str, Any]:
     """Count how far registered consumers lagged at the ends of the last slots of time.
 
-    Args:
-        reader: reads the feed.
-        chosen: the partition of which consumers are shown if there are many; None for the first.
+    Of many consumers, only those in the chosen partition are shown, by default the first one.
 
     Returns:
         The ends in seconds since 1970, and by consumer the events after its last cursor of then,

@@ -41,14 +41,7 @@ def json_answer(document: Any) -> Response:
 
 
 def page(template: str, data: dict[str, Any], *, base: str, status: int = 200) -> Response:
-    """Return a page.
-
-    Args:
-        template: the name of its template.
-        data: what the template shows.
-        base: the way from the page's folder up to that of the console.
-        status: its status.
-    """
+    """Return a page from whose folder the way up to that of the console is `base`."""
 
     def link(path: str, **query: Any) -> str:
         given = {name: value for name, value in query.items() if value not in {None, ""}}
