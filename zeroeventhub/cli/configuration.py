@@ -253,13 +253,8 @@ def located(context: click.Context, file: str | None, *place: str) -> Iterator[N
     """Name the file, the line and the key in an error about what a table of the file says.
 
     An error without an option of the table has the line of the feed or the consumer, but none if it
-    is about the server.
-
-    Args:
-        context: of the command that uses the table; an error about what it was given is left.
-        file: the file; None for the usual one.
-        place: the keys that lead to the table, such as feeds and the name of one; none if there is
-            no table.
+    is about the server. An error about what the command line gives is left as it is, and so is
+    every error if no keys lead to a table.
     """
     try:
         yield

@@ -52,12 +52,9 @@ def read_tokens(file: Path) -> dict[str, str]:
 def authorization(
     tokens: Mapping[str, str] | None, readers: Mapping[str, Any] | None, *, may_append: bool
 ) -> Authorize | None:
-    """Return the hook of a feed.
+    """Return the hook of a feed; None for a feed that everybody may read, which has no tokens.
 
-    Args:
-        tokens: names by the hashes of tokens; None for a feed that everybody may read.
-        readers: what each reader may see, by name; None if all who have a token may see everything.
-        may_append: whether all who have a token may append, without `readers`.
+    Without `readers`, all who have a token may see everything, and append if `may_append`.
     """
     if tokens is None:
         if readers is None:

@@ -21,27 +21,16 @@ _V1_ANSWERS = {400, 422}
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a check.
-
-    Attributes:
-        name: the check's name.
-        section: the section of the specification with the rule.
-        sentence: the rule.
-        outcome: the outcome.
-        reason: the finding; empty for a check that passed.
-        answer: the answer that shows it; None without one.
-        seconds: the duration of the check.
-        fault: a text that results of the same fault have in common; empty for a check that passed.
-    """
+    """The result of a check, with its name and its rule."""
 
     name: str
-    section: str
-    sentence: str
+    section: str  # of the specification, with the rule
+    sentence: str  # the rule
     outcome: Outcome
-    reason: str = ""
-    answer: Answer | None = None
-    seconds: float = 0.0
-    fault: str = ""
+    reason: str = ""  # the finding; empty for a check that passed
+    answer: Answer | None = None  # that shows it
+    seconds: float = 0.0  # that the check took
+    fault: str = ""  # a text that results of the same fault have in common
 
 
 Run = Callable[[Subject], None]
@@ -49,25 +38,15 @@ Run = Callable[[Subject], None]
 
 @dataclass(frozen=True)
 class Check:
-    """A check.
+    """A rule of the specification, and the function that checks it."""
 
-    Attributes:
-        name: its name, for `--only`.
-        section: the section of the specification with the rule.
-        sentence: the rule.
-        run: the function that makes it, and raises a Finding unless it passes.
-        extension: the extension that it needs; None for a check of any feed.
-        v1: whether its requests are those of v1.
-        writes: whether it appends events, which it may only where `writable` says so.
-    """
-
-    name: str
-    section: str
-    sentence: str
-    run: Run
-    extension: str | None = None
-    v1: bool = False
-    writes: bool = False
+    name: str  # for `--only`
+    section: str  # of the specification, with the rule
+    sentence: str  # the rule
+    run: Run  # raises a Finding unless the check passes
+    extension: str | None = None  # that it needs; None for a check of any feed
+    v1: bool = False  # whether its requests are those of v1
+    writes: bool = False  # whether it appends events, which it may only where `writable` says so
 
 
 _CHECKS: dict[str, Check] = {}

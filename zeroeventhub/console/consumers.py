@@ -51,16 +51,11 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True)
 class ConsoleStore:
-    """A store whose consumers a console shows.
+    """A store whose consumers a console shows."""
 
-    Attributes:
-        name: its name in the console's addresses.
-        store: the store, with a sync or an async engine.
-        looks: when each consumer was last looked at, and its cursors then.
-    """
-
-    name: str
+    name: str  # in the console's addresses
     store: CursorStore
+    # When each consumer was last looked at, and its cursors then.
     looks: dict[str, tuple[float, dict[int, str]]] = field(default_factory=dict)
     _free: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(CONNECTIONS))
 

@@ -80,23 +80,15 @@ class Counted(NamedTuple):
 
 @dataclass(frozen=True)
 class ConsoleFeed:
-    """A feed that a console shows.
+    """A feed that a console shows."""
 
-    Attributes:
-        name: its name in the console's addresses.
-        path: where it is mounted in the same application; empty for a feed elsewhere.
-        router: answers requests to a feed of this process.
-        client: reads a feed elsewhere.
-        counts: the counted events of partitions.
-        reported: by the number of a slot of time, the last cursor that was registered in it, by
-            principal, consumer and partition.
-    """
-
-    name: str
-    path: str = ""
-    router: Router | None = None
-    client: AsyncClient | None = None
-    counts: dict[int, Counted] = field(default_factory=dict)
+    name: str  # in the console's addresses
+    path: str = ""  # where it is mounted in the same application; empty for a feed elsewhere
+    router: Router | None = None  # of a feed of this process
+    client: AsyncClient | None = None  # of a feed elsewhere
+    counts: dict[int, Counted] = field(default_factory=dict)  # by partition
+    # By the number of a slot of time, the last cursor that was registered in it, by principal,
+    # consumer and partition.
     reported: dict[int, dict[tuple[str, str, int], str]] = field(default_factory=dict)
 
     def report(self, principal: str, consumer: str, partition: int, cursor: str) -> None:
@@ -226,17 +218,11 @@ async def _find(app: FeedApp, request: FeedRequest) -> Response:
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads a feed with the rights of who looks.
-
-    Attributes:
-        feed: the feed.
-        client: reads it.
-        http: asks a feed of this process for what only the publisher knows; None for another.
-    """
+    """Reads a feed with the rights of who looks."""
 
     feed: ConsoleFeed
     client: AsyncClient
-    http: httpx.AsyncClient | None
+    http: httpx.AsyncClient | None  # of a feed of this process; None of another
     _free: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
     async def own(self, route: str, **query: str) -> dict[str, Any]:

@@ -55,23 +55,14 @@ _log = logging.getLogger("zeroeventhub.console")
 
 @dataclass(frozen=True)
 class Console:
-    """What a console shows.
+    """What a console shows."""
 
-    Attributes:
-        path: where it is mounted, without a slash at the end.
-        feeds: its feeds by name.
-        stores: the stores of consumers by name.
-        access: identifies who looks.
-        allows_changes: whether consumers may be changed.
-        help_url: the page of errors that problem documents name; empty for none.
-    """
-
-    path: str
+    path: str  # where it is mounted, without a slash at the end
     feeds: Mapping[str, ConsoleFeed]
     stores: Mapping[str, ConsoleStore]
-    access: Access
+    access: Access  # identifies who looks
     allows_changes: bool
-    help_url: str = ""
+    help_url: str  # the page of errors that problem documents name; empty for none
 
     async def identify(self, request: Request) -> Principal:
         """Return the principal of a request, by the console's hook or the application's."""
@@ -113,17 +104,11 @@ Data = Callable[[Console, Request, Principal], Awaitable[dict[str, Any]]]
 
 @dataclass(frozen=True)
 class View:
-    """A page, and the same as JSON.
+    """A page, and the same as JSON."""
 
-    Attributes:
-        path: its address below the console's; the API's is `/api`, this path and `.json`.
-        data: finds what it shows.
-        template: shows it; empty if there is only JSON.
-    """
-
-    path: str
+    path: str  # its address below the console's; the API's is `/api`, this path and `.json`
     data: Data
-    template: str = ""
+    template: str = ""  # empty if there is only JSON
 
 
 async def _overview(console: Console, request: Request, principal: Principal) -> dict[str, Any]:
