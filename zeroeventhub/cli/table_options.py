@@ -83,10 +83,10 @@ def reflect(engine: Engine, name: str) -> Table:
         raise ConfigurationError(f"There is no table {name!r} in this database.", "table") from None
 
 
-def log_named(name: str) -> EventLog:
+def log_named(name: str, **options: Any) -> EventLog:
     """Return the log of a name, whether its table exists or not."""
     schema, _, table = name.rpartition(".")
-    return EventLog(MetaData(), table, schema=schema or None)
+    return EventLog(MetaData(), table, schema=schema or None, **options)
 
 
 def _attributes(_context: click.Context, _option: Any, texts: tuple[str, ...]) -> dict[str, str]:
@@ -348,12 +348,9 @@ def _open_log(given: dict[str, Any]) -> tuple[Engine, EventLog]:
     if any(foreign):
         raise ConfigurationError("A log has columns of its own: leave out the options of columns.")
     engine = open_database(database or f"sqlite:///{name}.db")
-    schema, _, table = name.rpartition(".")
-    metadata = MetaData()
-    options = {"schema": schema or None, "partitions": partitions, "ordering": ordering}
-    has_snapshots = _snapshots(engine, name) is not None
-    log = EventLog(metadata, table, append=True, snapshots=has_snapshots, **options)
-    metadata.create_all(engine)
+    options = {"partitions": partitions, "ordering": ordering, "append": True}
+    log = log_named(name, snapshots=_snapshots(engine, name) is not None, **options)
+    log.table.metadata.create_all(engine)
     with engine.connect() as connection:
         highest = connection.scalar(select(func.max(log.table.c.partition))) or 0
     if highest >= partitions:

@@ -28,7 +28,7 @@ from zeroeventhub.errors import (
     Unavailable,
 )
 from zeroeventhub.extensions import CURSOR_OF_COUNT, CURSOR_OF_TIME, LAG, PROGRESS, SEGMENTS, SPLITS
-from zeroeventhub.protocol import FIRST, LAST, MOST_COUNTED, FeedInfo, Lag
+from zeroeventhub.protocol import FIRST, LAST, MOST_COUNTED, FeedInfo, Lag, Partition
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.server.app import Answer, FeedApp, RouteApp
 from zeroeventhub.server.request import FeedRequest, parameters, types_of
@@ -276,7 +276,7 @@ async def describe(reader: Reader, chosen: int | None) -> dict[str, Any]:
     if status.get("has_one_head") and info.partitions:
         with suppress(Unavailable):  # the rows say why
             head = (await client.fetch(info.partitions[0].id, LAST, limit=1)).cursor
-    asked = [partial(_partition, reader, info, one.id, head) for one in info.partitions]
+    asked = [partial(_partition, reader, info, one, head) for one in info.partitions]
     rows = await reader.side_by_side(asked)
     return {
         "name": reader.feed.name,
@@ -368,10 +368,10 @@ def _consumers(status: dict[str, Any], info: FeedInfo, chosen: int | None) -> li
 
 
 async def _partition(
-    reader: Reader, info: FeedInfo, number: int, head: str | None
+    reader: Reader, info: FeedInfo, partition: Partition, head: str | None
 ) -> dict[str, Any]:
     """Describe a partition in a row, also while the feed waits for a writer to know its horizon."""
-    count, rate, error = None, None, None
+    number, count, rate, error = partition.id, None, None, None
     try:
         head = head or (await reader.client.fetch(number, LAST, limit=1)).cursor
         if LAG in info.extensions:
@@ -380,7 +380,7 @@ async def _partition(
         error = str(unavailable)
     return {
         "id": number,
-        "closed": next(one.closed for one in info.partitions if one.id == number),
+        "closed": partition.closed,
         "events": count and count.events,
         "exact": count and count.exact,
         "oldest": _before(count.seconds) if count and count.events else None,
