@@ -78,8 +78,10 @@ async def plan(
         raise BadRequest(f"Consumer {name!r} has no cursor in partition {asked.partition}.")
     chosen = [*cursors] if asked.partition is None else [asked.partition]
     if asked.action == "reset":
-        moves = await _moves(reader, cursors, dict.fromkeys(chosen, FIRST))
-        held = await store.look(_held, store.store, name, chosen)
+        client = None if reader is None else reader.client
+        moves = await find_moves(client, cursors, dict.fromkeys(chosen, FIRST))
+        counts = await store.look(store.store.dead_letters.count, name)
+        held = sum(count for number, count in counts.items() if number in chosen)
         text = (
             f"Consumer {name!r} starts again; partitions: {len(chosen):,}. Its inbox and its dead "
             f"letters there are deleted: {held:,}. {consequence(moves, TWICE, _UNCOUNTED)}"
@@ -89,8 +91,7 @@ async def plan(
         raise BadRequest("No feed of this console knows the consumer's cursors.")
     if asked.action == "seek":
         moment = moment_in(asked.time, asked.zone)
-        client = reader.client
-        after = {number: await client.cursor_at(moment, number) for number in chosen}
+        after = {number: await reader.client.cursor_at(moment, number) for number in chosen}
         about = f"goes on at {moment:%Y-%m-%d %H:%M:%S} UTC; partitions: {len(chosen):,}"
     elif asked.action == "skip" and asked.partition is not None:
         page = await reader.client.fetch(asked.partition, cursors[asked.partition], limit=1)
@@ -100,23 +101,11 @@ async def plan(
         about = f"leaves out the next event of partition {asked.partition}"
     else:
         raise BadRequest("There is no such change.")
-    moves = await _moves(reader, cursors, after)
+    moves = await find_moves(reader.client, cursors, after)
     known = (await store.look(store.store.holdings, name))["inbox"]
     skipped = f"its inbox skips those that it knows ({known:,} events); other " if known else ""
     text = f"Consumer {name!r} {about}. {consequence(moves, skipped + TWICE, _UNCOUNTED)}"
     return Change(action=asked.action, consumer=name, text=text, moves=moves)
-
-
-async def _moves(
-    reader: Reader | None, before: Mapping[int, str], after: Mapping[int, str]
-) -> list[Move]:
-    return await find_moves(None if reader is None else reader.client, before, after)
-
-
-def _held(connection: Connection, store: CursorStore, name: str, chosen: Sequence[int]) -> int:
-    """Count the dead letters of some partitions."""
-    counts = store.dead_letters.count(connection, name)
-    return sum(count for number, count in counts.items() if number in chosen)
 
 
 async def _plan_letters(store: ConsoleStore, asked: Asked) -> Change:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DatabaseError
 
 from zeroeventhub.console.events import shown
-from zeroeventhub.console.feeds import Reader
+from zeroeventhub.console.feeds import Reader, count_between
 from zeroeventhub.consumer.lag import lag_at
 from zeroeventhub.consumer.store.cursor_store import CursorStatus, CursorStore
 from zeroeventhub.consumer.store.dead_letters import DeadLetter
@@ -24,7 +24,7 @@ from zeroeventhub.databases.error_codes import is_late, translate_store_errors
 from zeroeventhub.databases.port import read_only
 from zeroeventhub.errors import BadCursor, ConfigurationError, FeedError, NotFound, StoreUnavailable
 from zeroeventhub.extensions import CURSOR_OF_COUNT
-from zeroeventhub.protocol import FIRST, LAST, MOST_COUNTED, FeedInfo, Lag
+from zeroeventhub.protocol import FIRST, LAST, FeedInfo, Lag
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.server.auth import Principal
 
@@ -282,9 +282,7 @@ async def _rate(
 
     async def between(number: int, start: str, stop: str) -> int:
         try:
-            return (
-                await reader.client.cursor_of_count(number, start, MOST_COUNTED, stop=stop)
-            ).events
+            return await count_between(reader.client, number, start, stop)
         except FeedError:
             return 0  # the cursor was set back
 

@@ -473,7 +473,9 @@ async def rates(reader: Reader, number: int, hours: float, pieces: int = 48) -> 
     asked = [partial(client.cursor_at, moment, number) for moment in moments]
     cursors = [*await reader.side_by_side(asked), (await client.fetch(number, LAST)).cursor]
     pairs = pairwise(cursors)
-    counts = await reader.side_by_side([partial(_between, client, number, *two) for two in pairs])
+    counts = await reader.side_by_side(
+        [partial(count_between, client, number, *two) for two in pairs]
+    )
     seconds = step.total_seconds()
     return {
         "partition": number,
@@ -482,7 +484,7 @@ async def rates(reader: Reader, number: int, hours: float, pieces: int = 48) -> 
     }
 
 
-async def _between(client: AsyncClient, number: int, start: str, stop: str) -> int:
+async def count_between(client: AsyncClient, number: int, start: str, stop: str) -> int:
     """Count the events of a partition between two cursors."""
     if start == stop:
         return 0
@@ -519,7 +521,7 @@ async def lags(reader: Reader, chosen: int | None) -> dict[str, Any]:
         if not known:
             return None
         try:
-            return await _between(client, key[2], known[-1], heads[end, key[2]])
+            return await count_between(client, key[2], known[-1], heads[end, key[2]])
         except (BadRequest, Gone):
             return None
 
