@@ -1,12 +1,10 @@
 """Publish a log with its console by uvicorn, on a port that is said."""
 
-import socket
-
-import uvicorn
 from sqlalchemy import MetaData, create_engine
 from starlette.applications import Starlette
 
-from benchmarks.actors.speaking import say, task
+from benchmarks.actors.serving import serve
+from benchmarks.actors.speaking import task
 from zeroeventhub import (
     CursorStore,
     EventLog,
@@ -38,17 +36,7 @@ def main() -> None:
         authorize=everybody,
         allow_changes=True,
     )
-    config = uvicorn.Config(
-        Starlette(routes=[*routes, *console]),
-        log_level="error",
-        loop="uvloop",
-        http="httptools",
-        timeout_graceful_shutdown=1,
-    )
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        say({"port": listening.getsockname()[1]})
-        uvicorn.Server(config).run(sockets=[listening])
+    serve(Starlette(routes=[*routes, *console]))
 
 
 if __name__ == "__main__":

@@ -1,18 +1,16 @@
 """Publish tables with uvicorn, on a port that is said."""
 
-import gc
 import resource
-import socket
 import time
 
-import uvicorn
 from sqlalchemy import Engine, Table, create_engine, insert
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from benchmarks.actors.speaking import say, task
+from benchmarks.actors.serving import serve
+from benchmarks.actors.speaking import task
 from benchmarks.events import feed_table
 from benchmarks.publishing import feed_of
 from zeroeventhub import feed_routes
@@ -44,19 +42,7 @@ def main() -> None:
         feed = feed_of(table, form=wanted["form"], archive=wanted["archive"], cache=wanted["cache"])
         routes += feed_routes(f"/{name}", feed, engine, name=name, arrow=wanted["arrow"])
         routes.append(writing(engine, table))
-    config = uvicorn.Config(
-        Starlette(routes=routes),
-        log_level="error",
-        loop=wanted["loop"],
-        http=wanted["http"],
-        timeout_graceful_shutdown=1,
-    )
-    with socket.create_server(("127.0.0.1", 0), backlog=4096) as listening:
-        # Inherited by what is accepted: an answer's last piece waits for no acknowledgement.
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        gc.freeze()  # as `zeroeventhub serve` does
-        say({"port": listening.getsockname()[1]})
-        uvicorn.Server(config).run(sockets=[listening])
+    serve(Starlette(routes=routes), loop=wanted["loop"], http=wanted["http"])
 
 
 if __name__ == "__main__":
