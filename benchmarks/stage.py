@@ -10,13 +10,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from harness.databases import POSTGRESQL_VARIABLE, mariadb_server, new_database, postgresql_server
+from harness.peer import environment_with
 from sqlalchemy import Engine, create_engine, make_url, text
 
 from benchmarks.acting import Actor, acting
 from benchmarks.cpu import Meter, of_postgresql, of_process
 from benchmarks.events import feed_table, fill
 from benchmarks.measuring import Run
-from benchmarks.peer import peer_python
 from benchmarks.servers import postgresql_on_network
 
 PAGE = 1_000
@@ -196,3 +196,10 @@ def events_path(table: str) -> str:
 
 PEER_PATH = f"/feed/v1?n=1&cursor0=CURSOR&pagesizehint={PAGE}"
 """The same of the Python peer's."""
+
+PEER = ["zeroeventhub==0.2.3", "uvicorn", "uvloop", "httptools", "psycopg[binary]"]
+
+
+def peer_python() -> Path:
+    """Return the interpreter of an environment that has the published Python peer installed."""
+    return environment_with(PEER, Path(__file__).parents[1] / ".venv-bench-peer")

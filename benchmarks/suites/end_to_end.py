@@ -6,7 +6,6 @@ from functools import partial
 from benchmarks.acting import acting
 from benchmarks.cpu import of_process
 from benchmarks.measuring import Run, Way, figures, rounds
-from benchmarks.peer import peer_python
 from benchmarks.result import Goal, Result, Row
 from benchmarks.servers import (
     STREAM,
@@ -17,7 +16,7 @@ from benchmarks.servers import (
     redis_program,
     redis_server,
 )
-from benchmarks.stage import PAGE, Stage
+from benchmarks.stage import PAGE, Stage, peer_python
 from benchmarks.suites.drain import copied
 
 CEILING = "COPY of jsonb"
