@@ -11,7 +11,7 @@ from benchmarks.events import feed_table
 from zeroeventhub import LAST, TableFeed
 from zeroeventhub.errors import Unavailable
 from zeroeventhub.publisher.bound_feed import BoundFeed
-from zeroeventhub.publisher.ordering import Blocker, Ddl, Events, Horizon, Ordering, Source
+from zeroeventhub.publisher.ordering import BY_DATABASE, Horizon, Ordering
 
 PAYLOAD = "x" * 300
 PAUSE = 0.005
@@ -21,12 +21,22 @@ NONE = "none"
 READER = "a reader"
 """A reader who asks for the largest number and trusts it: what reading costs, right or wrong."""
 
-VARIANTS = {
-    "postgresql": (NONE, READER, "observed", "gated", "sequenced"),
-    "mariadb": (NONE, READER, "observed", "sequenced"),
-    "mysql": (NONE, READER, "observed", "sequenced"),
-    "sqlite": (NONE, READER, "single-writer", "sequenced"),
-}
+
+class Trust(Ordering):
+    """Take the largest number there is for the horizon."""
+
+    def check(self, connection: Connection) -> None:
+        """Take any table."""
+
+    def horizon(self, connection: Connection) -> Horizon:
+        """Return the largest number."""
+        largest = connection.scalar(select(func.max(self.source.position))) or 0
+        return Horizon(largest, largest)
+
+
+ORDERINGS = {dialect: tuple(names) for dialect, names in BY_DATABASE.items()}
+for names in BY_DATABASE.values():
+    names[READER] = Trust
 
 events = feed_table("ordering_benchmark", "text")
 
@@ -40,9 +50,9 @@ def arguments(description: str | None, **numbers: float) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def orderings(engine: Engine) -> list[str]:
+def orderings(engine: Engine) -> tuple[str, ...]:
     """Return the orderings that a database has."""
-    return [name for name in VARIANTS[engine.dialect.name] if name not in {NONE, READER}]
+    return ORDERINGS[engine.dialect.name]
 
 
 def open_engine(url: str) -> Engine:
@@ -63,11 +73,7 @@ def new_feed(engine: Engine, ordering: str) -> BoundFeed | None:
 
 def install(engine: Engine, ordering: str) -> BoundFeed:
     """Install an ordering over the table as it is, and return its feed."""
-    source = (
-        Trusting(events, data="data")
-        if ordering == READER
-        else TableFeed(events, data="data", ordering=ordering)
-    )
+    source = TableFeed(events, data="data", ordering=ordering)
     with engine.begin() as connection:
         source.install(connection)
     return source.bind(engine)
@@ -78,37 +84,6 @@ def finish(engine: Engine) -> None:
     new_feed(engine, NONE)
     events.drop(engine)
     engine.dispose()
-
-
-class Trust:
-    """Take the largest number there is for the horizon."""
-
-    def __init__(self, subject: Events) -> None:
-        self.source = Source(subject.table, subject.position, subject.partition)
-
-    def check(self, connection: Connection) -> None:
-        """Take any table."""
-
-    def horizon(self, connection: Connection) -> Horizon:
-        """Return the largest number."""
-        largest = connection.scalar(select(func.max(self.source.position))) or 0
-        return Horizon(largest, largest)
-
-    def blockers(self, connection: Connection) -> list[Blocker]:  # noqa: ARG002 - the port's
-        """Name nobody."""
-        return []
-
-    def ddl(self, connection: Connection) -> Ddl:  # noqa: ARG002 - the port's
-        """Need nothing."""
-        return Ddl()
-
-
-class Trusting(TableFeed):
-    """Publish a table without an order."""
-
-    def ordering(self, dialect: str) -> Ordering:  # noqa: ARG002 - the same on all
-        """Return none that could be relied on."""
-        return Trust(self._events)
 
 
 def settled(feed: BoundFeed) -> int:

@@ -3,11 +3,10 @@
     python -m benchmarks.ordering.writers URL [--writers 8] [--think 0] [--rounds 5]
 
 Every round runs each variant once, so that their ratios are of one machine in one mood. Writers are
-processes that commit one row at a time, as fast as they can or after thinking. A reader pages
+processes that commit one row at a time, as fast as they can or after --think ms. A reader pages
 through the feed all the while; a probe commits a row of its own and waits until it has been read.
 """
 
-import argparse
 import multiprocessing
 import statistics
 import time
@@ -18,11 +17,13 @@ from sqlalchemy import Engine, insert
 from benchmarks.ordering.bench import (
     NONE,
     PAYLOAD,
-    VARIANTS,
+    READER,
+    arguments,
     events,
     finish,
     new_feed,
     open_engine,
+    orderings,
     quantiles,
     spread,
     wait_until_readable,
@@ -93,20 +94,15 @@ def run(url: str, variant: str, writers: int, think: float) -> tuple[float, list
 
 def main() -> None:
     """Run all variants in rounds and print a table of medians."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("url")
-    parser.add_argument("--writers", type=int, default=8)
-    parser.add_argument("--think", type=float, default=0.0, help="milliseconds before each commit")
-    parser.add_argument("--rounds", type=int, default=5)
-    arguments = parser.parse_args()
-    engine = open_engine(arguments.url)
-    variants = VARIANTS[engine.dialect.name]
+    given = arguments(__doc__, writers=8, think=0.0, rounds=5)
+    engine = open_engine(given.url)
+    variants = (NONE, READER, *orderings(engine))
     engine.dispose()
     rates: dict[str, list[float]] = {variant: [] for variant in variants}
     delays: dict[str, list[float]] = {variant: [] for variant in variants}
-    for _ in range(arguments.rounds):
+    for _ in range(given.rounds):
         for variant in variants:
-            rate, measured = run(arguments.url, variant, arguments.writers, arguments.think / 1000)
+            rate, measured = run(given.url, variant, given.writers, given.think / 1000)
             rates[variant].append(rate)
             delays[variant] += measured
     lines = ["| ordering | transactions/s | of none | p50 ms | p99 ms |", "|---|---|---|---|---|"]
