@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
-from io import RawIOBase, UnsupportedOperation
-from os import SEEK_CUR, SEEK_END, SEEK_SET
+from io import RawIOBase
+from os import SEEK_END, SEEK_SET
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
@@ -58,17 +58,12 @@ class _RangedFile(RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def seekable(self) -> bool:
-        return True
-
     def tell(self) -> int:
         return self._at
 
     def seek(self, offset: int, whence: int = SEEK_SET) -> int:
-        start = {SEEK_SET: 0, SEEK_CUR: self._at, SEEK_END: self._size}
-        if whence not in start:
-            raise UnsupportedOperation("A file is read from its start, its end, or here.")
-        self._at = min(max(start[whence] + offset, 0), self._size)
+        start = self._size if whence == SEEK_END else 0  # pyarrow seeks from no other place
+        self._at = min(max(start + offset, 0), self._size)
         return self._at
 
     def readinto(self, buffer: Any) -> int:
