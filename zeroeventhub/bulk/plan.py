@@ -297,9 +297,7 @@ class Plan:
 
 def _waits(one: Partition, rest: Iterable[Partition], ends: Mapping[int, Scan]) -> bool:
     """Return whether a partition has to wait for its parent, which is not read to its end."""
-    parent = one.starts_after
-    is_there = any(parent == other.id for other in rest)
-    return is_there and parent is not None and not _is_read(parent, ends)
+    return any(other.id == one.starts_after and not _is_read(other.id, ends) for other in rest)
 
 
 def _is_read(partition: int, ends: Mapping[int, Scan]) -> bool:
