@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 import msgspec
@@ -64,26 +64,17 @@ class NewEvent:
         return json_text(self.data)
 
 
-class Sent(Protocol):
-    """The attributes of an event that a writer has sent, of the types of a NewEvent's."""
-
-    type: str
-    key: str | None
-    id: str
-    expected_version: int | None
-
-
-def make_events(sent: Sequence[Sent], raws: Sequence[msgspec.Raw]) -> list[NewEvent]:
+def make_events(sent: Sequence[Any], raws: Sequence[msgspec.Raw]) -> list[NewEvent]:
     """Make events of compact JSON; to check them together takes a fifth of the time.
 
     Args:
-        sent: their other attributes, decoded from JSON.
+        sent: objects with their other attributes, of the types of a NewEvent's.
         raws: the data of each, without spaces.
 
     Raises:
         ConfigurationError: an event cannot be stored, or perhaps cannot: make each by itself.
     """
-    names: set[Any] = {one.id for one in sent} | {one.type for one in sent}
+    names = {one.id for one in sent} | {one.type for one in sent}
     names |= {one.key for one in sent} - {None}
     joined = "\0".join(names) + "\0"
     if joined.count("\0") > len(names) or not _are_names(joined):
