@@ -10,7 +10,6 @@ from sqlalchemy import (
     ColumnElement,
     CompoundSelect,
     Connection,
-    Insert,
     Select,
     Table,
     Text,
@@ -70,7 +69,6 @@ class Snapshots:
         after = func.coalesce(self.version.scalar_subquery(), 0)
         mine = events.c.key == OF, events.c.version > after
         self.restoring = self.beside(kept_events(events).where(*mine))
-        self._upsert = lru_cache(maxsize=4)(self._build_upsert)
         self._look = lru_cache(maxsize=4)(self._build_look)
 
     def beside(self, events: Select[Any], *conditions: ColumnElement[bool]) -> CompoundSelect[Any]:
@@ -80,20 +78,16 @@ class Snapshots:
 
     def save(self, connection: Connection, key: str, version: int, text: str) -> None:
         """Save a snapshot as JSON, unless the key has one of a later version."""
-        values = {"of": key, "number": version, "text": text}
-        connection.execute(self._upsert(database_of(connection)), values)
-
-    def _build_upsert(self, database: Database) -> Insert:
-        columns = self.table.c
-        version: BindParameter[int] = bindparam("number", type_=BigInteger)
-        data = database.json_parameter(bindparam("text", type_=Text), columns.data.type)
-        is_later = columns.version <= version
+        database, columns = database_of(connection), self.table.c
+        number = bindparam("number", version, type_=BigInteger)
+        data = database.json_parameter(bindparam("text", text, type_=Text), columns.data.type)
+        is_later = columns.version <= number
         changes = {
-            "version": case((is_later, version), else_=columns.version),
+            "version": case((is_later, number), else_=columns.version),
             "data": case((is_later, data), else_=columns.data),
         }
-        values = {"key": OF, "version": version, "data": data}
-        return database.upsert(self.table, changes).values(values)
+        values = {"key": key, "version": number, "data": data}
+        connection.execute(database.upsert(self.table, changes).values(values))
 
     def refuse_reused(self, connection: Connection, key: str | int, first: int) -> None:
         """Refuse the events that were just inserted if others have had their versions.
