@@ -9,17 +9,26 @@ docs/benchmarks.md, and in the plots beside it.
 import argparse
 import json
 import os
+import platform
 from contextlib import ExitStack
 from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import psutil
 from rich.console import Console
+from sqlalchemy import create_engine, text
 
 from benchmarks.document import keep, render
-from benchmarks.machine import machine
 from benchmarks.result import Result
 from benchmarks.stage import Stage
 from benchmarks.suites import SUITES
+
+PACKAGES = (
+    *("SQLAlchemy", "psycopg", "msgspec", "httpx", "uvicorn", "uvloop", "httptools"),
+    *("pyarrow", "pyspark"),
+)
 
 
 def main() -> None:
@@ -57,7 +66,7 @@ def main() -> None:
 def _measured(stage: Stage, name: str) -> Result:
     load = os.getloadavg()[0]
     result = SUITES[name](stage)
-    result.machine = machine(stage.postgresql)
+    result.machine = _machine(stage.postgresql)
     result.size = result.size or f"{stage.events:,} events a run, {stage.count} rounds"
     result.size += f", beginning at a load of {load:.1f}"
     for goal in result.goals:
@@ -65,6 +74,40 @@ def _measured(stage: Stage, name: str) -> Result:
             verdict = "reached" if goal.is_met(figure[0]) else "not reached"
             stage.tell(f"{goal.what}: {figure[0]:.2f} of {goal.wanted:g}, {verdict}")
     return result
+
+
+def _machine(postgresql: str) -> dict[str, str]:
+    """Describe this machine, and the versions of what was measured on it."""
+    engine = create_engine(postgresql)
+    with engine.connect() as connection:
+        server = connection.scalar(text("SHOW server_version"))
+        fsync = connection.scalar(text("SHOW fsync"))
+    engine.dispose()
+    versions = {name: _version(name) for name in PACKAGES}
+    return {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "processor": _processor(),
+        "cores": str(os.cpu_count()),
+        "memory": f"{psutil.virtual_memory().total / 1024**3:.0f} GiB",
+        "kernel": f"{platform.system()} {platform.release()}",
+        "Python": platform.python_version(),
+        "PostgreSQL": f"{server} (fsync {fsync})",
+        **versions,
+    }
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 if __name__ == "__main__":

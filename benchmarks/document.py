@@ -6,14 +6,20 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
+import matplotlib as mpl
+
 from benchmarks.measuring import Figure
-from benchmarks.plot import plot
 from benchmarks.result import Goal, Result, Row
+
+mpl.use("Agg")
+
+import matplotlib.pyplot as plt
 
 DOCS = Path(__file__).parents[1] / "docs"
 RESULTS = DOCS / "benchmarks" / "results.json"
 BEGINNING = Path(__file__).with_name("document.md")
 TARGETS, MACHINE = "<!-- targets -->\n", "<!-- machine -->\n"
+OURS, OTHERS, MARK = "#1f6f8b", "#b8bfc6", "#c2452d"
 
 
 def keep(result: Result) -> None:
@@ -29,7 +35,7 @@ def render() -> None:
     """Write the document and its plots."""
     results = list(_kept().values())
     for result in results:
-        plot(result, RESULTS.parent)
+        _plot(result, RESULTS.parent)
     latest = max((result.machine for result in results), key=lambda machine: machine["date"])
     text = BEGINNING.read_text().replace(TARGETS, "".join(_targets(results)))
     text = text.replace(MACHINE, "".join(f"| {name} | {of} |\n" for name, of in latest.items()))
@@ -104,3 +110,32 @@ def _cell(figure: Figure | None, *, full: bool) -> str:
         return ""
     middle, low, high = map(number, figure)
     return f"**{middle}** ({low} to {high})" if full and low != high else middle
+
+
+def _plot(result: Result, folder: Path) -> None:
+    """Draw a result into a folder, as PNG and SVG."""
+    rows = [row for row in result.rows if result.plotted in row.figures]
+    figures = [row.figures[result.plotted] for row in rows]
+    figure, axes = plt.subplots(figsize=(8, 0.9 + 0.38 * len(rows)), layout="constrained")
+    goals = {goal.way: goal.wanted for goal in result.goals if goal.column == result.plotted}
+    places = range(len(rows))
+    axes.barh(
+        places,
+        [middle for middle, _, _ in figures],
+        xerr=[[m - low for m, low, _ in figures], [high - m for m, _, high in figures]],
+        color=[OURS if row.ours else OTHERS for row in rows],
+        error_kw={"elinewidth": 1, "ecolor": "#444444"},
+    )
+    wanted = [(goals[row.way], place) for place, row in enumerate(rows) if row.way in goals]
+    if wanted:
+        axes.scatter(*zip(*wanted, strict=True), marker="|", s=260, color=MARK, label="target")
+        axes.legend(frameon=False)
+    axes.set_yticks(list(places), [row.way.replace("`", "") for row in rows])
+    axes.invert_yaxis()
+    axes.set_xlabel(result.plotted)
+    axes.spines[["top", "right"]].set_visible(False)
+    # Neither a date nor names that change: what is the same is drawn the same.
+    plt.rcParams["svg.hashsalt"] = result.suite
+    figure.savefig(folder / f"{result.suite}.svg", metadata={"Date": None})
+    figure.savefig(folder / f"{result.suite}.png", dpi=120)
+    plt.close(figure)
