@@ -6,6 +6,8 @@ from sqlalchemy import Engine, Table
 
 from zeroeventhub import Retention, TableFeed
 from zeroeventhub.archive import Archive
+from zeroeventhub.publisher.bound_feed import BoundFeed
+from zeroeventhub.publisher.sealing import Sealed
 
 
 def feed_of(
@@ -29,9 +31,10 @@ def feed_of(
     )
 
 
-def seal(engine: Engine, table: Table, archive: str) -> None:
-    """Write all events of a table into an archive."""
-    feed = feed_of(table, archive=archive)
+def seal(engine: Engine, table: Table, archive: str) -> tuple[BoundFeed, Sealed]:
+    """Write all events of a table into an archive; return its feed, and what was sealed."""
+    source = feed_of(table, archive=archive)
     with engine.begin() as connection:
-        feed.install(connection)
-    feed.bind(engine).seal()
+        source.install(connection)
+    feed = source.bind(engine)
+    return feed, feed.seal()

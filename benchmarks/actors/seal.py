@@ -6,7 +6,7 @@ from sqlalchemy import create_engine
 
 from benchmarks.actors.speaking import perform, task
 from benchmarks.events import feed_table
-from benchmarks.publishing import feed_of
+from benchmarks.publishing import seal
 
 
 def main() -> None:
@@ -17,11 +17,7 @@ def main() -> None:
 
     def work(order: dict[str, str]) -> dict[str, int]:
         with TemporaryDirectory(dir=wanted["folder"]) as folder:
-            source = feed_of(table, archive=order.get("archive", folder))
-            with engine.begin() as connection:
-                source.install(connection)
-            feed = source.bind(engine)
-            sealed = feed.seal()
+            feed, sealed = seal(engine, table, order.get("archive", folder))
             if "archive" in order:
                 feed.trim(feed.plan_trim(below=2**62), rows=20_000)
             return {"events": sealed.events, "bytes": sealed.size}
