@@ -6,12 +6,11 @@ from typing import Any
 
 from sqlalchemy import Column, Connection, Select, Table, func, select
 from sqlalchemy.engine import RowMapping
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.bulk_insert import table_form
-from zeroeventhub.databases.error_codes import is_duplicate, translate_store_errors
+from zeroeventhub.databases.error_codes import translate_store_errors
 from zeroeventhub.errors import ConfigurationError, Conflict, IdReused, StoreUnavailable
 from zeroeventhub.event_log.events import Stored, unseen
 from zeroeventhub.event_log.log_table import (
@@ -240,9 +239,7 @@ class KeyedTable:
         self._single.insert(connection, rows[0])
         try:
             insert_rows(connection, self._table, rows[1:])
-        except IntegrityError as error:
-            if not is_duplicate(error):
-                raise
+        except DuplicateKey as error:
             raise IdReused(
                 "Some of these events exist already, and the rest do not: roll back. Then repeat "
                 "exactly the earlier append, or give the new events ids of their own."

@@ -7,11 +7,10 @@ from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import Connection, Executable, MetaData, RowMapping, Table, event, func
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.error_codes import is_duplicate, translate_store_errors
+from zeroeventhub.databases.error_codes import translate_store_errors
 from zeroeventhub.errors import ConfigurationError, Conflict, IdReused, Trimmed
 from zeroeventhub.event_log.batches import BatchAppender
 from zeroeventhub.event_log.events import KeptEvent, Stored, kept_events, unseen
@@ -195,13 +194,8 @@ class EventLog:
             self._single.insert(connection, rows[0])
             return
         needs_savepoint = with_savepoint and database_of(connection).aborts_on_error
-        try:
-            with connection.begin_nested() if needs_savepoint else nullcontext():
-                insert_rows(connection, self.table, rows, are_exact=True)
-        except IntegrityError as error:
-            if not is_duplicate(error):
-                raise
-            raise DuplicateKey from error
+        with connection.begin_nested() if needs_savepoint else nullcontext():
+            insert_rows(connection, self.table, rows, are_exact=True)
 
     def append_to(
         self,

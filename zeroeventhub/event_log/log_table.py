@@ -87,10 +87,20 @@ def insert_rows(
     *,
     are_exact: bool = False,
 ) -> None:
-    """Insert rows of the same columns, in order, with JSON as text; see `insert_columns`."""
-    if rows:
-        columns = {name: [row[name] for row in rows] for name in rows[0]}
+    """Insert rows of the same columns, in order, with JSON as text; see `insert_columns`.
+
+    Raises:
+        DuplicateKey: some rows exist already, and the rest may have been inserted.
+    """
+    if not rows:
+        return
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    try:
         insert_columns(connection, table, columns, are_exact=are_exact)
+    except IntegrityError as error:
+        if not is_duplicate(error):
+            raise
+        raise DuplicateKey from error
 
 
 def connected(handle: Any, table: Table) -> Connection:
@@ -99,13 +109,12 @@ def connected(handle: Any, table: Table) -> Connection:
         handle = handle()
     if isinstance(handle, Session):
         handle = handle.connection(bind_arguments={"clause": table})
-    connection = handle
-    if not isinstance(connection, Connection):
+    if not isinstance(handle, Connection):
         raise ConfigurationError(
             f"{type(handle).__name__} is not a Connection or a Session: give that of your "
             "transaction; from async code, `await connection.run_sync(log.append, events)`."
         )
-    return connection
+    return handle
 
 
 def writing(handle: Any, table: Table) -> Connection:
