@@ -23,28 +23,13 @@ from benchmarks.suites.spark_tasks import spark_tasks
 from benchmarks.suites.sqlite import mariadb, sqlite
 from benchmarks.suites.waiters import waiters
 
-__all__ = ["SUITES", "Suite"]
+__all__ = ["SUITES"]
 
-Suite = Callable[[Stage], Result]
-
-SUITES: dict[str, Suite] = {
+SUITES: dict[str, Callable[[Stage], Result]] = {
     suite.__name__: suite
     for suite in (
-        *(
-            drain,
-            cache,
-            end_to_end,
-            apply,
-            append,
-            append_http,
-            sqlite,
-            mariadb,
-            latency,
-            waiters,
-            many,
-        ),
-        *(depth, memory, archive),
-        console,
+        *(drain, cache, end_to_end, apply, append, append_http, sqlite, mariadb),
+        *(latency, waiters, many, depth, memory, archive, console),
         *(data_frames, spark, spark_tasks, spark_memory),
     )
 }
