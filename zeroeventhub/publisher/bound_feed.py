@@ -1,6 +1,7 @@
 """A table's feed bound to a sync or async engine: the methods that a program calls."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -288,7 +289,7 @@ class _Feed:
             Unavailable: writers kept the rows locked through all tries.
         """
         batch = _expect(self.trimmer, _NO_TRIMMER).batch(plan, rows)
-        return await delete_in_batches(batch, 0, on_progress, self._query, self._work)
+        return await delete_in_batches(batch, 0, on_progress, self._query, self._sleep)
 
     @Method
     async def compact(
@@ -315,7 +316,7 @@ class _Feed:
         """
         compactor = _expect(self.compactor, _NO_COMPACTION)
         batch, after = await self.answer(compactor.plan, older_than, rows)
-        return await delete_in_batches(batch, after, on_progress, self._query, self._work)
+        return await delete_in_batches(batch, after, on_progress, self._query, self._sleep)
 
     @Method
     async def seal(
@@ -406,10 +407,7 @@ class _Feed:
         append = _expect(self.appender, _NO_APPEND).append
         refused = [misfit(batch, self.checks_of_data) for batch in batches]
         fitting = [batch for batch, error in zip(batches, refused, strict=True) if error is None]
-        found = []
-        if fitting:
-            found = await self._query(append, fitting, self.seconds)
-        outcomes = iter(found)
+        outcomes = iter(await self._query(append, fitting, self.seconds) if fitting else ())
         return [next(outcomes) if error is None else error for error in refused]
 
     @Method
@@ -418,12 +416,14 @@ class _Feed:
         return await self.answer(_expect(self.appender, _NO_APPEND).sequence, producer, principal)
 
     async def _query(self, ask: Callable[..., _Answer], *arguments: Any, **options: Any) -> _Answer:
-        """Call a function with a connection of the engine, and the arguments."""
         raise NotImplementedError
 
     async def _work(self, call: Callable[..., _Answer], *arguments: Any) -> _Answer:
         """Call a function that takes a while and needs no connection."""
         return call(*arguments)
+
+    async def _sleep(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 - run by `blocking`
 
     async def answer(self, ask: Callable[..., _Answer], *arguments: Any, **options: Any) -> _Answer:
         """Run a read-only query; fetch missing parts of the archive without holding a connection.
@@ -569,6 +569,9 @@ class AsyncBoundFeed(_Feed):
 
     async def _work(self, call: Callable[..., _Answer], *arguments: Any) -> _Answer:
         return await asyncio.to_thread(call, *arguments)
+
+    async def _sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
 
 
 _NO_TRIMMER = (

@@ -78,7 +78,7 @@ async def delete_in_batches(
     after: int,
     on_progress: Callable[[int, int], None],
     query: Callable[..., Awaitable[Deleted]],
-    work: Callable[..., Awaitable[None]],
+    sleep: Callable[[float], Awaitable[None]],
 ) -> int:
     """Delete batches above a position until the last; return how many events were deleted.
 
@@ -90,7 +90,7 @@ async def delete_in_batches(
     events = tries = 0
     pause = 0.0
     while True:
-        await work(time.sleep, pause)
+        await sleep(pause)
         began = monotonic()
         try:
             deleted = await query(_in_transaction, batch, after)

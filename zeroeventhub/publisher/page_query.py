@@ -150,7 +150,8 @@ class PageQuery:
         wanted = request.limit * request.count - page.rows + sees_start
         taken, count = 0, 0
         with closing(self._chunks(connection, values, request.types, wanted)) as chunks:
-            for rows, first, page.follows in chunks:
+            for rows, first, follows in chunks:
+                page.follows = follows
                 start, stop = first, len(rows.sizes)
                 if sees_start and not taken and rows.position(0) == request.after:
                     start, page.start = 1, (request.after, rows.event(0))
@@ -166,7 +167,7 @@ class PageQuery:
                         yield page
                         return
                     yield page
-                    page = Stretch(page.until, follows=page.follows)
+                    page = Stretch(page.until, follows=follows)
         page.end()
         # If the last page ends with the statement's last row, more events may belong to it.
         if taken < wanted or not count:

@@ -50,20 +50,23 @@ class SequenceOrdering(Ordering):
 
     def __init__(self, events: Events) -> None:
         super().__init__(events)
-        self._sequence: str | None = None  # its name
+        self._names: tuple[str, str] | None = None  # of the sequence and the table
         self.fast_horizon = self.horizon
 
     def check(self, connection: Connection) -> None:
         """Refuse a table whose numbers do not always rise, or that its writers number."""
-        self._sequence = find_sequence(connection, self._events)
+        self._names = self._find_names(connection)
 
     @abstractmethod
     def horizon(self, connection: Connection, seconds: float | None = None) -> Horizon:
         """Return the horizon; `seconds` is that of `last_number`."""
 
     def _last_number(self, connection: Connection, seconds: float | None) -> int:
-        sequence = self._sequence or find_sequence(connection, self._events)
-        return last_number(connection, sequence, quoted_name(connection, self._events), seconds)
+        return last_number(connection, *(self._names or self._find_names(connection)), seconds)
+
+    def _find_names(self, connection: Connection) -> tuple[str, str]:
+        sequence = find_sequence(connection, self._events)
+        return sequence, quoted_name(connection, self._events)
 
     def continue_after(self, connection: Connection, position: int) -> None:
         """Set the sequence, which no rollback undoes."""
