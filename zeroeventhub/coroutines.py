@@ -49,6 +49,14 @@ def drop_traceback(error: BaseException | None) -> None:
         error = error.__cause__ or error.__context__
 
 
+def next_step(go_on: Callable[[], _Step]) -> _Step | None:
+    """Return a generator's next step; None at its end."""
+    try:
+        return go_on()
+    except StopIteration:
+        return None
+
+
 async def drive(
     steps: Generator[_Step, Any, _Result], carry_out: Callable[[_Step], Awaitable[Any]]
 ) -> _Result:

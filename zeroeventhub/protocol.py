@@ -375,10 +375,16 @@ class TypeFilter:
         return TypeFilter(names) if names else NOTHING
 
 
-NOTHING = object.__new__(TypeFilter)
+class _Nothing(TypeFilter):
+    """Let no event through, which no request can ask for."""
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "names", frozenset())
+
+
+NOTHING: TypeFilter = _Nothing()
 """The filter of two filters without a common type: pages have no events, and cursors move on."""
 
-object.__setattr__(NOTHING, "names", frozenset())  # which a TypeFilter of a request may not have
 
 is_cursor: Callable[[str], object] = re.compile(r"[ -~]{1,4096}").fullmatch
 """Matches a text that can be a cursor: printable ASCII (ZeroEventHub v1, Parameters)."""

@@ -5,7 +5,7 @@ import math
 import signal
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -23,7 +23,7 @@ from zeroeventhub.consumer.page import AsyncPendingPage, DecodeHint, PendingPage
 from zeroeventhub.consumer.runner import Runner
 from zeroeventhub.consumer.steps import Deliver, Discover, Fetch, Pause, Step
 from zeroeventhub.consumer.store_session import carry_out, in_store
-from zeroeventhub.coroutines import blocking, maybe_await
+from zeroeventhub.coroutines import blocking, maybe_await, next_step
 from zeroeventhub.errors import ConfigurationError, ZeroEventHubError
 from zeroeventhub.protocol import FIRST, LAST
 
@@ -111,9 +111,8 @@ class _Consumer(Config, Generic[_AnyClient]):
 
         go_on: Callable[[], Step] = partial(next, steps)
         try:
-            with self._woken_by(partial(bell.put_nowait, None)), suppress(StopIteration):
-                while True:
-                    step = go_on()
+            with self._woken_by(partial(bell.put_nowait, None)):
+                while (step := next_step(go_on)) is not None:
                     if reporter.is_due:
                         await reporter.report()
                     if isinstance(step, Deliver):
@@ -129,7 +128,7 @@ class _Consumer(Config, Generic[_AnyClient]):
                         go_on = partial(steps.send, await do(step))
                     except ZeroEventHubError as error:
                         go_on = partial(steps.throw, error)
-            await reporter.report()
+                await reporter.report()
         finally:
             await prefetcher.close()
 

@@ -9,6 +9,7 @@ from enum import Enum, auto
 from functools import partial
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, TypeAlias, TypeVar, get_args, get_origin, get_type_hints, is_typeddict
+from weakref import WeakSet
 
 import msgspec
 from sqlalchemy import Connection, Engine, event
@@ -420,7 +421,7 @@ class Transaction:
             ConfigurationError: `apply` has ended the transaction.
         """
         connection, info = self.connection, self.connection.info
-        if not event.contains(connection.engine, "commit", _refuse_to_commit):
+        if connection.engine not in _watched:
             # The caller's sessions may have another engine.
             event.listen(connection, "commit", _refuse_to_commit)
             watch_commits(connection.engine)
@@ -499,9 +500,15 @@ class Transaction:
             )
 
 
+_watched: WeakSet[Engine] = WeakSet()
+"""The engines whose commits are watched."""
+
+
 def watch_commits(engine: Engine) -> None:
     """Watch the commits of an engine from now on."""
-    event.listen(engine, "commit", _refuse_to_commit)
+    if engine not in _watched:
+        _watched.add(engine)
+        event.listen(engine, "commit", _refuse_to_commit)
 
 
 def _refuse_to_commit(connection: Connection) -> None:
