@@ -16,7 +16,7 @@ CONSUMER = tuple(f"{PACKAGE}/{room}" for room in ROOMS)
 """What the consumer's half is made of; the publisher's runs in the same process."""
 
 
-TRIES = 3
+TRIES = 8
 """On a busy machine, pages pass through a few functions more: the shortest way counts."""
 
 
