@@ -227,18 +227,15 @@ class ThreadPrefetcher(Prefetcher):
 
     def _work(self) -> None:
         while order := self._orders.get():
+            step, context, is_due = order
+            pending = None
             try:
-                self._answers.put(order.context.run(self._carry_out, order))
+                if is_due is not None and self._request is not None:
+                    place = step.partition, step.cursor
+                    pending = context.run(self._request, *place, data_type=self._hint.data_type)
+                self._answers.put(context.run(blocking, self._fetch(step, pending, is_due)))
             except BaseException as error:  # noqa: BLE001 - raised where the page is asked for
                 self._answers.put(error)
-
-    def _carry_out(self, order: _Order) -> Page:
-        step, _, is_due = order
-        pending = None
-        if is_due is not None and self._request is not None:
-            data_type = self._hint.data_type
-            pending = self._request(step.partition, step.cursor, data_type=data_type)
-        return blocking(self._fetch(step, pending, is_due))
 
 
 class TaskPrefetcher(Prefetcher):

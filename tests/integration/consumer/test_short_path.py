@@ -16,7 +16,7 @@ CONSUMER = tuple(f"{PACKAGE}/{room}" for room in ROOMS)
 """What the consumer's half is made of; the publisher's runs in the same process."""
 
 
-TRIES = 8
+TRIES = 3
 """On a busy machine, pages pass through a few functions more: the shortest way counts."""
 
 
@@ -53,5 +53,5 @@ def test_page_passes_through_few_functions_and_files(sync_shop, http, functions,
         return {*passed}
 
     shortest = min((measure() for _ in range(TRIES)), key=len)
-    assert len(shortest) <= functions
+    assert len(shortest) <= functions, sorted(shortest)
     assert len({file for file, _ in shortest}) <= files
