@@ -10,7 +10,7 @@ import httpx
 from zeroeventhub.errors import CutPage, PageTooLarge, ProtocolError
 from zeroeventhub.settings import Limits
 from zeroeventhub.wire import ARROW_TYPE
-from zeroeventhub.wire.compression import ContentCoding, content_coding
+from zeroeventhub.wire.compression import Decompressor, decompressor_of
 from zeroeventhub.wire.ndjson import PageDecoder
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class Exchange:
         self.broken: CutPage | PageTooLarge | None = None
         self.decoder: PageDecoder | ArrowDecoder | None = page
         self._arrow_page = arrow_page
-        self._coding: ContentCoding | None = None
+        self._coding: Decompressor | None = None
         self._document = bytearray()
         # Waiting for a connection, connecting and TLS end by themselves before the deadline: a
         # handshake that is cancelled from outside would leave its connection open.
@@ -202,7 +202,7 @@ class Exchange:
         header = answer.headers.get("content-encoding", "")
         if header and not answer.is_stream_consumed:
             asks_zstd = "zstd" in self.headers.get("Accept-Encoding", "")
-            self._coding = content_coding(header, zstd=asks_zstd)
+            self._coding = decompressor_of(header, zstd=asks_zstd)
 
     def take(self, chunk: bytes) -> bool:
         """Process the next bytes of the body; return whether to read more.

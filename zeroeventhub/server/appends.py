@@ -21,7 +21,7 @@ from zeroeventhub.server.request import FeedRequest
 from zeroeventhub.server.responses import LARGE
 from zeroeventhub.server.sending import AdmissionQueue
 from zeroeventhub.settings import Capacity
-from zeroeventhub.wire.compression import content_coding
+from zeroeventhub.wire.compression import decompressor_of
 from zeroeventhub.wire.new_events import decode_events
 
 _HAS_ZSTD = find_spec("zstandard") is not None
@@ -107,7 +107,7 @@ class Appends:
 
     async def _receive(self, request: FeedRequest, body: bytearray) -> None:
         """Read and decompress a batch, and count its bytes as long as it is in memory."""
-        coding = content_coding(request.headers.get("content-encoding", ""), zstd=_HAS_ZSTD)
+        coding = decompressor_of(request.headers.get("content-encoding", ""), zstd=_HAS_ZSTD)
         if coding is not None and not coding.name:
             known = "gzip or zstd" if _HAS_ZSTD else "gzip"
             raise UnsupportedMediaType(f"The feed reads batches that are compressed by {known}.")

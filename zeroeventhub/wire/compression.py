@@ -17,7 +17,7 @@ WINDOW = 8 * 1024 * 1024
 _GZIP_ONLY = 16 + zlib.MAX_WBITS
 
 
-class ContentCoding:
+class Decompressor:
     """Undo a content coding (RFC 9110, section 8.4.1); this base class refuses unknown codings."""
 
     name = ""
@@ -56,7 +56,7 @@ class ContentCoding:
             )
 
 
-class _Gzip(ContentCoding):
+class _Gzip(Decompressor):
     """Decompress gzip (RFC 1952): one member or several, each with its checksum."""
 
     name = "gzip"
@@ -81,7 +81,7 @@ class _Gzip(ContentCoding):
                 piece = b""
 
 
-class _Zstd(ContentCoding):
+class _Zstd(Decompressor):
     """Decompress zstd (RFC 8878): one frame or several."""
 
     name = "zstd"
@@ -107,7 +107,7 @@ class _Zstd(ContentCoding):
                 rest = self._frame.unused_data if self._frame.eof else b""
 
 
-def content_coding(header: str, *, zstd: bool = False) -> ContentCoding | None:
+def decompressor_of(header: str, *, zstd: bool = False) -> Decompressor | None:
     """Return the decompressor for a body; None if it is not compressed.
 
     Args:
@@ -123,4 +123,4 @@ def content_coding(header: str, *, zstd: bool = False) -> ContentCoding | None:
         case ["zstd"] if zstd:
             return _Zstd()
         case _:
-            return ContentCoding()  # it refuses every body that is not empty
+            return Decompressor()  # it refuses every body that is not empty
