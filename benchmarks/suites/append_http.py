@@ -42,7 +42,7 @@ connection, acknowledges each event, and flushes its files every two minutes, as
 Its runs of batches have a tenth of the events."""
 
 WHY_SINGLE = (
-    "a request takes the publisher's one process 0.18 ms, of which uvicorn and Starlette take a "
+    "a request takes the publisher's one process 0.2 ms, of which uvicorn and Starlette take a "
     "third; connections of the bare way share both cores"
 )
 WHY_BATCHES = "JSON is decoded, checked and hashed, which the rows that COPY writes were before"

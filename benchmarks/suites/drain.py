@@ -17,8 +17,8 @@ SMALL = "publisher, jsonb of two members"
 SMALL_CEILING = "COPY of jsonb of two members"
 PEER = "Python peer's publisher"
 
-REQUESTS = "each page is a request: 0.5 ms in the event loop beside the reading of its rows"
-READING = "to read a page takes 0.5 ms, and to answer its request as long"
+REQUESTS = "each page is a request, which takes the event loop as long as the reading of its rows"
+READING = "to read a page takes half of it, and to answer its request the other half"
 WRAPPED = "PostgreSQL writes an envelope around each document, which it does not for COPY"
 
 TEXT = """\
