@@ -136,11 +136,8 @@ class Archive:
         """
         known = self.manifest
         found = newest_manifest(self.objects, known)
-        with self._lock:
-            if found.generation > self.manifest.generation:
-                self.manifest = found
-            self._looked_at = monotonic()
-        self._forget(known, found)
+        self._learn(known, found)
+        self._looked_at = monotonic()
         return self.manifest
 
     def refresh(self) -> Manifest:
@@ -385,18 +382,22 @@ class Archive:
         following = msgspec.structs.replace(known, generation=known.generation + 1, **changes)
         if not create_manifest(self.objects, following):
             return False
-        with self._lock:
-            self.manifest = following
-        self._forget(known, following)
+        self._learn(known, following)
         return True
 
-    def _forget(self, before: Manifest, now: Manifest) -> None:
-        """Drop replaced segments from the caches, also those left by an earlier process."""
-        names = {segment.name for segment in now.segments}
-        gone = {segment.name for segment in before.segments} - names
+    def _learn(self, known: Manifest, found: Manifest) -> None:
+        """Keep a manifest unless another thread has found a newer one.
+
+        Drop replaced segments from the caches, also those left by an earlier process.
+        """
+        with self._lock:
+            if found.generation > self.manifest.generation:
+                self.manifest = found
+        names = {segment.name for segment in found.segments}
+        gone = {segment.name for segment in known.segments} - names
         if gone:
             self._memory.drop(gone)
-        if self._disk is not None and (gone or not before.generation):
+        if self._disk is not None and (gone or not known.generation):
             self._disk.keep_only(names)
 
     def _part(

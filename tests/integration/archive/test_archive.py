@@ -92,6 +92,31 @@ def test_lost_answer_is_no_reason_to_seal_twice(tmp_path):
     assert positions_in(Archive(tmp_path)) == [*range(1, 11)]
 
 
+def test_process_never_goes_back_to_an_older_manifest(tmp_path):
+    """A process that hears late that it has added a segment keeps what it has read meanwhile."""
+
+    class Late(Objects):
+        meanwhile = None
+
+        def names(self, folder, after=""):
+            found = super().names(folder, after)
+            act, self.meanwhile = self.meanwhile, None
+            if act is not None:
+                act()
+            return found
+
+    archive, other = Archive(Late(tmp_path)), Archive(tmp_path)
+
+    def advance():
+        assert other.sealed() == 10
+        assert other.add(made(10, 20), "feed")
+        assert archive.sealed() == 20
+
+    archive.objects.meanwhile = advance
+    assert archive.add(made(0, 10), "feed")
+    assert archive.manifest.sealed == 20
+
+
 def test_what_dead_sealers_left_is_tidied_away(tmp_path):
     """`tidy` deletes the files that killed processes have left, also those of a killed `tidy`."""
     for step in range(0, 12, 2):
