@@ -211,6 +211,10 @@ class Archive:
             )
             found = Group(footer, number, content)
         self._memory.keep((segment.name, part), found)
+        known = self.manifest
+        at = known.at(segment.upto)
+        if segment not in known.segments[at : at + 1]:  # it was replaced meanwhile
+            self._drop([segment.name], {one.name for one in known.segments})
         return found
 
     def content(self, segment: Segment) -> bytes:
@@ -395,9 +399,13 @@ class Archive:
                 self.manifest = found
         names = {segment.name for segment in found.segments}
         gone = {segment.name for segment in known.segments} - names
-        if gone:
-            self._memory.drop(gone)
-        if self._disk is not None and (gone or not known.generation):
+        if gone or not known.generation:
+            self._drop(gone, names)
+
+    def _drop(self, gone: Collection[str], names: Collection[str]) -> None:
+        """Drop segments from memory, and all but those of some names from the disk."""
+        self._memory.drop(gone)
+        if self._disk is not None:
             self._disk.keep_only(names)
 
     def _part(

@@ -4,7 +4,7 @@ import os
 from zlib import crc32
 
 import pytest
-from harness.archives import made
+from harness.archives import bare, made
 
 from zeroeventhub.archive import Archive
 from zeroeventhub.archive.cache import DiskCache
@@ -167,6 +167,28 @@ def test_nothing_is_kept_of_segments_that_were_replaced(tmp_path):
         assert old.name not in names
         assert kept.name in names
         assert [load(archive, new).event(index) is None for index in (0, 1)] == [True, False]
+
+
+def test_nothing_is_kept_of_a_segment_that_is_replaced_while_it_is_fetched(tmp_path):
+    """A part of a segment that arrives after the new manifest stays in no cache."""
+
+    class Slow(Objects):
+        def read(self, path, start=0, length=None):
+            content = super().read(path, start, length)
+            if path.startswith("segments"):
+                other.erase([], ["ada"], bare)
+                archive.look()
+            return content
+
+    other = Archive(tmp_path / "archive", erasable=True)
+    other.add(made(0, 10, key=["ada", "bob"] * 5), "feed")
+    archive = Archive(Slow(tmp_path / "archive"), cache=tmp_path / "cache")
+    (old,) = archive.look().segments
+    archive.load(old, "footer")
+    assert archive.held(old, "footer") is None
+    assert [*(tmp_path / "cache").glob("*/*")] == []
+    (new,) = archive.look().segments
+    assert load(archive, new).event(0) is None
 
 
 def test_files_are_private_unless_they_are_shared(tmp_path):
