@@ -72,7 +72,7 @@ class ArchiveReader:
         self._reached = 0
         self._looked_at = -inf
         self._looked_for = 0
-        # Each query has its own connection, and keeps one boundary although `reach` may raise it.
+        # Each query has its own connection, and keeps one boundary although `reach` may move it.
         self._boundaries: WeakKeyDictionary[Connection, int] = WeakKeyDictionary()
         self.feed = feed
 
@@ -96,7 +96,11 @@ class ArchiveReader:
 
         If the archive has them, ArchiveMiss makes the query run again, and read them there.
         """
-        if trimmed <= self.boundary(connection) or position > trimmed:
+        boundary = self.boundary(connection)
+        if trimmed < boundary:
+            # After a restored backup, the table may have other events below the boundary.
+            raise ArchiveMiss(partial(self.reach, trimmed))
+        if trimmed == boundary or position > trimmed:
             return False
         if not self.holds(trimmed):
             return True
@@ -119,7 +123,7 @@ class ArchiveReader:
 
     def reach(self, position: int) -> None:
         """Let later queries read the archive up to a position."""
-        self._reached = max(self._reached, position)
+        self._reached = position
 
     def cursor_at_end(self, position: int) -> str | None:
         """Return the cursor after the last event of a segment, if it ends at a position."""
