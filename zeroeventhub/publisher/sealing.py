@@ -309,7 +309,9 @@ class Sealer:
 
     def _refuse_gap(self, connection: Connection, sealed: int) -> None:
         trimmed = self.reader.history.mark(connection).trimmed
-        if trimmed > sealed:
+        kept = self.reader.history.archive
+        # If another process has sealed them meanwhile, the archive refuses this segment.
+        if trimmed > sealed and not (kept and kept.holds(trimmed)):
             raise ConfigurationError(
                 f"The table was trimmed up to {trimmed}, and the archive ends at {sealed}: what "
                 "lies between is in neither. Trim only what is sealed, as a feed with an archive "

@@ -170,6 +170,28 @@ def test_events_that_are_trimmed_while_they_are_sealed_leave_no_gap(tmp_path):
     assert step > 10
 
 
+@pytest.mark.slow
+def test_sealer_is_overtaken_by_another_that_trims(tmp_path):
+    """If another process seals and trims the table during sealing, both succeed."""
+    step, struck = 0, True
+    while struck:
+        folder = tmp_path / str(step)
+        url = f"sqlite:///{folder}.db"
+        with connected(url) as engine, connected(url) as beside:
+            feed, other = opened(engine, Archive(folder)), source(Archive(folder)).bind(beside)
+            feed.info()
+
+            def overtake(other=other):
+                other.seal()
+                trim(other, 16)
+
+            with before_query(engine, step, overtake) as struck:
+                assert feed.seal(segment_events=10).position == 36
+        assert positions_in(Archive(folder)) == [*range(1, 37)], step
+        step += 1
+    assert step > 10
+
+
 class Reading:
     """Read a partition from its start, with the archive of a process that lives on."""
 
