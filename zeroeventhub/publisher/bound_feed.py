@@ -286,6 +286,7 @@ class _Feed:
                 position.
 
         Raises:
+            Gone: the table has another history than when the plan was made.
             Unavailable: writers kept the rows locked through all tries.
         """
         batch = _expect(self.trimmer, _NO_TRIMMER).batch(plan, rows)

@@ -175,6 +175,7 @@ class TrimPlan:
         until: the position of the last one; that of the mark if there is nothing to trim.
         oldest: the time of the first one; None for a feed without times.
         newest: the time of the last one.
+        cursor: the cursor after the last one; None if there is nothing to trim.
         wanted: the position up to which the bound alone would trim.
         held_back: the reasons that limit the trim, a sentence each.
         made_at: when the plan was made, in seconds since 1970.
@@ -186,6 +187,7 @@ class TrimPlan:
     until: int
     oldest: datetime | None = None
     newest: datetime | None = None
+    cursor: str | None = None
     wanted: int
     held_back: tuple[str, ...] = ()
     made_at: float = field(default_factory=time.time)
@@ -305,6 +307,7 @@ class Trimmer:
             until=last,
             oldest=self.reader.lookups.happened(connection, first),
             newest=newest,
+            cursor=self.reader.history.cursors_at(connection, [last])[last],
             wanted=wanted,
             held_back=tuple(held_back),
         )
@@ -356,6 +359,9 @@ class Trimmer:
 
         def delete_batch(connection: Connection, _: int) -> Deleted:
             mark, until = self.marks.locked(connection), plan.until
+            if plan.cursor is not None:
+                # A failover may have replaced the history since the plan was made.
+                self.reader.history.vouch_in_table(connection, plan.cursor)
             if self.registry is not None:
                 # Consumers that have registered since the plan was made limit the trim as well.
                 until = self.registry.allowed_since(connection, plan.made_at, mark, until)

@@ -306,6 +306,16 @@ def test_history_that_is_another_is_neither_sealed_nor_trimmed(
     assert numbers(log.feed) == numbers(restarted) == numbers_left
 
 
+def test_plan_from_before_a_failover_deletes_nothing(log):
+    """Events that got the positions of planned ones after a failover are not trimmed."""
+    plan = log.feed.plan_trim(sealed=8)
+    log.run(*AFRESH)
+    log.write(*range(100, 108))
+    with pytest.raises(Diverged):
+        log.feed.trim(plan)
+    assert numbers(log.feed) == [*range(4), *range(100, 108)]
+
+
 def test_thinned_events_stay_known_beside_an_archive(log):
     """With an archive too, cursors at thinned events stay valid and no page is immutable."""
     log.write(*range(8, 14))
