@@ -262,7 +262,8 @@ class Sealer:
 
     def erase(self, ids: Collection[str], keys: Collection[str]) -> int:
         """Erase events from the archive; see `BoundFeed.erase`."""
-        if isinstance(ids, str) or isinstance(keys, str):
+        are_texts = all(isinstance(one, str) for one in (*ids, *keys))
+        if isinstance(ids, str) or isinstance(keys, str) or not are_texts:
             raise ConfigurationError("Give ids and keys of events as lists of text.")
         if not self.archive.erasable:
             raise ConfigurationError(

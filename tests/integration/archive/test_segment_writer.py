@@ -155,8 +155,9 @@ def test_pages_of_what_may_be_erased_are_not_kept(sqlite, tmp_path):
     assert feed.read(0, "1-0", 1).full
     with pytest.raises(ConfigurationError, match="erasable=True"):
         feed.erase(ids=["5"])
-    with pytest.raises(ConfigurationError, match="as lists"):
-        feed.erase(ids="5")
+    for ids in ("5", [5]):
+        with pytest.raises(ConfigurationError, match="as lists"):
+            feed.erase(ids=ids)
     said = source(Archive(tmp_path, erasable=True), **ATTRIBUTES).bind(sqlite)
     assert not said.read(0, "1-0", 1).full
     assert said.erase(ids=["5"]) == 1
