@@ -9,6 +9,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import obstore
 from obstore.exceptions import (
@@ -59,6 +61,8 @@ class Objects:
         self._opener = open_private if private else None
         self._store: Any = None
         self._folder: Path | None = None
+        if isinstance(store, str) and store.startswith("file:///"):
+            store = Path(url2pathname(urlsplit(store).path))
         try:
             if isinstance(store, Path) or (isinstance(store, str) and "://" not in store):
                 self._folder = Path(store).absolute()

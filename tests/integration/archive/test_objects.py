@@ -2,6 +2,7 @@
 
 import os
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from unittest.mock import Mock
 
 import httpx
@@ -43,9 +44,10 @@ def test_object_is_created_once(objects):
         objects.read("segments/one")
 
 
-def test_folder_begins_with_its_first_object(tmp_path):
+@pytest.mark.parametrize("place", [Path, str, Path.as_uri])
+def test_folder_begins_with_its_first_object(tmp_path, place):
     """An archive that is only looked at, or tidied, creates no folder; another process sees one."""
-    store = tmp_path / "shop" / "archive"
+    store = place(tmp_path / "our shop" / "archive")
     archive, other = Archive(store), Archive(store)
     assert archive.sealed() == other.sealed() == 0
     assert archive.tidy() == []
