@@ -33,7 +33,7 @@ from zeroeventhub.consumer.store.dead_letters import DeadLetter
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.error_codes import store_error
 from zeroeventhub.errors import Fenced, StoreUnavailable, TooManyDeadLetters
-from zeroeventhub.protocol import Event
+from zeroeventhub.protocol import FIRST, Event
 
 _log = logging.getLogger("zeroeventhub.consumer")
 
@@ -96,6 +96,8 @@ class PageTransactions:
         hint: the type or table that pages are converted to, once known.
         inbox: whether to drop events that were applied before. If the caller leaves that to the
             feed's promise, the runner sets it after discovery.
+        lanes: how many lanes a page is divided among. The runner sets it to 1 for a compacted feed:
+            lanes count the events after a cursor, which may be fewer when they are read again.
         at_once: how many works run in parallel.
         decisions: by the class of a step, the method that decides which transactions it takes.
 
@@ -121,6 +123,7 @@ class PageTransactions:
         self._handler = Handler.of(apply, config.store.engine, sessions, config.models)
         self.hint = DecodeHint(self._handler.data_type)
         self.inbox = bool(config.inbox)
+        self.lanes = config.lanes
         alone = database_of(config.store.engine).single_writer
         self.at_once = 1 if alone else config.lanes
         self._progress: dict[int, tuple[Place, LaneProgress | None]] = {}
@@ -150,7 +153,8 @@ class PageTransactions:
         if place != step.place:
             progress = yield from self._look_up(step)
         events, cursor = step.page.events, step.page.cursor
-        if progress is None and self._config.lanes == 1:
+        # At FIRST, a trim between two readings would change what the counts of lanes count.
+        if progress is None and (self.lanes == 1 or step.place.cursor == FIRST):
             move = partial(
                 self._store.advance,
                 consumer=self._name,
@@ -168,7 +172,7 @@ class PageTransactions:
     ) -> Generator[Transact, Sequence[Result], LaneProgress | None]:
         """Apply a page lane by lane; return the progress of lanes beyond its end."""
         config, events, cursor = self._config, step.page.events, step.page.cursor
-        lanes = config.lanes if progress is None else progress.lanes
+        lanes = self.lanes if progress is None else progress.lanes
         done = {} if progress is None else progress.done
         parts = divide(events, config.key, lanes=lanes, done=done)
         rest: Sequence[Event] = ()

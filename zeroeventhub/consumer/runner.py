@@ -41,6 +41,7 @@ from zeroeventhub.consumer.store_session import carry_out, in_store
 from zeroeventhub.coroutines import drive, drop_traceback, maybe_await
 from zeroeventhub.databases import database_of
 from zeroeventhub.errors import ConfigurationError, Fenced, StoreUnavailable
+from zeroeventhub.extensions import COMPACTED
 
 LEAVING_TRIES = 3
 
@@ -258,6 +259,8 @@ class Runner:
             case Discover():
                 info = await maybe_await(self.config.client.discover())
                 self.extensions = info.extensions
+                is_compacted = COMPACTED in info.extensions
+                self.transactions.lanes = 1 if is_compacted else self.config.lanes
                 if self.config.inbox is None:
                     # A v1 feed makes no promise either way.
                     self.transactions.inbox = info.token is not None and not info.exactly_once

@@ -44,6 +44,7 @@ def test_page_and_cursor_are_committed_together(either_shop, lanes):
     """A page whose events have one key takes one transaction, with the cursor in it."""
     shop = either_shop
     shop.feed.publish(event(1, "a"), event(2, "a"))
+    shop.put("0")
     shop.run(write_page, lanes=lanes)
     assert (shop.landed(), shop.cursor()) == ([1, 2], "2")
     assert shop.observer.reports == [("applying", [1, 2]), ("committed", 2)]
@@ -314,9 +315,10 @@ def test_cancelled_task_rolls_back(async_shop, lanes):
         await asyncio.sleep(DEADLINE)
 
     async_shop.feed.publish(event(1, "a"), event(2, "b"))
+    async_shop.put("0")
     with pytest.raises(asyncio.CancelledError):
         async_shop.run(apply, lanes=lanes)
-    assert (async_shop.landed(), async_shop.cursor()) == ([], "_first")
+    assert (async_shop.landed(), async_shop.cursor()) == ([], "0")
 
 
 def wrong(connection, page):
@@ -355,6 +357,7 @@ def test_lanes_share_the_inbox(shop):
     """In lanes too each event is applied once."""
     page = [event(n, f"k{n}") for n in range(8)]
     shop.feed.publish(*page, *page, event(8, "k0"))
+    shop.put("0")
     shop.run(write_page, inbox=True, lanes=4, limit=8)
     assert sorted(shop.landed()) == list(range(9))
     assert sum(count for (count,) in shop.observer["duplicate"]) == 8

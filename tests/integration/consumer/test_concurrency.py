@@ -58,6 +58,7 @@ def test_partitions_and_lanes_are_applied_side_by_side(request, database, driver
         shop.feed.__init__(4 if "concurrency" in options else 1)
         for number, key in enumerate("dbea"):  # of lanes 0 to 3
             shop.feed.publish(event(number, key), partition=number % len(shop.feed.layout))
+        shop.put("0")
         shop.run(meet_async if shop.is_async else meet, **options)
         assert sorted(shop.landed()) == [0, 1, 2, 3]
 

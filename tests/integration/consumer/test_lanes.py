@@ -17,13 +17,14 @@ from harness.deliveries import (
     write_page,
 )
 from harness.statements import count_of, execute
-from harness.stores import advance, load, reset
+from harness.stores import advance, load
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, text
 
 from zeroeventhub import Event, Failures
 from zeroeventhub.errors import ConfigurationError, Halted, TokenChanged
+from zeroeventhub.extensions import COMPACTED
 
 KEYS = [None, "a", "d", "c", "f", "j", "é"]
 
@@ -58,9 +59,10 @@ def test_lane_that_fails_does_not_undo_the_others(either_shop):
     """What other lanes have committed stays, the cursor waits, and only the rest comes again."""
     shop, seen = either_shop, []
     shop.feed.publish(*two_lanes())
+    shop.put("0")
     with halting(Poison):
         shop.run(failing(2, seen=seen), lanes=2, failures=Failures(tries=2))
-    assert (shop.landed(), shop.cursor(), shop.lanes()) == ([1], "_first", (2, {0: 2}))
+    assert (shop.landed(), shop.cursor(), shop.lanes()) == ([1], "0", (2, {0: 2}))
     assert shop.observer["failed"] == [("Poison", 1), ("Poison", 2)]
     shop.run(failing(seen=seen), lanes=2)
     assert (shop.landed(), shop.cursor(), shop.lanes()) == ([1, 2], "2", None)
@@ -72,6 +74,7 @@ def test_keys_keep_their_lanes(sync_shop):
     """A page that was begun is finished by other processes, and later releases, in its lanes."""
     keys = {"a": 4, "c": 0, "d": 2, "f": 5, "j": 6, "k": 1, "v": 3, "é": 4}
     sync_shop.feed.publish(*[event(n, key) for n, key in enumerate(keys)], event(9))
+    sync_shop.put("0")
     with halting(Poison):
         sync_shop.run(failing(9), lanes=7)
     assert sync_shop.lanes() == (7, dict.fromkeys(set(keys.values()) - {0}, len(keys) + 1))
@@ -81,6 +84,7 @@ def test_no_more_lanes_write_than_there_are_now(postgresql_shop):
     """A page that was begun in many lanes is finished by few at a time."""
     shop, inside = postgresql_shop, Inside()
     shop.feed.publish(*[event(n, key) for n, key in enumerate("acdfjkv")])
+    shop.put("0")
     with halting(Poison):
         shop.run(failing(*range(6)), lanes=7)
     assert shop.landed() == [6]
@@ -96,6 +100,7 @@ def test_no_more_lanes_write_than_there_are_now(postgresql_shop):
 def test_progress_that_a_run_remembers_is_of_one_place(shop):
     """Lanes that were ahead begin anew where an operator moves the cursor between two readings."""
     shop.feed.publish(*[event(n, "da"[n % 2]) for n in range(8)])
+    shop.put("0")
     with halting(Poison):
         shop.run(failing(7), lanes=2)
     assert (shop.landed(), shop.lanes()) == ([0, 2, 4, 6], (2, {0: 8}))
@@ -110,6 +115,21 @@ def test_progress_that_a_run_remembers_is_of_one_place(shop):
     shop.feed.info = info
     shop.run(write_page, lanes=2, limit=4)
     assert sorted(shop.landed()) == sorted([0, 2, 4, 6, 1, 3, *range(8)])
+
+
+@pytest.mark.parametrize(("cursor", "extensions"), [("_first", ()), ("0", [COMPACTED])])
+def test_page_that_may_lose_events_takes_one_transaction(sync_shop, cursor, extensions):
+    """Events that a trim or compaction removes from a page in work hide no later ones."""
+    shop = sync_shop
+    shop.feed.extensions |= {*extensions}
+    shop.feed.publish(*two_lanes(), event(3, "d"), event(4, "a"))
+    shop.put(cursor)
+    with halting(Poison):
+        shop.run(failing(2), lanes=2)
+    del shop.feed.logs[0][0]
+    shop.feed.publish(event(5, "d"))
+    shop.run(failing(), lanes=2)
+    assert shop.landed()[-3:] == [3, 4, 5]
 
 
 def test_page_that_lanes_have_begun_is_not_read_one_by_one(sync_shop):
@@ -134,7 +154,7 @@ def test_crashes_anywhere_neither_lose_nor_repeat_nor_reorder(sync_shop):
     @settings(max_examples=10, suppress_health_check=list(HealthCheck), database=None)
     @given(st.data())
     def crash(data):
-        reset(shop.store)
+        shop.put("0")
         execute(shop.engine, delete(effects))
         keys = data.draw(st.lists(st.sampled_from(KEYS), min_size=1, max_size=14), label="keys")
         stream = [event(n, key) for n, key in enumerate(keys)]

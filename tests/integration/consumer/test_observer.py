@@ -82,13 +82,14 @@ def test_open_dead_letters_are_a_gauge(sync_shop):
         assert f"{line} 2.0" in generate_latest(registry).decode()
 
 
-THIRD = "at event 3 of 4 after cursor '_first' (id 'e3')"
+THIRD = "at event 3 of 4 after cursor '0' (id 'e3')"
 Numbered = make_dataclass("Numbered", [("n", int)])
 
 
 def halt(shop, apply, *events, **options):
     """Let a consumer halt; return what it says."""
     shop.feed.publish(*(events or [event(n, str(n)) for n in range(1, 5)]))
+    shop.put("0")
     with pytest.raises(Halted) as caught:
         shop.run(apply, failures=Failures(tries=1), **options)
     return str(caught.value)
@@ -146,6 +147,7 @@ def test_letter_keeps_the_place_of_its_event(sync_shop, sqlite_url, caplog):
     """A dead letter has the place where its event was, and keeps it when a retry fails as well."""
     shop = sync_shop
     shop.feed.publish(*map(event, range(1, 5)))
+    shop.put("0")
     shop.run(failing(3), failures=Failures(tries=2, then="set-aside"))
     (warning,) = [one.getMessage() for one in caplog.records if "Trying again" in one.getMessage()]
     assert warning.startswith(f"Poison was raised {THIRD}. Trying again in ")
