@@ -24,7 +24,7 @@ from zeroeventhub.consumer.runner import Runner
 from zeroeventhub.consumer.steps import Deliver, Discover, Fetch, Pause, Step
 from zeroeventhub.consumer.store_session import carry_out, in_store
 from zeroeventhub.coroutines import blocking, maybe_await, next_step
-from zeroeventhub.errors import ConfigurationError, ZeroEventHubError
+from zeroeventhub.errors import BadRequest, ConfigurationError, Gone, ZeroEventHubError
 from zeroeventhub.protocol import FIRST, LAST
 
 _AnyClient = TypeVar("_AnyClient", Client, AsyncClient)
@@ -280,6 +280,8 @@ UNCHANGED = 3600.0
 LAST_REPORT = 5.0
 """Seconds for which a consumer that ends waits for its last report."""
 
+_NOT_REPORTED = "The consumer's progress was not reported to the publisher: %s"
+
 
 class _ProgressReporter:
     """Tell the publisher how far a consumer has committed, every ten seconds and at the end."""
@@ -308,14 +310,19 @@ class _ProgressReporter:
                 is_known = known == cursor and now - at < UNCHANGED
                 if is_known or cursor in {FIRST, LAST}:
                     continue
-                await maybe_await(config.client.register_progress(config.name, partition, cursor))
+                try:
+                    await maybe_await(
+                        config.client.register_progress(config.name, partition, cursor)
+                    )
+                except (BadRequest, Gone) as error:
+                    # Of this partition alone, which the feed may no longer have.
+                    config.log.left_undone(_NOT_REPORTED, error, partition)
                 self._reported[partition] = cursor, monotonic()
         except ZeroEventHubError as error:
             self._last = monotonic()
             # A feed without the extension gets no second report.
             self._is_on = not isinstance(error, ConfigurationError)
-            message = "The consumer's progress was not reported to the publisher: %s"
-            config.log.left_undone(message, error)
+            config.log.left_undone(_NOT_REPORTED, error)
 
     @asynccontextmanager
     async def running(self, concurrency: Any) -> AsyncIterator[None]:

@@ -33,6 +33,7 @@ from zeroeventhub import (
     CursorStore,
     Event,
     Failures,
+    Layout,
     Partition,
     TableFeed,
     TypeFilter,
@@ -403,6 +404,19 @@ def test_consumer_registers_while_it_runs(any_shop, any_feed, tmp_path, monkeypa
         age(any_shop, 3600)
         until(lambda: all(one.heard < 60 for one in any_feed.registered()), "it tells again")
         running.stop()
+
+
+def test_partition_that_the_feed_has_dropped_keeps_no_other_from_registering(
+    any_shop, any_feed, tmp_path, caplog
+):
+    """Its cursor is refused, which the log says; the cursors of other partitions arrive."""
+    with consuming(any_shop, tmp_path) as shop:
+        shop.run(do_nothing)
+        dropped = source(partitions=Layout.of(2).split(0, into=2).drop(0))
+        with served(any_shop, dropped) as shop.url:
+            shop.run(do_nothing, register_progress=True)
+        assert heard(any_feed)["", "billing", 1] == 20
+    assert caplog.text.count("no such partition") == 1
 
 
 def test_publisher_that_does_not_hear_keeps_no_consumer_from_consuming(any_shop, tmp_path, caplog):
