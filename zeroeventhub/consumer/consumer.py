@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -48,6 +49,8 @@ class _Consumer(Config, Generic[_AnyClient]):
                 f"{self._client_type.__name__}, not {type(client).__name__}."
             )
         super().__post_init__()
+        # A copy: another user of the client may discover a new layout, which this one must notice.
+        self.client = copy(self.client)
         self._was_stopped = False
         self._wakes: list[Callable[[], object]] = []
 

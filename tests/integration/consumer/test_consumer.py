@@ -126,6 +126,25 @@ def test_layout_that_changes_while_it_is_followed_is_read_on(either_shop):
     assert [n for n in shop.landed() if n in (0, 2, 4, 5)] == [0, 2, 4, 5]
 
 
+def test_layout_that_another_user_of_the_client_discovers_is_read_on(sync_shop):
+    """A consumer whose client has noticed new children for somebody else reads them as well."""
+    shop = filled(sync_shop, 1, 1)
+    clients = []
+
+    def shared(*given):
+        clients.append(Client(*given))
+        return clients[0]
+
+    running = shop.start(client=shared, poll_interval=1)
+    shop.until_landed(1)
+    shop.feed.layout[:] = [Partition(0, closed=True), Partition(1, starts_after=0)]
+    shop.feed.token = "2"
+    shop.feed.publish(event(1), partition=1)
+    clients[0].discover()
+    shop.until_landed(2)
+    running.stop()
+
+
 def test_child_waits_for_its_parent_where_a_reset_comes_in_between(sqlite_url):
     """A reset between the child's lease and its first page has the parent read again first."""
     operator, resets = CursorStore(create_engine(sqlite_url)), []
