@@ -9,7 +9,7 @@ from zeroeventhub.consumer.observer import Observer, RunLog
 from zeroeventhub.consumer.store.cursor_store import CursorStore, check_consumer_name
 from zeroeventhub.databases import database_of
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.protocol import FIRST, Event, TypeFilter
+from zeroeventhub.protocol import FIRST, Event, TypeFilter, is_cursor
 from zeroeventhub.wire.cloud_event import event_identity, event_key
 
 
@@ -95,31 +95,45 @@ class Config:
         """Check the options; raise ConfigurationError if one is out of its range."""
         self.log = RunLog(self.name, self.observer)
         check_consumer_name(self.name)
-        if not isinstance(self.types, TypeFilter | None):
-            raise ConfigurationError(
-                "types is a TypeFilter, such as TypeFilter(frozenset({'order.placed'}))."
-            )
-        if self.attempts is not None and self.attempts < 1:
-            raise ConfigurationError("A consumer tries at least once: attempts is 1 or more.")
-        if self.concurrency < 1:
-            raise ConfigurationError(
-                "A consumer reads at least one partition: concurrency is 1 or more."
-            )
-        if self.lanes < 1:
-            raise ConfigurationError("A partition has at least one lane: lanes is 1 or more.")
-        if not 0 < self.lease < math.inf:
-            raise ConfigurationError("A lease is a number of seconds above 0.")
-        if not 0 < self.inbox_days < math.inf:
-            raise ConfigurationError("An inbox keeps events for a number of days above 0.")
-        if not self.synchronous_commit and not database_of(self.store.engine).commits_without_disk:
-            raise ConfigurationError("synchronous_commit=False is for a store in PostgreSQL.")
-        if not callable(self.key):
-            raise ConfigurationError(
-                "key is a function that returns the key of an event, or None: lanes and dead "
-                "letters keep the events of one key in order."
-            )
-        if not callable(self.identity):
-            raise ConfigurationError(
-                "identity is a function that returns the id of an event, or None: the inbox "
-                "recognizes events by it."
-            )
+        if self.partitions is not None:
+            self.partitions = frozenset(self.partitions)
+        for can_work, complaint in (
+            (
+                isinstance(self.types, TypeFilter | None),
+                "types is a TypeFilter, such as TypeFilter(frozenset({'order.placed'})).",
+            ),
+            (is_cursor(self.start), "start is FIRST, LAST, or a cursor of the feed."),
+            (
+                self.partitions is None or self.partitions,
+                "A consumer of no partitions reads nothing: leave partitions out to read all.",
+            ),
+            (
+                0 <= self.poll_interval < math.inf,
+                "A consumer waits at the head for a number of seconds: poll_interval is 0 or more.",
+            ),
+            (
+                self.attempts is None or self.attempts >= 1,
+                "A consumer tries at least once: attempts is 1 or more.",
+            ),
+            (
+                self.concurrency >= 1,
+                "A consumer reads at least one partition: concurrency is 1 or more.",
+            ),
+            (self.lanes >= 1, "A partition has at least one lane: lanes is 1 or more."),
+            (0 < self.lease < math.inf, "A lease is a number of seconds above 0."),
+            (0 < self.inbox_days < math.inf, "An inbox keeps events for a number of days above 0."),
+            (
+                self.synchronous_commit or database_of(self.store.engine).commits_without_disk,
+                "synchronous_commit=False is for a store in PostgreSQL.",
+            ),
+            (
+                callable(self.key),
+                "key is a function that returns the key of an event, for its order, or None.",
+            ),
+            (
+                callable(self.identity),
+                "identity is a function that returns the id of an event for the inbox, or None.",
+            ),
+        ):
+            if not can_work:
+                raise ConfigurationError(complaint)

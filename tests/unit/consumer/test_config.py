@@ -17,6 +17,9 @@ def test_failures_that_cannot_be_are_refused(options):
     ("options", "complaint"),
     [
         ({"name": ""}, "name"),
+        ({"start": ""}, "start is FIRST"),
+        ({"partitions": ()}, "leave partitions out"),
+        ({"poll_interval": -1}, "0 or more"),
         ({"lanes": 0}, "lanes is 1 or more"),
         ({"lease": float("inf")}, "above 0"),
         ({"identity": "id"}, "identity is a function"),
@@ -29,3 +32,9 @@ def test_option_that_cannot_work_is_refused(sqlite, options, complaint):
     for consumer in (Consumer, AsyncConsumer):
         with pytest.raises(ConfigurationError, match=complaint):
             consumer(None, CursorStore(sqlite), **options)
+
+
+def test_partitions_may_be_an_iterator(sqlite):
+    """What can be iterated over only once names the partitions as a list does."""
+    consumer = Consumer(None, CursorStore(sqlite), "billing", partitions=map(int, ["0", "1"]))
+    assert consumer.partitions == {0, 1}
