@@ -155,7 +155,7 @@ class PendingPage(_Pending):
         Raises:
             Fenced: the cursor has moved since the page was read. Roll back.
             ConfigurationError: `run` has applied a part of the page, in lanes; roll back. Or the
-                driver's connection commits each statement by itself.
+                connection commits each statement by itself.
         """
         with connection_of(transaction, self._config.store.engine) as connection:
             self._move(connection)

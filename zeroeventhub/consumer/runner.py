@@ -40,6 +40,7 @@ from zeroeventhub.consumer.steps import (
 from zeroeventhub.consumer.store_session import carry_out, in_store
 from zeroeventhub.coroutines import drive, drop_traceback, maybe_await
 from zeroeventhub.databases import database_of
+from zeroeventhub.databases.transactions import COMMITS_EACH, commits_each
 from zeroeventhub.errors import ConfigurationError, Fenced, StoreUnavailable
 from zeroeventhub.extensions import COMPACTED
 
@@ -218,6 +219,8 @@ class Runner:
                 "own, and an SQLite database in memory has only one: use a file, or iterate over "
                 "the consumer's pages."
             )
+        if commits_each(engine):
+            raise ConfigurationError(COMMITS_EACH)
         self.config = config
         self.concurrency = concurrency
         self.owner = f"{socket.gethostname()[:60]}:{os.getpid()}:{secrets.token_hex(6)}"

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, Engine, NullPool
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
@@ -23,6 +23,15 @@ SyncTransaction: TypeAlias = "Connection | Session | scoped_session[Any] | Drive
 AsyncTransaction: TypeAlias = (
     "AsyncConnection | AsyncSession | async_scoped_session[Any] | psycopg.AsyncConnection[Any]"
 )
+
+_AnyConnection = TypeVar("_AnyConnection", Connection, AsyncConnection)
+
+COMMITS_EACH = (
+    "This connection commits each statement by itself, so a cursor could move without the effects "
+    "of its page: begin a transaction before, such as Django's transaction.atomic(). SQLAlchemy "
+    "begins none at the isolation level AUTOCOMMIT."
+)
+"""The text of the error for a connection without transactions."""
 
 _IN_TRANSACTION = 1
 """The bit in PyMySQL's `server_status`."""
@@ -55,9 +64,9 @@ def connection_of(
     """
     match transaction:
         case Connection():
-            yield transaction
+            yield _transacting(transaction, alone=alone)
         case Session() | scoped_session():
-            yield transaction.connection()
+            yield _transacting(transaction.connection(), alone=alone)
         case _:
             _check(transaction, "Connection", engine, [*_COMMITS_EACH])
             if not alone:
@@ -75,9 +84,9 @@ async def async_connection_of(
     """Yield the connection of a transaction; see `connection_of`."""
     match transaction:
         case AsyncConnection():
-            yield transaction
+            yield _transacting(transaction)
         case AsyncSession() | async_scoped_session():
-            yield await transaction.connection()
+            yield _transacting(await transaction.connection())
         case _:
             _check(transaction, "AsyncConnection", engine, ["psycopg"])
             _expect_transaction(transaction, engine)
@@ -90,6 +99,21 @@ async def async_connection_of(
 
             async with AsyncEngine(_engine_of(adapt, engine)).connect() as connection:
                 yield connection
+
+
+def commits_each(handle: Connection | Engine | AsyncEngine) -> bool:
+    """Return whether SQLAlchemy lets the database commit each statement by itself."""
+    level = handle.get_execution_options().get("isolation_level")
+    made_with = handle.dialect._on_connect_isolation_level  # noqa: SLF001 - no public attribute
+    return (level or made_with) == "AUTOCOMMIT"
+
+
+def _transacting(connection: _AnyConnection, *, alone: bool = False) -> _AnyConnection:
+    """Return a connection, or raise ConfigurationError if it commits each statement by itself."""
+    inner: Any = getattr(connection, "sync_connection", connection)
+    if not alone and inner is not None and commits_each(inner):
+        raise ConfigurationError(COMMITS_EACH)
+    return connection
 
 
 class _Borrowed:
@@ -135,11 +159,7 @@ def _check(
 def _expect_transaction(connection: Any, engine: Engine | AsyncEngine) -> None:
     """Raise ConfigurationError if effects and cursor would be committed one without the other."""
     if _COMMITS_EACH[engine.dialect.driver](connection):
-        raise ConfigurationError(
-            "This connection commits each statement by itself, so a cursor could move without the "
-            "effects of its page: begin a transaction before, such as Django's "
-            "transaction.atomic()."
-        )
+        raise ConfigurationError(COMMITS_EACH)
 
 
 def _engine_of(creator: Callable[[], Any], engine: Engine | AsyncEngine) -> Engine:

@@ -34,6 +34,7 @@ from zeroeventhub.databases.statements import (
     fine_moment,
     row_number,
 )
+from zeroeventhub.databases.transactions import commits_each
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.new_events import LONGEST_NAME
 
@@ -120,8 +121,7 @@ def connected(handle: Any, table: Table) -> Connection:
 def writing(handle: Any, table: Table) -> Connection:
     """Return the connection for an append; refuse one that commits each statement."""
     connection = connected(handle, table)
-    level = connection.get_execution_options().get("isolation_level", "")
-    if level.upper() == "AUTOCOMMIT":
+    if commits_each(connection):
         raise ConfigurationError(
             "This connection commits each statement, but an append needs a transaction: give a "
             "connection without AUTOCOMMIT."

@@ -3,7 +3,7 @@
 from contextlib import closing
 
 import pytest
-from harness.deliveries import effects, event, opened
+from harness.deliveries import effects, event, opened, write_page
 from harness.engines import driver_connection
 from sqlalchemy import create_engine, inspect
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
@@ -78,3 +78,25 @@ def test_page_is_committed_in_a_transaction_only(request, database):
         assert shop.landed() == [1]
         store = CursorStore(shop.engine)
         store.create_tables(connection)
+
+
+MADE = {
+    "made with it": lambda engine, level: create_engine(engine.url, isolation_level=level),
+    "given it": lambda engine, level: engine.execution_options(isolation_level=level),
+}
+
+
+@pytest.mark.parametrize("make", MADE.values(), ids=MADE)
+def test_engine_without_transactions_is_refused(sqlite_url, make):
+    """At AUTOCOMMIT the cursor would move before the effects: a loop and `run` refuse it."""
+    with opened(sqlite_url) as shop:
+        shop.feed.publish(event(1))
+        page, engine = shop.page(), make(shop.engine, "AUTOCOMMIT")
+        for begin in (engine.connect, lambda: Session(engine)):
+            with begin() as transaction, pytest.raises(ConfigurationError, match="AUTOCOMMIT"):
+                page.commit(transaction)
+        shop.store = CursorStore(engine)
+        with pytest.raises(ConfigurationError, match="AUTOCOMMIT"):
+            shop.run(write_page)
+        assert (shop.cursor(), shop.landed()) == ("_first", [])
+        engine.dispose()
