@@ -53,7 +53,8 @@ class Target(ABC):
             EventRefused: the target does not take an event of the page.
         """
         cursor, known = self._delivered.pop(page.partition, ("", {}))
-        if cursor != page.previous_cursor:
+        comes_again = cursor == page.previous_cursor
+        if not comes_again:
             known = {}
         fresh: list[Event] = []
         has_failed = True
@@ -63,7 +64,8 @@ class Target(ABC):
             self.deliver(page.partition, events, fresh.append)
             has_failed = False
         finally:
-            if has_failed or known:
+            # What was set aside alone is followed by the rest of its page.
+            if has_failed or comes_again:
                 known.update((id(event), event) for event in fresh)
                 self._delivered[page.partition] = page.previous_cursor, known
 

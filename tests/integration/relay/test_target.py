@@ -50,11 +50,12 @@ def test_page_that_failed_goes_on_where_it_was(consume, error):
     assert target.taken == ALL
 
 
-def test_event_that_is_refused_for_good_is_set_aside_alone(consume):
+@pytest.mark.parametrize("refused", [0, 20])
+def test_event_that_is_refused_for_good_is_set_aside_alone(consume, refused):
     """Though events are then delivered one by one, and with an outage between, each comes once."""
-    target = Listing(once={30: TargetUnavailable("away")}, always={20: EventRefused("never")})
+    target = Listing(once={30: TargetUnavailable("away")}, always={refused: EventRefused("never")})
     consume(target.apply, failures=Failures(2, "set-aside"))
-    assert target.taken == [n for n in ALL if n != 20]
+    assert target.taken == [n for n in ALL if n != refused]
     assert call(consume.store, consume.store.dead_letters.count) == {0: 1}
 
 
