@@ -1,6 +1,7 @@
 """HTTP by the standard library, for clients without an httpx client, at a fifth of its cost."""
 
 import io
+import os
 import select
 import socket
 import ssl
@@ -29,7 +30,8 @@ FIELDS = 100
 IDLE_SECONDS = 5.0
 """How long an idle connection is kept: servers close theirs after such a time."""
 
-_Origin: TypeAlias = tuple[str, str]
+_Origin: TypeAlias = tuple[int, str, str]
+"""A process, because a forked one also has its parent's connections; a scheme and a host."""
 
 
 class ConnectionPool:
@@ -108,7 +110,8 @@ class ConnectionPool:
         host, mark, query = authority.partition("?")  # of an address without a path
         target = f"/{path}" if slash else f"/{mark}{query}"
         fields = [*self.headers.multi_items(), *headers.items()]
-        request = _Request((scheme, host), method, target, fields, timeouts, content)
+        origin = os.getpid(), scheme, host
+        request = _Request(origin, method, target, fields, timeouts, content)
         with _translate_errors():
             connection = self._take(request.origin)
             if connection is not None:
@@ -119,7 +122,7 @@ class ConnectionPool:
 
     def send_anew(self, request: "_Request") -> "SentRequest":
         """Send a request on a new connection."""
-        scheme, host = request.origin  # with the port
+        _, scheme, host = request.origin  # with the port
         seconds = float(request.timeouts["connect"])
         if scheme == "http":
             connection = _Connection(host, timeout=seconds)

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 import threading
 
 import httpx
@@ -55,6 +57,25 @@ def test_threads_that_share_a_pool_have_connections_of_their_own(keeping):
         for thread in threads:
             thread.join()
     assert found == ["b"] * 40
+
+
+FORKING = """
+import os, sys
+from zeroeventhub import FIRST, Client
+
+client = Client(sys.argv[1])
+client.discover()
+if (child := os.fork()) and os.waitpid(child, 0)[1]:
+    sys.exit("The child failed.")
+client.fetch(0, FIRST)
+"""
+
+
+def test_forked_processes_have_connections_of_their_own(keeping):
+    """A process and one forked from it never read each other's responses."""
+    url, counts = keeping
+    subprocess.run([sys.executable, "-c", FORKING, url], check=True, timeout=60)
+    assert sorted(counts) == [1, 2]
 
 
 def test_headers_that_break_off_are_no_answer():
