@@ -337,8 +337,8 @@ class TypeFilter:
         skip: whether to skip these types, instead of reading only these.
 
     Raises:
-        ConfigurationError: there is no name, or one has a semicolon, control characters or
-            characters outside of ASCII, is longer than 256, or ends in an asterisk.
+        ConfigurationError: `names` is a text or empty, or a name has a semicolon, control
+            characters or characters outside of ASCII, is longer than 256, or ends in an asterisk.
     """
 
     names: frozenset[str]
@@ -346,8 +346,11 @@ class TypeFilter:
 
     def __post_init__(self) -> None:
         """Convert the names to lower case, and check them."""
-        if not self.names:
-            raise ConfigurationError("A filter of event types names at least one type.")
+        given: object = self.names
+        if not given or isinstance(given, str):  # a string is a collection of its letters
+            raise ConfigurationError(
+                "A filter of event types is a set of one name or more, such as {'order.paid'}."
+            )
         for name in self.names:
             if not _TYPE_NAME.fullmatch(name):
                 raise ConfigurationError(

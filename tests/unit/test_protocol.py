@@ -6,7 +6,7 @@ from harness.json_values import json_values, numbers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zeroeventhub import Event, FeedInfo, Partition
+from zeroeventhub import Event, FeedInfo, Partition, TypeFilter
 from zeroeventhub.errors import ConfigurationError, ProtocolError
 
 ITSELF, DEEP = [], []
@@ -120,3 +120,10 @@ def test_feed_of_n_partitions_numbers_them_from_0(count):
     assert [partition.id for partition in info.partitions] == list(range(count))
     assert not any(partition.closed for partition in info.partitions)
     assert info.token == FeedInfo.of(count).token != FeedInfo.of(count % 7 + 51).token
+
+
+@pytest.mark.parametrize("names", ["order.paid", [], ["a;b"], ["a*"], ["ü"], ["x" * 257]])
+def test_filter_names_whole_types(names):
+    """A filter without a name, of one text in place of names, or of a malformed name is refused."""
+    with pytest.raises(ConfigurationError, match=r"[Tt]ype"):
+        TypeFilter(names)
