@@ -133,6 +133,14 @@ class _BaseAppender:
         self._is_open = False
         self._job: Any = None
 
+    async def _enter(self) -> None:
+        async with self._changed:
+            if self._is_open or self._entries:
+                raise ConfigurationError(
+                    "An appender is in one `with` block at a time: make another appender."
+                )
+            self._is_open = True
+
     async def _leave(self, kind: type[BaseException] | None) -> None:
         async with self._changed:
             self._is_open = False
@@ -288,7 +296,7 @@ class AsyncAppender(_BaseAppender):
 
     async def __aenter__(self) -> Self:
         """Begin to take events."""
-        self._is_open = True
+        await self._enter()
         self._job = asyncio.create_task(self._run())
         return self
 
@@ -316,7 +324,8 @@ class Appender(_BaseAppender):
 
     One batch is on its way at a time. A batch whose answer was lost is sent again, and the log
     recognizes its events by their ids. A batch that the log refuses is sent again in halves, so
-    that one refused event keeps no other out of the log. Threads may share an appender.
+    that one refused event keeps no other out of the log. Threads may share an appender, within one
+    `with` block.
 
     Example:
         with Appender(client) as appender:
@@ -342,7 +351,7 @@ class Appender(_BaseAppender):
 
     def __enter__(self) -> Self:
         """Begin to take events."""
-        self._is_open = True
+        blocking(self._enter())
         run = partial(blocking, self._run())
         self._job = threading.Thread(target=run, name="appender", daemon=True)
         self._job.start()

@@ -337,6 +337,24 @@ def test_what_an_appender_does_not_take_is_said_at_once(written):
             appender.append(NewEvent("paid", {}, key="a", expected_version=0))
 
 
+def test_appender_is_in_one_block_at_a_time(written, sqlite):
+    """A second block of the same appender is refused, and no event of the first is lost."""
+    log, url, _ = written
+
+    async def run():
+        async with httpx.AsyncClient() as http, AsyncAppender(AsyncClient(url, http)) as appender:
+            await appender.append(FIFTY[1])
+            with pytest.raises(ConfigurationError, match="another appender"):
+                await appender.__aenter__()
+
+    with client_of(url) as client, Appender(client, batch=5) as appender:
+        appender.append(FIFTY[0])
+        with pytest.raises(ConfigurationError, match="another appender"), appender:
+            pass
+        anyio.run(run)
+    assert sorted(ids(sqlite, log)) == ["e0", "e1"]
+
+
 def _append_and_die(url, at):
     with Appender(Client(url), producer="till", batch=7) as appender:
         for number, event in enumerate(FIFTY):
