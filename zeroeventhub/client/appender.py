@@ -11,6 +11,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, ClassVar, NamedTuple, Self
 
+from zeroeventhub.client.client import AsyncClient, Client
 from zeroeventhub.client.requests import send_until_answered
 from zeroeventhub.coroutines import blocking, drop_traceback, maybe_await
 from zeroeventhub.errors import (
@@ -31,6 +32,9 @@ BATCH_BYTES = 1024 * 1024
 
 BUFFER_BYTES = 16 * BATCH_BYTES
 """Bytes of events that an appender holds at most."""
+
+LONGEST_LINGER = 1_000_000
+"""Seconds that an event waits for others at most: threads cannot wait for any number."""
 
 OF_AN_EVENT = (BadRequest, Forbidden, IdReused, InvalidEvent, TooLarge)
 """The errors of a batch that one of its events may have caused."""
@@ -99,6 +103,7 @@ class _Entry(NamedTuple):
 class _BaseAppender:
     """Append events in the background; `Appender` documents the arguments."""
 
+    _client_type: ClassVar[type[Any]]
     _condition: ClassVar[Any]
     _future: ClassVar[Any]
     _end: Callable[[], Awaitable[None]]
@@ -113,9 +118,16 @@ class _BaseAppender:
         linger: float = 0.005,
         buffer: int = 10_000,
     ) -> None:
-        if batch < 1 or buffer < 1 or linger < 0:
+        if not isinstance(client, self._client_type):
             raise ConfigurationError(
-                "A batch and a buffer hold one event or more, and `linger` is zero seconds or more."
+                f"{type(self).__name__} appends by {self._client_type.__name__}, not by "
+                f"{type(client).__name__}."
+            )
+        are_whole = type(batch) is int and type(buffer) is int
+        if not are_whole or batch < 1 or buffer < 1 or not 0 <= linger <= LONGEST_LINGER:
+            raise ConfigurationError(
+                "A batch and a buffer hold one event or more, in whole numbers, and `linger` is 0 "
+                f"to {LONGEST_LINGER:,} seconds."
             )
         self._client = client
         self._producer = producer
@@ -152,12 +164,12 @@ class _BaseAppender:
             await self._end()  # if this was interrupted, some events have no answer
 
     async def _append(self, event: NewEvent) -> Any:
+        line = encode_event(event)
         if event.expected_version is not None:
             raise ConfigurationError(
                 "An appender puts events into batches itself, and so takes no event that expects a "
                 "version: append that event by Client.append."
             )
-        line = encode_event(event)
         async with self._changed:
             while self._is_open and self._has_no_room(len(line)):
                 await self._changed.wait()
@@ -291,6 +303,7 @@ class AsyncAppender(_BaseAppender):
             print((await future).partition)
     """
 
+    _client_type = AsyncClient
     _condition = _TaskCondition
     _future = _TaskFuture
 
@@ -337,15 +350,16 @@ class Appender(_BaseAppender):
         producer: a name under which the log counts the batches, so that it refuses those of a
             second process of this name; None to count none.
         batch: how many events are a batch at most, 1 or more; it has at most one mebibyte, too.
-        linger: seconds that an event waits at most for others, 0 or more; a full batch is sent at
-            once.
+        linger: seconds that an event waits at most for others, 0 to 1,000,000; a full batch is
+            sent at once.
         buffer: how many events without an answer are in memory at most, 1 or more; 16 mebibytes,
             too.
 
     Raises:
-        ConfigurationError: a number is too small.
+        ConfigurationError: the client is of another kind, or a number is out of its range.
     """
 
+    _client_type = Client
     _condition = _ThreadCondition
     _future = _ThreadFuture
 

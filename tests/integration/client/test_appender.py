@@ -1,6 +1,7 @@
 """Appenders against a real log: what is handed over arrives once, and in its order."""
 
 import asyncio
+import math
 import os
 import random
 import signal
@@ -324,17 +325,23 @@ def test_cancelled_block_ends_at_once(written, seconds):
 
 
 def test_what_an_appender_does_not_take_is_said_at_once(written):
-    """Events outside of the block, or that expect a version, and numbers too small are refused."""
+    """What no appender can append, and numbers and clients that it cannot use, are refused."""
     _, url, _ = written
     with client_of(url) as client:
-        for options in ({"batch": 0}, {"buffer": 0}, {"linger": -1}):
+        numbers = [("batch", 0), ("batch", 1e3), ("buffer", 0), ("buffer", 9.5)]
+        for name, number in [*numbers, ("linger", -1), ("linger", math.inf)]:
             with pytest.raises(ConfigurationError, match="one event or more"):
-                Appender(client, **options)
+                Appender(client, **{name: number})
+        for kind, other in ((Appender, url), (AsyncAppender, client)):
+            with pytest.raises(ConfigurationError, match=", not by "):
+                kind(other)
         appender = Appender(client)
         with pytest.raises(ConfigurationError, match="within its `with` block"):
             appender.append(FIFTY[0])
         with appender, pytest.raises(ConfigurationError, match="expects a version"):
             appender.append(NewEvent("paid", {}, key="a", expected_version=0))
+        with Appender(client) as appender, pytest.raises(ConfigurationError, match="not dict"):
+            appender.append({"type": "paid"})
 
 
 def test_appender_is_in_one_block_at_a_time(written, sqlite):
