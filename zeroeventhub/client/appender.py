@@ -279,12 +279,12 @@ class _BaseAppender:
             for place, (id_, line, _, future) in enumerate(batch):
                 self._entries.popleft()
                 self._bytes -= len(line)
-                if future.done():
-                    continue  # the task that awaited it was cancelled
+                is_cancelled = future.done()  # as was the task that awaited it
                 if isinstance(outcome, Exception):
-                    future.set_exception(outcome)
-                    self._failed.append((id_, future))
-                else:
+                    unread = self._future() if is_cancelled else future
+                    unread.set_exception(outcome)
+                    self._failed.append((id_, unread))
+                elif not is_cancelled:
                     future.set_result(outcome[place])
             self._settled += len(batch)
             while self._failed and self._failed[0][1].was_read:

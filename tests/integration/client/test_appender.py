@@ -192,12 +192,15 @@ async def _refusals_of_tasks(url):
     async with httpx.AsyncClient() as http, AsyncAppender(AsyncClient(url, http)) as appender:
         with pytest.raises(IdReused):
             await (await appender.append(batch(1)[0]))
-        waiting = asyncio.ensure_future(await appender.append(batch(1, first=1)[0]))
-        waiting.cancel()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(await appender.append(batch(1, first=1)[0]), 0)
+        with pytest.raises(NotAppended) as refused:
+            await appender.flush()
+        assert [*refused.value.errors] == ["e1"]
 
 
 def test_awaited_refusal_is_not_raised_again(written):
-    """Who awaits a future has its error; the end of the block does not repeat it."""
+    """Who awaits a future has its error, unless that was cancelled; a flush does not repeat it."""
     _, url, _ = written
     with client_of(url) as client:
         client.append([NewEvent("other", {}, id="e0"), NewEvent("other", {}, id="e1")])
