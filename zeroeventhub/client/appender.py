@@ -22,6 +22,7 @@ from zeroeventhub.errors import (
     InvalidEvent,
     NotAppended,
     TooLarge,
+    Unreachable,
 )
 from zeroeventhub.new_events import NewEvent
 from zeroeventhub.protocol import Appended
@@ -143,6 +144,7 @@ class _BaseAppender:
         self._flushed = 0
         self._failed: deque[tuple[str, Any]] = deque()
         self._is_open = False
+        self._has_given_up = False
         self._job: Any = None
 
     async def _enter(self) -> None:
@@ -188,9 +190,12 @@ class _BaseAppender:
         async with self._changed:
             goal = self._flushed = self._settled + len(self._entries)
             self._changed.notify_all()
-            while self._settled < goal:
+            while self._settled < goal and not self._has_given_up:
                 await self._changed.wait()
             self._raise_refusals()
+            if self._settled < goal:
+                error = Unreachable("The appender was cancelled before the log had answered.")
+                raise NotAppended(str(error), errors={one.id: error for one in self._entries})
 
     def _has_no_room(self, size: int) -> bool:
         held = len(self._entries)
@@ -220,8 +225,15 @@ class _BaseAppender:
             while batch := await self._next_batch():
                 await self._send(batch)
         finally:
+            if self._entries:  # it was cancelled
+                await self._give_up()
+
+    async def _give_up(self) -> None:
+        async with self._changed:
+            self._is_open, self._has_given_up = False, True
             for entry in self._entries:
                 entry.future.cancel()
+            self._changed.notify_all()
 
     async def _next_batch(self) -> list[_Entry]:
         """Return the next events to send; none at the end."""
@@ -323,7 +335,11 @@ class AsyncAppender(_BaseAppender):
         return future
 
     async def flush(self) -> None:
-        """Wait until the log has answered to all events so far; see `Appender.flush`."""
+        """Wait until the log has answered to all events so far; see `Appender.flush`.
+
+        Raises:
+            NotAppended: as there; or the block was cancelled before the log had answered.
+        """
         await self._flush()
 
     async def _end(self) -> None:

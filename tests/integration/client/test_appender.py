@@ -327,6 +327,31 @@ def test_cancelled_block_ends_at_once(written, seconds):
     assert futures[0].cancelled()
 
 
+def test_cancelled_block_ends_the_flushes_of_other_tasks(written):
+    """Who waits for a flush learns that the block was cancelled before the log answered."""
+    _, url, requests = written
+    requests.refused = 10**6
+
+    async def hold(appender):
+        async with appender:
+            await appender.append(FIFTY[0])
+            await asyncio.sleep(100)
+
+    async def run():
+        async with httpx.AsyncClient() as http:
+            appender = AsyncAppender(AsyncClient(url, http))
+            block = asyncio.create_task(hold(appender))
+            await asyncio.sleep(0.2)
+            flush = asyncio.create_task(appender.flush())
+            await asyncio.sleep(0)
+            block.cancel()
+            with pytest.raises(NotAppended, match="cancelled") as raised:
+                await asyncio.wait_for(flush, 20)
+            assert [*raised.value.errors] == ["e0"]
+
+    anyio.run(run)
+
+
 def test_what_an_appender_does_not_take_is_said_at_once(written):
     """What no appender can append, and numbers and clients that it cannot use, are refused."""
     _, url, _ = written
