@@ -160,7 +160,7 @@ class _BaseAppender:
             self._is_open = False
             self._changed.notify_all()
         try:
-            if kind is None or issubclass(kind, Exception):
+            if kind is None or issubclass(kind, Exception | SystemExit):
                 await self._flush()
         finally:
             await self._end()  # if this was interrupted, some events have no answer

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import socket
+import sys
 import threading
 import time
 from contextlib import nullcontext
@@ -295,6 +296,19 @@ def test_two_processes_of_one_producer_are_noticed(written):
         appender.append(FIFTY[4])
     (error,) = refused.value.errors.values()
     assert (type(error), error.sequence) == (OutOfSequence, 3)
+
+
+def test_block_that_ends_its_program_waits_for_the_log(append, written, sqlite):
+    """Events before sys.exit() are in the log before the program ends."""
+    log, url, _ = written
+
+    def events():
+        yield FIFTY[0]
+        sys.exit()
+
+    with pytest.raises(SystemExit):
+        append(url, events())
+    assert ids(sqlite, log) == ["e0"]
 
 
 @pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
