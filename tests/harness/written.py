@@ -16,6 +16,8 @@ class Requests:
         self.count = 0
         self.refused = 0
         """How many of the next requests are answered with 503."""
+        self.garbled = 0
+        """How many of the next answers of the log arrive as other bytes."""
 
     def middleware(self, app):
         async def passing(scope, receive, send):
@@ -25,9 +27,22 @@ class Requests:
                     self.refused -= 1
                     await Response(status_code=503)(scope, receive, send)
                     return
+                if self.garbled:
+                    self.garbled -= 1
+                    await app(scope, receive, garbling(send))
+                    return
             await app(scope, receive, send)
 
         return passing
+
+
+def garbling(send):
+    """Return what sends an answer with question marks in place of its body."""
+
+    async def garbled(message):
+        await send(message | {"body": b"?" * len(message.get("body", b""))})
+
+    return garbled
 
 
 @contextmanager

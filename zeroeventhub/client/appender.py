@@ -21,6 +21,7 @@ from zeroeventhub.errors import (
     IdReused,
     InvalidEvent,
     NotAppended,
+    ProtocolError,
     TooLarge,
     Unreachable,
 )
@@ -280,9 +281,13 @@ class _BaseAppender:
                 self._sequence = await maybe_await(self._client.producer_sequence(self._producer))
             sequence = self._sequence + 1
         lines = [entry.line for entry in batch]
-        answers: list[Appended] = await self._client._send_events(  # noqa: SLF001 - its own
-            lines, self._producer, sequence
-        )
+        try:
+            answers: list[Appended] = await self._client._send_events(  # noqa: SLF001 - its own
+                lines, self._producer, sequence
+            )
+        except ProtocolError:
+            self._sequence = None  # the log may have counted the batch, and is asked
+            raise
         self._sequence = sequence
         return answers
 

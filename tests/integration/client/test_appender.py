@@ -25,7 +25,13 @@ from harness.written import writable
 from starlette.applications import Starlette
 
 from zeroeventhub import Appender, AsyncAppender, AsyncClient, Client, NewEvent, feed_routes
-from zeroeventhub.errors import ConfigurationError, IdReused, NotAppended, OutOfSequence
+from zeroeventhub.errors import (
+    ConfigurationError,
+    IdReused,
+    NotAppended,
+    OutOfSequence,
+    ProtocolError,
+)
 
 FIFTY = batch(50)
 
@@ -269,6 +275,17 @@ def test_producer_goes_on_where_it_was(append, written):
     append(url, batch(70), producer="till", batch=10, linger=100)
     with client_of(url) as client:
         assert client.producer_sequence("till") == 12
+
+
+def test_answer_that_cannot_be_read_fails_its_batch_alone(append, written, sqlite):
+    """Batches after an answer in another form are taken, whatever the log did with that batch."""
+    log, url, requests = written
+    requests.garbled, futures = 1, []
+    with pytest.raises(NotAppended) as raised:
+        append(url, FIFTY, futures, producer="till", batch=10, linger=100)
+    assert {type(error) for error in raised.value.errors.values()} == {ProtocolError}
+    assert [*raised.value.errors] == [event.id for event in FIFTY[:10]]
+    assert ids(sqlite, log) == [event.id for event in FIFTY]
 
 
 def test_clock_that_jumps_repeats_no_event(append, written, sqlite, monkeypatch):
