@@ -19,6 +19,7 @@ from zeroeventhub.errors import (
     CutPage,
     NotFound,
     ProtocolError,
+    StorageFull,
     TooManyRequests,
     TransientError,
     Unavailable,
@@ -38,6 +39,8 @@ _LONGEST_WAIT = 999_999
 
 UNREACHED = (httpx.RequestError, httpx.InvalidURL, TimeoutError, UnicodeError)
 """The exceptions of an exchange without a response, or with a partial one."""
+
+_UNAVAILABLE: Mapping[int, type[Unavailable]] = {429: TooManyRequests, 507: StorageFull}
 
 _V1_STATUSES = {400, 422}
 """How a v1 feed may answer a request without parameters (FeedAPI v2, Protocol negotiation)."""
@@ -310,9 +313,11 @@ class RequestBuilder(Generic[_Http]):
         message = self._redaction.text(problem.detail)
         message = message or f"{self.address} answered with status {status}."
         if status in {408, 425, 429} or status >= httpx.codes.INTERNAL_SERVER_ERROR:
-            is_quota = status == httpx.codes.TOO_MANY_REQUESTS
-            unavailable = TooManyRequests if is_quota else Unavailable
-            raise unavailable(message, retry_after=seconds_in(headers.get("retry-after", "")))
+            unavailable = _UNAVAILABLE.get(status, Unavailable)
+            error = unavailable(message, retry_after=seconds_in(headers.get("retry-after", "")))
+            if problem.kind == "failed":  # which has no class of its own
+                error.status, error.problem = status, problem.kind
+            raise error
         if 300 <= status < 400:  # noqa: PLR2004 - the class of redirections
             raise NotFound(
                 f"{self.address} has moved{self._destination(headers)}; "

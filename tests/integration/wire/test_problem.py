@@ -66,3 +66,19 @@ def test_retry_after_of_a_date_counts_from_now(any_call):
         with raw_feed(busy) as (url, _), pytest.raises(error) as caught:
             any_call(url)
         assert 900 < caught.value.retry_after <= 1000
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "error"),
+    [
+        ("unavailable", 503, errors.Unavailable),
+        ("failed", 500, errors.Unavailable),
+        ("too-many-requests", 429, errors.TooManyRequests),
+        ("storage-full", 507, errors.StorageFull),
+    ],
+)
+def test_transient_problem_has_its_kind_and_status(any_call, kind, status, error):
+    """The exception of a problem that may pass has the class, kind and status of the problem."""
+    with raw_feed(problem(kind, status=f"{status} No")) as (url, _), pytest.raises(error) as caught:
+        any_call(url)
+    assert (caught.type, caught.value.problem, caught.value.status) == (error, kind, status)
