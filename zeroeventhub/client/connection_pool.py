@@ -24,8 +24,8 @@ CHUNK = 256 * 1024
 LINE = 64 * 1024
 """Bytes of a line of the headers, at most."""
 
-FIELDS = 100
-"""How many headers a response has, at most."""
+LINES = 100
+"""How many lines the headers of a response have, at most."""
 
 IDLE_SECONDS = 5.0
 """How long an idle connection is kept: servers close theirs after such a time."""
@@ -272,17 +272,20 @@ class _Response(HTTPResponse):
     def _read_fields(self) -> list[tuple[bytes, bytes]]:
         """Read the names and values of headers, up to the empty line that ends them."""
         fields: list[tuple[bytes, bytes]] = []
-        while (line := self.fp.readline(LINE)) not in {b"\r\n", b"\n"}:
+        for _ in range(LINES + 1):
+            line = self.fp.readline(LINE)
+            if line in {b"\r\n", b"\n"}:
+                return fields
             if not line.endswith(b"\n"):
                 raise IncompleteRead(b"")
             name, colon, value = line.partition(b":")
             if fields and line.startswith((b" ", b"\t")):  # the header before goes on
                 fields[-1] = (fields[-1][0], b"%b %b" % (fields[-1][1], line.strip()))
-            elif not colon or name.strip() != name or not name or len(fields) == FIELDS:
+            elif not colon or name.strip() != name or not name:
                 raise HTTPException
             else:
                 fields.append((name, value.strip()))
-        return fields
+        raise HTTPException
 
 
 class _TimedReader(io.RawIOBase):

@@ -125,6 +125,7 @@ def test_headers_of_other_forms_are_read(head):
         b"Transfer-Encoding: gzip",
         b"Server: " + b"a" * 70_000,
         b"\r\n".join([b"Server: a"] * 101),
+        b"Server: a" + b"\r\n b" * 100,
     ],
 )
 def test_headers_that_are_not_http_are_no_answer(fields):
