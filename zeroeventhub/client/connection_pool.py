@@ -27,6 +27,9 @@ LINE = 64 * 1024
 LINES = 100
 """How many lines the headers of a response have, at most."""
 
+ILLEGAL_HEADER = "Illegal header"
+"""How the text begins by which httpx and this module say that a header cannot be sent."""
+
 IDLE_SECONDS = 5.0
 """How long an idle connection is kept: servers close theirs after such a time."""
 
@@ -209,8 +212,11 @@ class _Connection(HTTPConnection):
         try:
             self.sock.settimeout(float(request.timeouts["write"]))
             self.putrequest(request.method, request.target, skip_accept_encoding=True)
-            for name, value in request.fields:
-                self.putheader(name, value)
+            try:
+                for name, value in request.fields:
+                    self.putheader(name, value)
+            except ValueError:
+                raise httpx.LocalProtocolError(ILLEGAL_HEADER) from None
             if request.content is not None:
                 self.putheader("Content-Length", str(len(request.content)))
             self.endheaders()

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import httpx
 
-from zeroeventhub.client.connection_pool import ConnectionPool
+from zeroeventhub.client.connection_pool import ILLEGAL_HEADER, ConnectionPool
 from zeroeventhub.client.exchange import Exchange
 from zeroeventhub.client.redaction import Redaction, without_secrets
 from zeroeventhub.coroutines import maybe_await
@@ -340,7 +340,9 @@ class RequestBuilder(Generic[_Http]):
 
         A page that broke off counts up to its last checkpoint, if it has one.
         """
-        if isinstance(error, httpx.InvalidURL | UnicodeError):
+        is_unsent = isinstance(error, httpx.LocalProtocolError)
+        is_illegal = is_unsent and str(error).startswith(ILLEGAL_HEADER)
+        if is_illegal or isinstance(error, httpx.InvalidURL | UnicodeError):
             raise ConfigurationError(
                 f"{self.address} cannot be requested: its address or a header is not of HTTP's "
                 "form."
