@@ -420,7 +420,7 @@ async def send_until_answered(
             return await send()
         except TransientError as error:
             failed += 1
-            if failed == attempts:
+            if attempts is not None and failed >= attempts:
                 raise
             seconds = backoff(failed, error)
             _log.warning("%s Trying again in %.1f s.", error, seconds)

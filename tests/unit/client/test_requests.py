@@ -16,7 +16,7 @@ def test_pauses_grow_and_last_as_long_as_the_feed_asks():
     assert backoff(1, Unavailable("Much later.", retry_after=3600)) == LONGEST_BACKOFF
 
 
-@pytest.mark.parametrize(("attempts", "sent"), [(3, 3), (None, 5)])
+@pytest.mark.parametrize(("attempts", "sent"), [(3, 3), (0, 1), (None, 5)])
 def test_request_is_sent_until_it_is_answered(attempts, sent):
     """A transient error is final at the last attempt; without a limit, the answer comes."""
     tries, pauses = [], []
