@@ -80,7 +80,7 @@ def alternatives(schema: Any, root: Any) -> dict[str, dict[str, Any]]:
 
 def contents_of(schema: dict[str, Any]) -> int:
     """Return a number for the contents of a schema; a schema that contains itself has it twice."""
-    parts = ("properties", "items", "additionalProperties")
+    parts = ("properties", "items", "prefixItems", "additionalProperties")
     return id(next(filter(None, map(schema.get, parts)), None))
 
 
@@ -189,8 +189,10 @@ class _Comparison:
         if pair in self._seen:
             return
         self._seen.add(pair)
-        if isinstance(old.get("items"), dict) and isinstance(new.get("items"), dict):
-            self._values(f"{place}[]", old["items"], new["items"])
+        self._others(f"{place}[]", old, new, "items")
+        pairs = zip(old.get("prefixItems", ()), new.get("prefixItems", ()), strict=False)
+        for number, (one, other) in enumerate(pairs):
+            self._values(f"{place}[{number}]", one, other)
         self._objects(f"{place}." if place else "", old, new)
 
     def _objects(self, within: str, old: dict[str, Any], new: dict[str, Any]) -> None:
@@ -211,9 +213,13 @@ class _Comparison:
             if name not in before:
                 refused = " where no others were allowed" if is_closed else ""
                 self._note(f"{within}{name}", f"is new{refused}", breaks=is_closed)
-        others = old.get("additionalProperties"), new.get("additionalProperties")
-        if all(isinstance(one, dict) for one in others):
-            self._values(f"{within}*", *others)
+        self._others(f"{within}*", old, new, "additionalProperties")
+
+    def _others(self, place: str, old: dict[str, Any], new: dict[str, Any], member: str) -> None:
+        """Compare the schemas of values that have no schema of their own, unless there are none."""
+        was, now = (one.get(member, True) for one in (old, new))
+        if was is not False and now is not False:
+            self._values(place, was, now)
 
 
 def _is_among(kind: str, known: Iterable[str]) -> bool:

@@ -56,6 +56,8 @@ TEXT, NUMBER, WHOLE = {"type": "string"}, {"type": "number"}, {"type": "integer"
 DATE = {"type": "string", "format": "date"}
 MAP = {"type": "object", "additionalProperties": TEXT}
 MAPPED = ("b.*", "was string, is integer", True)
+PAIR = {"type": "array", "prefixItems": [TEXT, WHOLE], "items": False}
+PAIRED = ("n[1]", "was integer, is string", True)
 NARROWER = 'its values were "a", "b", are "a"'
 TREE = {"$ref": "#/$defs/T", "$defs": {"T": of(n=WHOLE, t={"$ref": "#/$defs/T"})}}
 OTHER = {"$ref": "#/$defs/T", "$defs": {"T": of(n=TEXT, t={"$ref": "#/$defs/T"})}}
@@ -109,6 +111,11 @@ OTHER = {"$ref": "#/$defs/T", "$defs": {"T": of(n=TEXT, t={"$ref": "#/$defs/T"})
             of(n=TEXT),
             ("n", "is new where no others were allowed", True),
         ),
+        (of(n={"items": TEXT}), of(n={"type": "array"}), ("n[]", "was string, is anything", True)),
+        (of(n={"type": "array"}), of(n={"items": TEXT}), ("n[]", "was anything, is string", False)),
+        (of(n=PAIR), of(n={**PAIR, "prefixItems": [TEXT, TEXT]}), PAIRED),
+        (MAP, {"type": "object"}, ("*", "was string, is anything", True)),
+        (MAP, {**MAP, "additionalProperties": True}, ("*", "was string, is anything", True)),
         (of(a=MAP, b=MAP), of(a=MAP, b={**MAP, "additionalProperties": WHOLE}), MAPPED),
         (TREE, OTHER, ("n", "was integer, is string", True)),
     ],
