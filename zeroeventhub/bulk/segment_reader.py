@@ -225,8 +225,14 @@ def read_segments(
 ) -> Generator[tuple[RangePage, Range], None, Range]:
     """Yield each page of a range that is in files, and the rest after it; return the last rest."""
     budget, done = connection.retry_budget(), 0
-    while (found := _segments(connection, one, is_begun=done > 0)).parts:
+    while (found := _segments(connection, one, is_begun=done > 0)).parts or done:
         try:
+            if not found.parts or found.parts[0].upto < done:
+                # The events up to `done` would come again.
+                raise Unavailable(
+                    "The feed no longer names a file of which a part has been read: another of its "
+                    "processes may know it."
+                )
             for part in found.parts:
                 http = connection.client_for(part.url)
                 for last, data in read_part(part, one.partition, done, http):

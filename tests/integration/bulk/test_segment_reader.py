@@ -49,6 +49,7 @@ class FiledFeed(ReadFeed):
         self.sizes = {}  # where a file is not of the size that it is said to be
         self.parts_at_once = 100
         self.splits_at = 0  # the question for files at which partition 1 is split
+        self.known = {}  # the files, by the question that another process answers
 
     def seal(self):
         """Write the events that are in no file yet into a file."""
@@ -81,7 +82,7 @@ class FiledFeed(ReadFeed):
         after = 0 if cursor == FIRST else int(cursor)
         until = self.sealed if stop is None else min(self.sealed, int(stop))
         parts = []
-        for name, start, end in self.files:
+        for name, start, end in self.known.get(len(self.asked), self.files):
             low, high = max(after, start), min(until, end)
             if low < high and len(parts) < self.parts_at_once:
                 size = self.sizes.get(name) or (self.folder / name).stat().st_size
@@ -212,6 +213,22 @@ def test_partitions_may_not_change_within_a_file(feed, store, rest):
     store.failures, feed.splits_at = [503] * 9, 2
     with pytest.raises(Unavailable, match="partitions"):
         list(batches)
+
+
+@pytest.mark.parametrize("is_smaller", [False, True])
+def test_process_that_does_not_know_the_file_is_asked_again(feed, store, rest, is_smaller):
+    """If a process does not know a begun file, or only smaller ones, its events come once."""
+    reader, (task,) = rest
+    *former, (name, after, upto) = feed.files
+    smaller = [(name, after, 35), (name, 35, upto)]
+    feed.known[2] = [*former, *(smaller if is_smaller else ())]
+    rows = []
+    for batch in reader.read(task):
+        rows += batch.to_pylist()
+        if len(rows) == 6:
+            store.failures = [404]
+    assert numbers(rows) == wanted(feed, 0, 30, 60)
+    assert feed.asked.count("30") == 3
 
 
 @pytest.mark.parametrize(
