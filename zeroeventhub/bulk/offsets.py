@@ -38,6 +38,8 @@ class Offsets:
             (SPEC 8.4).
         counts: by partition, how many events have been read since the query began, if the feed
             cannot stop at a cursor.
+        begins: by partition that these offsets are the first to name, the cursor before its first
+            event: unlike FIRST, it tells whether that event has been trimmed.
     """
 
     cursors: Mapping[int, str]
@@ -45,10 +47,15 @@ class Offsets:
     starts_after: Mapping[int, int] = field(default_factory=dict)
     cursor_from: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     counts: Mapping[int, int] = field(default_factory=dict)
+    begins: Mapping[int, str] = field(default_factory=dict, compare=False)
 
     @classmethod
     def within(
-        cls, info: FeedInfo, cursors: Mapping[int, str], counts: Mapping[int, int] | None = None
+        cls,
+        info: FeedInfo,
+        cursors: Mapping[int, str],
+        counts: Mapping[int, int] | None = None,
+        begins: Mapping[int, str] | None = None,
     ) -> "Offsets":
         """Return offsets with the order of their partitions in a layout."""
         begun = [partition for partition in info.partitions if partition.id in cursors]
@@ -58,6 +65,7 @@ class Offsets:
             {one.id: one.starts_after for one in begun if one.starts_after is not None},
             {one.id: one.cursor_from for one in begun if one.cursor_from},
             counts or {},
+            begins or {},
         )
 
     @classmethod
@@ -74,6 +82,7 @@ class Offsets:
                     for heir, ancestors in document.get("cursorFrom", {}).items()
                 },
                 {int(name): int(count) for name, count in document.get("counts", {}).items()},
+                {int(name): str(cursor) for name, cursor in document.get("begins", {}).items()},
             )
         except (AttributeError, OverflowError, TypeError, ValueError):
             raise ConfigurationError(
@@ -85,8 +94,10 @@ class Offsets:
         return offsets
 
     def document(self) -> dict[str, Any]:
-        """Return the JSON form; equal offsets give equal texts."""
+        """Return the JSON form; the same members give the same text."""
         document: dict[str, Any] = {"cursors": _by_name(self.cursors)}
+        if self.begins:
+            document["begins"] = _by_name(self.begins)
         if self.counts:
             document["counts"] = _by_name(self.counts)
         if self.cursor_from:
@@ -118,7 +129,8 @@ def chains(start: Offsets, end: Offsets) -> list[list[Range]]:
     parents = {one: end.starts_after.get(one) for one in sorted(end.cursors)}
     for partition in parents_first(parents):
         stop = end.cursors[partition]
-        begin = start.cursor(partition, end.cursor_from.get(partition, ())) or FIRST
+        begin = start.cursor(partition, end.cursor_from.get(partition, ()))
+        begin = begin or end.begins.get(partition, FIRST)
         # A partition waits for its parent only if events of the parent are read.
         chain = found.setdefault(
             partition, found.get(end.starts_after.get(partition, partition)) or []

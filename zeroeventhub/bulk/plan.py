@@ -202,10 +202,11 @@ class Plan:
         """
         if limit is None and not feed.can_stop:
             limit = SCANNED
-        ends = self._scan(feed, start, limit, target)
+        begins: dict[int, str] = {}
+        ends = self._scan(feed, start, limit, target, begins)
         cursors = {one: scan.cursor for one, scan in ends.items()}
         counts = {one: start.counts.get(one, 0) + scan.events for one, scan in ends.items()}
-        return Offsets.within(feed.info, cursors, {} if feed.can_stop else counts)
+        return Offsets.within(feed.info, cursors, {} if feed.can_stop else counts, begins)
 
     def tasks(self, start: Offsets, end: Offsets) -> list[list[Range]]:
         """Return the tasks of a micro-batch between two offsets."""
@@ -215,12 +216,17 @@ class Plan:
         return _with_layout(Plan._divide)(self, planned)
 
     def _scan(
-        self, feed: Boundaries, start: Offsets, limit: int | None, target: Offsets | None
+        self,
+        feed: Boundaries,
+        start: Offsets,
+        limit: int | None,
+        target: Offsets | None,
+        begins: dict[int, str],
     ) -> dict[int, Scan]:
         """Find the end of a micro-batch in every partition that the stream has begun or begins now.
 
         If a partition has fewer events than its share, the other partitions share the rest. A
-        partition is begun once its parent is read to its end (SPEC 8.3).
+        partition is begun once its parent is read to its end (SPEC 8.3), and added to `begins`.
         """
         ends: dict[int, Scan] = {}
         for one in feed.partitions:
@@ -240,7 +246,10 @@ class Plan:
                 # A busy partition leaves some events to the partitions after it in this list.
                 if _waits(one, rest, ends) or not (is_first or left > 0):
                     continue
-                before = ends.get(one.id) or Scan(feed.first(one.id), 0, at_head=False)
+                if one.id not in ends:
+                    begins[one.id] = feed.first(one.id)
+                    ends[one.id] = Scan(begins[one.id], 0, at_head=False)
+                before = ends[one.id]
                 stop = None if target is None else target.cursor(one.id, one.cursor_from)
                 found = self._loss.request(
                     one.id, before.cursor, partial(feed.scan, one.id, events=share, stop=stop)

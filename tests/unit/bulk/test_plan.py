@@ -12,7 +12,7 @@ from harness.spark_reading import Streaming, numbers, planned, rows_of
 
 from zeroeventhub import FIRST, LAST, Page
 from zeroeventhub.errors import Diverged, Gone, Trimmed
-from zeroeventhub.extensions import CAUGHT_UP, CURSOR_OF_COUNT, STOP
+from zeroeventhub.extensions import CAUGHT_UP, CURSOR_OF_COUNT, SPLITS, STOP
 from zeroeventhub.partitions import Layout
 
 EXTENSIONS = {"plain": (), "stop": (STOP, CAUGHT_UP), "count": (STOP, CURSOR_OF_COUNT)}
@@ -150,6 +150,10 @@ class LosingFeed(ReadFeed):
         start = str(self.lowest) if cursor == FIRST else cursor
         return super().read(partition, start, limit, stop=stop)
 
+    def splits(self, partition, count, *, start, stop=None):
+        """Return the whole range as one piece."""
+        return [str(self.lowest) if start == FIRST else start, stop or str(len(self.rows))]
+
 
 @pytest.fixture
 def losing():
@@ -232,3 +236,18 @@ def test_partition_that_is_gone(losing, url, caplog):
     assert rows_of(*tolerant) == []
     assert "Partition 0 of the feed is gone" in caplog.text
     assert "It was not read." in caplog.text
+
+
+def test_child_whose_events_are_trimmed_after_the_plan(losing, url):
+    """A micro-batch that begins a partition fails if events of that partition are trimmed."""
+    losing.extensions |= {SPLITS}
+    driver = Streaming(url)
+    start = driver.end(driver.begin())
+    losing.layout = losing.layout.split(0, into=1)
+    publish(losing, 1, 9)
+    end = driver.end(start)
+    assert driver.numbers(start, end) == [*range(31, 40)]
+    losing.lowest = 35
+    with pytest.raises(Trimmed, match=f"Events of partition 1 cannot be read.*{ADVICE}"):
+        driver.tasks(start, end)
+    driver.reader.stop()
