@@ -376,12 +376,15 @@ def rename(
     """
     _expect_registrations(client)
     with engine.begin() as connection:
-        is_done = client is not None and not store.cursors(connection, consumer)
-        if not (is_done and store.cursors(connection, name)):
+        is_gone = client is not None and not store.cursors(connection, consumer)
+        is_repeated = is_gone and bool(store.cursors(connection, name))
+        if not is_repeated:
             expect_consumer(connection, store, consumer)
             store.rename(connection, consumer, name)
         found = store.cursors(connection, name)
-    registered = None if client is None else _register_instead(client, consumer, name, found)
+    registered = None
+    if client is not None:
+        registered = _register_instead(client, consumer, name, found, is_repeated=is_repeated)
     document = {"consumer": name, "partitions": len(found), "registered": registered}
     return document, [
         f"Consumer {printable(consumer)} is now {printable(name)}, in {len(found)} partitions.",
@@ -398,13 +401,16 @@ def _expect_registrations(client: Client | None) -> None:
         )
 
 
-def _register_instead(client: Client, consumer: str, name: str, cursors: Mapping[int, str]) -> int:
+def _register_instead(
+    client: Client, consumer: str, name: str, cursors: Mapping[int, str], *, is_repeated: bool
+) -> int:
     """Register a new name before the old one is withdrawn, so that trimming waits all the time."""
     for number, cursor in cursors.items():
         if cursor not in {FIRST, LAST}:
             client.register_progress(name, number, cursor)
     registered = client.forget_progress(consumer)
-    if not registered:
+    # An earlier run of this command may have withdrawn the old name.
+    if not registered and not is_repeated:
         client.forget_progress(name)
     return registered
 

@@ -256,7 +256,9 @@ def registering(any_engine):
 
 
 def test_consumer_gets_another_name_also_at_its_publisher(registering, of_billing):
-    """A consumer keeps its cursors under its new name, and trimming waits for that one instead."""
+    """A consumer keeps its cursors under its new name, and trimming waits for that one instead,
+    also after the command is repeated.
+    """
     url, store, feed = registering
     before, heard = stands(store), registered.heard(feed)
     refused = run("rename", *of_billing, NAME)
@@ -264,10 +266,13 @@ def test_consumer_gets_another_name_also_at_its_publisher(registering, of_billin
     done = run("rename", *of_billing, "invoices", "--feed", url, "--json")
     assert json.loads(done.stdout) == {"consumer": "invoices", "partitions": 2, "registered": 2}
     assert (stands(store), call(store, store.cursors, name="invoices")) == ({}, before)
-    assert registered.heard(feed) == {
+    of_invoices = {
         (principal, "invoices", partition): position
         for (principal, _, partition), position in heard.items()
     }
+    assert registered.heard(feed) == of_invoices
+    assert run("rename", *of_billing, "invoices", "--feed", url).exit_code == 0
+    assert registered.heard(feed) == of_invoices
     assert run("rename", *of_billing, "bills").exit_code == 2
     store_of = of_billing[:2]
     feed.forget_progress("invoices")
