@@ -1,8 +1,10 @@
 """Upkeep beside the server: what the file asks for is done from time to time."""
 
+import errno
 import os
 import signal
 import sqlite3
+import subprocess
 from contextlib import closing
 from pathlib import Path
 
@@ -74,6 +76,20 @@ def test_upkeep_is_done_at_once_and_what_fails_is_logged(shop, tmp_path, caplog)
         write(shop, first=11)
         until(lambda: archive.look().sealed == 11, "the next one is sealed", PATIENCE)
     assert "compact nothing failed: Error: zeroeventhub.toml has no 'nothing'" in caplog.text
+
+
+def test_upkeep_goes_on_after_no_process_could_be_started(monkeypatch, caplog):
+    """If the machine has no room for a process, the next interval tries again."""
+    starts = []
+
+    def refuse(*_arguments, **_options):
+        starts.append(1)
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    with upkeep([Task("tidy", "orders", "zeroeventhub.toml", "1s")]):
+        until(lambda: len(starts) > 1, "it is tried again", PATIENCE)
+    assert "tidy orders failed: [Errno 11]" in caplog.text
 
 
 def test_sealing_ends_with_a_server_that_is_killed(shop, tmp_path):

@@ -44,16 +44,17 @@ class Task:
         # Its input ends with this process, however that ends.
         given, held = os.pipe()
         with (
+            os.fdopen(given) as its_input,
+            os.fdopen(held, "w"),
             subprocess.Popen(  # noqa: S603 - our own commands
                 [sys.executable, "-m", "zeroeventhub", *words],
-                stdin=given,
+                stdin=its_input,
                 stdout=subprocess.PIPE,
                 stderr=None if self.command == "seal" else subprocess.PIPE,
                 text=True,
             ) as process,
-            os.fdopen(held, "wb"),
         ):
-            os.close(given)
+            its_input.close()
             while True:
                 try:
                     output, errors = process.communicate(timeout=_TICK)
@@ -85,7 +86,10 @@ def upkeep(tasks: Sequence[Task]) -> Iterator[None]:
         due = dict.fromkeys(tasks, time.monotonic())
         while not stopping.wait(max(0.0, min(due.values()) - time.monotonic())):
             task = min(due, key=lambda each: due[each])
-            task.run(stopping)
+            try:
+                task.run(stopping)
+            except OSError as error:  # no process can be started now
+                _log.warning("%s %s failed: %s", task.command, task.feed, error)
             due[task] = time.monotonic() + task.seconds
 
     # uvicorn raises the signal again that ended it, which would kill this process on the spot.
