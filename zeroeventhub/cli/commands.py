@@ -26,7 +26,7 @@ from zeroeventhub.cli.maintenance import (
     tidy,
     trim,
 )
-from zeroeventhub.cli.output import write_log
+from zeroeventhub.cli.output import refusal, write_log
 from zeroeventhub.cli.relay import relay
 from zeroeventhub.cli.schemas import codegen, schema
 from zeroeventhub.cli.serve import serve
@@ -70,8 +70,7 @@ class _Commands(click.Group):
         except UnicodeError as error:
             raise _Failure("An argument holds bytes that are not UTF-8.", MISUSED) from error
         except SQLAlchemyError as error:
-            reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
-            raise _Failure(f"The database refused: {reason}", FAILED) from error
+            raise _Failure(refusal(error), FAILED) from error
 
 
 class _Failure(click.ClickException):

@@ -9,12 +9,12 @@ import click
 import httpx
 
 from zeroeventhub.cli.options import FILE, TIMEOUT, as_json, http_options, port_option
-from zeroeventhub.cli.output import report, write_file
+from zeroeventhub.cli.output import as_misuse, report, write_file
 from zeroeventhub.client.redaction import without_secrets
 from zeroeventhub.conformance import Outcome, all_checks, check_feed
 from zeroeventhub.conformance.misbehaving import misbehaving
 from zeroeventhub.conformance.report import as_document, as_junit, as_lines, summary
-from zeroeventhub.errors import ConfigurationError, TransientError
+from zeroeventhub.errors import ConfigurationError
 
 _COLOURS = {"pass": "green", "note": "yellow", "fail": "red", "skip": "cyan"}
 
@@ -70,19 +70,13 @@ def conformance(
     if url is None:
         raise ConfigurationError("Give the URL of the feed to check, or --list or --serve.")
     results = []
-    try:
-        with httpx.Client(headers=headers, timeout=TIMEOUT) as http:
-            for result in check_feed(
-                url, http, partitions=partitions, only=only, writable=writable
-            ):
-                results.append(result)
-                if not as_json:
-                    first, *rest = as_lines(result)
-                    mark = click.style(first[:4], fg=_COLOURS[result.outcome])
-                    click.echo("\n".join([mark + first[4:], *rest]))
-    except TransientError as error:
-        # Nothing was checked, so the exit code is not that of a failed check.
-        raise ConfigurationError(str(error)) from None
+    with as_misuse(), httpx.Client(headers=headers, timeout=TIMEOUT) as http:
+        for result in check_feed(url, http, partitions=partitions, only=only, writable=writable):
+            results.append(result)
+            if not as_json:
+                first, *rest = as_lines(result)
+                mark = click.style(first[:4], fg=_COLOURS[result.outcome])
+                click.echo("\n".join([mark + first[4:], *rest]))
     shown = without_secrets(httpx.URL(url))
     if junit is not None:
         write_file(junit, as_junit(shown, results))

@@ -17,7 +17,7 @@ from sqlalchemy.schema import AddConstraint, CreateIndex, CreateTable, DropConst
 
 from zeroeventhub.cli.configuration import FeedCommand
 from zeroeventhub.cli.options import age_option, as_json, consumer_option, yes_option
-from zeroeventhub.cli.output import Answer, Meter, answering, confirm, report
+from zeroeventhub.cli.output import Answer, Meter, answering, as_misuse, confirm, report
 from zeroeventhub.cli.output import table as in_columns
 from zeroeventhub.cli.table_options import (
     archive_of,
@@ -82,13 +82,14 @@ def check(*, capture: tuple[str, ...], strict: bool, as_json: bool, **table: Any
     published; 1 it cannot, or --strict is given and there are warnings; 2 there was nothing to
     check.
     """
-    findings = open_feed(**table).check()
-    if capture:
-        with open_database(table["database"]).connect() as connection:
-            findings += Capture(log_named(table["table"]), *capture).check(connection)
-    report(findings, map(_described, findings), as_json=as_json, indent=2)
+    with as_misuse():
+        found = open_feed(**table).check()
+        if capture:
+            with open_database(table["database"]).connect() as connection:
+                found += Capture(log_named(table["table"]), *capture).check(connection)
+    report(found, map(_described, found), as_json=as_json, indent=2)
     failing = {"error", "warning"} if strict else {"error"}
-    if any(finding.level in failing for finding in findings):
+    if any(finding.level in failing for finding in found):
         sys.exit(1)
 
 

@@ -4,7 +4,8 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from datetime import datetime, timedelta
 from functools import wraps
@@ -21,9 +22,10 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
+from sqlalchemy.exc import SQLAlchemyError
 
 from zeroeventhub.cli.options import as_json as as_json_option
-from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.errors import ConfigurationError, TransientError
 
 
 def write_log(*, verbose: bool) -> None:
@@ -70,6 +72,23 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode()
     raise TypeError(type(value).__name__)
+
+
+def refusal(error: SQLAlchemyError) -> str:
+    """Say in a sentence what the database refused."""
+    reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+    return f"The database refused: {reason}"
+
+
+@contextmanager
+def as_misuse() -> Iterator[None]:
+    """Let an error end a command with 2 if its exit code 1 says what it has found."""
+    try:
+        yield
+    except TransientError as error:
+        raise ConfigurationError(str(error)) from error
+    except SQLAlchemyError as error:
+        raise ConfigurationError(refusal(error)) from error
 
 
 def write_file(file: Path, content: bytes) -> None:

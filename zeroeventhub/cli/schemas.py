@@ -12,7 +12,7 @@ import click
 
 from zeroeventhub.cli.configuration import configuration
 from zeroeventhub.cli.options import FILE, TIMEOUT, as_json, feed_options, http_options
-from zeroeventhub.cli.output import report, write_file
+from zeroeventhub.cli.output import as_misuse, report, write_file
 from zeroeventhub.client import Client
 from zeroeventhub.client.connection_pool import open_http
 from zeroeventhub.errors import ConfigurationError, printable, require
@@ -62,9 +62,11 @@ def diff(
     """Show which changes from OLD to NEW break readers.
 
     OLD and NEW are each the URL of a feed, or a file that `schema show` wrote. The command sends
-    the headers to both feeds. Exit codes: 0 no change breaks a reader, 1 a change does.
+    the headers to both feeds. Exit codes: 0 no change breaks a reader, 1 a change does, 2 there was
+    nothing to compare.
     """
-    before, after = (_schemas(place, headers, partitions) for place in (old, new))
+    with as_misuse():
+        before, after = (_schemas(place, headers, partitions) for place in (old, new))
     found = changes(before, after)
     report([one._asdict() for one in found], map(_line, found), as_json=as_json)
     if any(one.breaks for one in found):

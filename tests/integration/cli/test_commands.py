@@ -8,6 +8,7 @@ from zeroeventhub.cli.commands import commands
 
 NOWHERE = "http://127.0.0.1:1/"
 TAIL = ["tail", NOWHERE]
+GONE = "postgresql://127.0.0.1:1/shop"
 SYNC = ["sync", NOWHERE, "--into", "sqlite:///stray.db", "--table", "t", "--consumer", "c"]
 TABLE = ["--database", "{shop}", "--table", "orders"]
 CONFORMANCE = ["conformance", NOWHERE]
@@ -37,6 +38,9 @@ LAG = ["lag", NOWHERE, "--store", "{shop}"]
         ([*TAIL, "--since", "noon"], 2, "'--since': a moment is written"),
         ([*TAIL, "--event-type", "a;b"], 2, "semicolons"),
         (CONFORMANCE, 2, "cannot be reached"),
+        (["schema", "diff", NOWHERE, NOWHERE], 2, "cannot be reached"),
+        (["check", "--database", GONE, "--table", "orders"], 2, "The database refused"),
+        (["horizon", "--database", GONE, "--table", "orders"], 1, "The database refused"),
         ([*CONFORMANCE, "--only", "nonsense"], 2, "'nonsense'"),
         ([*LAG, "--consumer", "typo"], 2, "no consumer 'typo'; it has billing"),
         ([*LAG, "--consumer", "billing"], 1, "cannot be reached"),
