@@ -11,7 +11,8 @@ from harness.waiting import until
 from sqlalchemy import Column, Integer, MetaData, Table, func, inspect, select
 
 from zeroeventhub import AsyncConsumer, Consumer, Event
-from zeroeventhub.errors import Halted, Trimmed
+from zeroeventhub.consumer.steps import Pause
+from zeroeventhub.errors import Halted, Trimmed, Unavailable
 from zeroeventhub.testing import (
     Faults,
     async_client_of,
@@ -143,6 +144,15 @@ def test_retries_without_end_fail_the_test():
     consumer = Consumer(client_of(feed_of(["a"]), faults=faults), store_of(), "c")
     with pytest.raises(AssertionError, match=r"has tried again 1,000 times: http://feed\.test"):
         run_to_head(consumer, drop)
+
+
+def test_pauses_at_the_head_are_no_retries():
+    """A consumer that has paused at the head a thousand times may try again."""
+    with no_pauses() as pauses:
+        for _ in range(1000):
+            Pause(1).begin()
+        Pause(1, Unavailable("It is busy.")).begin()
+    assert len(pauses) == 1001
 
 
 def test_pauses_of_others_are_controlled_in_a_block():
