@@ -18,11 +18,14 @@ class Journal:
 
     def read(self, partition: int, cursor: str, limit: int) -> Page:  # noqa: ARG002 - there is one
         """Read whole lines after a cursor."""
-        place = {FIRST: 0, LAST: JOURNAL.stat().st_size}.get(cursor)
-        if place is None:
-            if not cursor.isdecimal():
-                raise errors.BadCursor("A cursor of this feed is a number of bytes.")
+        if cursor == LAST:  # a line that is being written follows
+            place = JOURNAL.read_bytes().rfind(b"\n") + 1
+        elif cursor == FIRST:
+            place = 0
+        elif cursor.isdecimal():
             place = int(cursor)
+        else:
+            raise errors.BadCursor("A cursor of this feed is a number of bytes.")
         events = []
         with JOURNAL.open("rb") as journal:
             journal.seek(place)

@@ -140,6 +140,8 @@ def test_feed_of_ones_own_making_publishes_a_file(start, tmp_path):
     url = f"{serve(start, 'own_feed')}/journal/events"
     page = httpx.get(url, params={"token": "1", "partition": 0, "cursor": "_first"})
     assert page.text == '{"data":{"line":"one"}}\n{"data":{"line":"two"}}\n{"cursor":"8"}\n'
+    last = httpx.get(url, params={"token": "1", "partition": 0, "cursor": "_last"})
+    assert last.text == '{"cursor":"8"}\n'
     assert httpx.get(url, params={"token": "1", "partition": 0, "cursor": "x"}).status_code == 400
 
 
