@@ -9,6 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from time import monotonic
 from typing import Annotated, Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from msgspec import Meta
 from sqlalchemy import (
@@ -189,6 +191,8 @@ class SQLite(Database):
 
     def missing_file(self, engine: Engine) -> str | None:
         file = engine.url.database
+        if file and "uri" in engine.url.query:
+            file = url2pathname(urlsplit(file).path)
         return file if file and not Path(file).exists() else None
 
 
