@@ -3,6 +3,7 @@
 import json
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 from harness.command_line import PATIENCE, PROGRAM, started
@@ -56,6 +57,17 @@ def test_tail_ends_quietly_when_its_reader_does(feed):
     line = f"{' '.join(PROGRAM)} tail {feed} | head -n 1"
     shown = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True)
     assert (len(numbers(shown.stdout)), shown.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("command", ["tail", "discover"])
+def test_full_disk_is_said_in_a_sentence(feed, command):
+    """If what a command prints does not fit on the disk, it fails without a traceback."""
+    with Path("/dev/full").open("w") as full:
+        shown = subprocess.run(
+            [*PROGRAM, command, feed], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    said = "Error: The operating system refused: [Errno 28] No space left on device\n"
+    assert (shown.returncode, shown.stderr) == (1, said)
 
 
 def test_syncs_that_are_killed_and_share_the_work_land_every_event_once(

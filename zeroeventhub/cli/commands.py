@@ -1,5 +1,6 @@
 """The commands, and how an error ends one: with a sentence and an exit code."""
 
+from errno import EPIPE
 from importlib.metadata import version
 from typing import Any
 
@@ -69,6 +70,10 @@ class _Commands(click.Group):
             raise _Failure(str(error), FAILED) from error
         except UnicodeError as error:
             raise _Failure("An argument holds bytes that are not UTF-8.", MISUSED) from error
+        except OSError as error:
+            if error.errno == EPIPE:
+                raise  # click ends quietly, as its reader has
+            raise _Failure(f"The operating system refused: {error}", FAILED) from error
         except SQLAlchemyError as error:
             raise _Failure(refusal(error), FAILED) from error
 

@@ -70,7 +70,7 @@ def init(*, database: str, table: str | None, file: Path, **options: Any) -> Non
     feed = {"database": f"env:{variable}" if has_password else database, **feed}
     lines = [f"{key} = {_toml(value)}" for key, value in feed.items()]
     text = "\n".join([f"[feeds.{name}]", *lines, ""])
-    with file.open("a") as out:
+    with file.open("a", encoding="utf-8") as out:
         out.write(f"\n{text}" if out.tell() else text)
     click.echo(f"-- {file} has now:\n{text}")
     if has_password:

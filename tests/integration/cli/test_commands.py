@@ -46,6 +46,7 @@ LAG = ["lag", NOWHERE, "--store", "{shop}"]
         ([*LAG, "--consumer", "billing"], 1, "cannot be reached"),
         (["cursors", "list", "--store", "{missing}"], 2, "There is no database file"),
         (["cursors", "list", "--store", "{empty}"], 2, "has no table zeroeventhub_cursors"),
+        (["init", "{shop}", "--config", "nowhere/x.toml"], 1, "system refused: [Errno 2] No such"),
         (["nonsense"], 2, "nonsense"),
     ],
 )
