@@ -12,7 +12,7 @@ from sqlalchemy import JSON, DateTime, Engine, Integer, String, Table, Uuid, ins
 
 from zeroeventhub.cli.configuration import described, values
 from zeroeventhub.cli.maintenance import check, ddl
-from zeroeventhub.cli.options import CONFIG, FILE
+from zeroeventhub.cli.options import CONFIG, FILE, written
 from zeroeventhub.cli.table_options import (
     event_options,
     open_database,
@@ -60,7 +60,8 @@ def init(*, database: str, table: str | None, file: Path, **options: Any) -> Non
     name = re.sub(r"[^A-Za-z0-9_-]", "_", events.name)
     if file.exists() and name in described("feeds", str(file)):
         raise ConfigurationError(f"{file} describes a feed {name} already.")
-    given = {key: value for key, value in options.items() if value}
+    texts = {key: written(one) for key, one in options.items() if isinstance(one, timedelta)}
+    given = {key: value for key, value in (options | texts).items() if value}
     feed = {"table": table, **_columns(events, given), **given}
     feed = {key: value for key, value in feed.items() if value != "-"}
     open_feed(**values(publish_options, given={"database": database, **feed}))
@@ -116,6 +117,4 @@ def _toml(value: Any) -> str:
         return (
             f"{{ {', '.join(f'{json.dumps(key)} = {_toml(one)}' for key, one in value.items())} }}"
         )
-    if isinstance(value, timedelta):
-        value = f"{value.total_seconds():.0f}s"
     return json.dumps(value, ensure_ascii=False)

@@ -42,6 +42,12 @@ def age(text: str) -> timedelta:
     return timedelta(**{UNITS[match[2]]: int(match[1])})
 
 
+def written(age: timedelta) -> str:
+    """Return the shortest text that is read as an age."""
+    units = {unit: timedelta(**{name: 1}) for unit, name in reversed(UNITS.items())}
+    return next(f"{age // one}{unit}" for unit, one in units.items() if not age % one)
+
+
 def age_option(name: str, *, help: str, **options: Any) -> Callable[[_Command], _Command]:  # noqa: A002 - click's name
     """Return an option that takes an age such as 30d."""
     return click.option(name, type=age, metavar="AGE", help=help, **options)

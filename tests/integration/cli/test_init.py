@@ -79,6 +79,15 @@ def test_options_are_written_as_they_are_given(sqlite, sqlite_url, monkeypatch):
     assert described("stock") == {"database": "env:SHOP", "table": "stock", "data": "body"}
 
 
+@pytest.mark.parametrize("age", ["30d", "36h", "1w"])
+def test_age_is_written_as_the_file_has_it(sqlite, sqlite_url, age):
+    """An age among the options is one that commands read from the file."""
+    fill(sqlite, 2)
+    options = ["--compacted", "--key", "customer", "--tombstone", "part = 9"]
+    invoke("init", sqlite_url, *options, "--keep-tombstones", age)
+    assert described()["keep_tombstones"] == age
+
+
 def test_nothing_is_written_of_a_table_that_cannot_be_published(sqlite, sqlite_url):
     """A mistake ends the command before it writes."""
     execute(sqlite, "CREATE TABLE zeroeventhub_of_ours (id INTEGER)")
