@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine, delete
 from zeroeventhub.cli.consume import cursors_at
 from zeroeventhub.cli.options import (
     NAMED_CURSORS,
+    PARTITION,
     consumer_option,
     feed_option,
     feed_options,
@@ -74,11 +75,7 @@ def expect_consumer(connection: Connection, store: CursorStore, consumer: str) -
 
 
 partitions_option = click.option(
-    "--partition",
-    "chosen",
-    type=click.IntRange(0),
-    multiple=True,
-    help="Only this partition; repeatable.",
+    "--partition", "chosen", type=PARTITION, multiple=True, help="Only this partition; repeatable."
 )
 
 

@@ -12,7 +12,8 @@ from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.consumer.store.dead_letters import DeadLetter
 from zeroeventhub.errors import ConfigurationError, printable
 
-_ID = click.IntRange(0, 2**63 - 1)
+_HIGHEST = 2**63 - 1
+_ID = click.IntRange(0, _HIGHEST)
 
 letters_options = option_group(
     consumer_options, click.argument("ids", metavar="[ID]...", nargs=-1, type=_ID)
@@ -27,7 +28,7 @@ def dead_letters() -> None:
 @dead_letters.command("list")
 @consumer_options
 @partition_option
-@click.option("--limit", type=click.IntRange(1), help="List at most this many.")
+@click.option("--limit", type=click.IntRange(1, _HIGHEST), help="List at most this many.")
 @answering
 def list_(
     engine: Engine, store: CursorStore, *, consumer: str, partition: int | None, limit: int | None

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from zeroeventhub.client import Client
 from zeroeventhub.client.connection_pool import open_http
 from zeroeventhub.consumer.config import Failures
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.protocol import FIRST, LAST, TypeFilter
+from zeroeventhub.protocol import FIRST, HIGHEST_PARTITION, LAST, TypeFilter
 from zeroeventhub.settings import Limits
 from zeroeventhub.times import FORMS, UNITS
 from zeroeventhub.times import moment as read_moment
@@ -39,7 +39,12 @@ def age(text: str) -> timedelta:
     match = AGE.fullmatch(text)
     if match is None:
         raise click.BadParameter("an age is written as 45s, 90m, 12h, 30d or 8w.")
-    return timedelta(**{UNITS[match[2]]: int(match[1])})
+    found = timedelta(**{UNITS[match[2]]: int(match[1])})
+    try:
+        datetime.now(UTC) - found
+    except OverflowError:
+        raise click.BadParameter(f"{text} ago is before the first year.") from None
+    return found
 
 
 def written(age: timedelta) -> str:
@@ -75,13 +80,13 @@ def option_group(*options: Callable[[_Command], _Command]) -> Callable[[_Command
 FILE = click.Path(dir_okay=False, path_type=Path)
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
+PARTITION = click.IntRange(0, HIGHEST_PARTITION)
+
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 yes_option = click.option("--yes", is_flag=True, help="Change things without asking first.")
 consumer_option = click.option("--consumer", required=True, help="The consumer's name.")
 follow_option = click.option("--follow", is_flag=True, help="Wait at the head for more events.")
-partition_option = click.option(
-    "--partition", type=click.IntRange(0), help="The only partition to use."
-)
+partition_option = click.option("--partition", type=PARTITION, help="The only partition to use.")
 
 CONFIG = "zeroeventhub.toml"
 """The file that describes feeds and consumers."""
@@ -216,8 +221,8 @@ class _Header(click.ParamType):  # type: ignore[type-arg] # click 8.2 has no gen
 
     def convert(self, value: Any, *_: object) -> tuple[str, str]:
         name, colon, content = value.partition(":")
-        if not colon:
-            raise ConfigurationError("A header is written as 'Name: value'.")
+        if not colon or not (value.isascii() and value.isprintable()):
+            raise ConfigurationError("A header is written as 'Name: value', in printable ASCII.")
         return name.strip(), content.strip()
 
 

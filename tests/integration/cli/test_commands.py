@@ -14,6 +14,7 @@ TABLE = ["--database", "{shop}", "--table", "orders"]
 CONFORMANCE = ["conformance", NOWHERE]
 TRIM = ["trim", *TABLE, "--yes"]
 ERASE = ["erase", *TABLE, "--archive", "x", "--erasable"]
+LETTERS = ["dead-letters", "list", "--store", "{shop}", "--consumer", "billing"]
 LAG = ["lag", NOWHERE, "--store", "{shop}"]
 
 
@@ -30,10 +31,12 @@ LAG = ["lag", NOWHERE, "--store", "{shop}"]
         ([*ERASE, "--event-id", "1"], 2, "There is no archive x."),
         (TRIM, 2, "Say what to trim"),
         ([*TRIM, "--older-than", "soon"], 2, "an age is written as"),
+        ([*TRIM, "--older-than", "999999w"], 2, "'--older-than': 999999w ago is before the first"),
         ([*TRIM, "--below", "3"], 2, "has no row of feed 'orders.id'"),
         (["discover", NOWHERE], 1, "cannot be reached"),
         (SYNC, 1, "cannot be reached"),
         ([*TAIL, "-H", "nonsense"], 2, "'Name: value'"),
+        ([*TAIL, "-H", "X-Name: ü"], 2, "in printable ASCII"),
         ([*TAIL, "--from", "first", "--since", "2026-01-31T12:00:00Z"], 2, "not both"),
         ([*TAIL, "--since", "noon"], 2, "'--since': a moment is written"),
         ([*TAIL, "--event-type", "a;b"], 2, "semicolons"),
@@ -46,6 +49,8 @@ LAG = ["lag", NOWHERE, "--store", "{shop}"]
         ([*LAG, "--consumer", "billing"], 1, "cannot be reached"),
         (["cursors", "list", "--store", "{missing}"], 2, "There is no database file"),
         (["cursors", "list", "--store", "{empty}"], 2, "has no table zeroeventhub_cursors"),
+        ([*LETTERS, "--partition", 2**15], 2, "'--partition': 32768 is not in the range"),
+        ([*LETTERS, "--limit", 2**63], 2, "'--limit': 9223372036854775808 is not in the range"),
         (["init", "{shop}", "--config", "nowhere/x.toml"], 1, "system refused: [Errno 2] No such"),
         (["nonsense"], 2, "nonsense"),
     ],
