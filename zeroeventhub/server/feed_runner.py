@@ -291,7 +291,11 @@ class FeedRunner:
             begun = partial(self._not_begun.pop, key, None)
             flight = SingleFlight(lambda _: self._begin(wanted, begun))
             self._not_begun[key] = flight
-        found, is_own = await flight.result()
+        try:
+            found, is_own = await flight.result()
+        finally:
+            if self._not_begun.get(key) is flight:  # refused, or cancelled, before it began
+                del self._not_begun[key]
         return cast("Found", found), is_own  # never None, as there is no deadline
 
     async def _begin(self, wanted: PageRequest, begun: Callable[[], object] | None = None) -> Found:

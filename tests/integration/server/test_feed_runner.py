@@ -122,6 +122,19 @@ def test_failure_of_a_shared_read_is_met_by_all_who_asked(pool):
         assert numbers(get(url)) == [0]
 
 
+def test_request_that_was_refused_in_the_queue_queues_again(pool):
+    """A request whose patience ended in the queue queues when it comes again."""
+    feed = Known(1)
+    with mounted(feed, capacity=Capacity(connections=1, patience=0.5)) as url:
+        with feed.held():
+            first = pool.submit(get, url)
+            until(lambda: feed.inside == 1, "the only connection is in use")
+            assert get(url).status_code == 503
+            again = pool.submit(get, url)
+            time.sleep(0.1)  # for it to be refused by mistake
+        assert first.result().status_code == again.result().status_code == 200
+
+
 def test_answers_of_several_pages_are_read_for_a_few_at_once(pool):
     """Pages are held until an answer is whole only for as many as there are connections."""
 
