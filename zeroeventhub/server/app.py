@@ -124,14 +124,14 @@ class RouteApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, if need be with a problem."""
         app, request, started = self.app, FeedRequest(scope, receive, send), perf_counter()
-        account, kind = None, ""
+        kind = ""
         if app.console and self.route == "discovery" and _is_browser(request):
             moved = RedirectResponse(app.console, HTTP_302_FOUND, FRESH)
             await moved(scope, receive, send)
             return
         try:
             try:
-                account = await self._admit(request)
+                request.account = await self._admit(request)
                 response = await self.answer(app, request)
                 if app.log.failures:
                     app.log.failures.over()
@@ -154,8 +154,8 @@ class RouteApp:
             else:
                 await self._send_meanwhile(response, request, request.meanwhile, send)
         finally:
-            if account is not None:
-                account.in_flight -= 1
+            if request.account is not None:
+                request.account.in_flight -= 1
 
     async def _admit(self, request: FeedRequest) -> Account | None:
         """Identify the principal, and count the request against its quota."""
@@ -186,6 +186,9 @@ class RouteApp:
                 await self.app.sender.send(response, request, send)
             except Exception as error:  # noqa: BLE001 - the server's own, and not one of a group
                 failure = error
+            if request.account is not None:  # its reader may ask again while the work goes on
+                request.account.in_flight -= 1
+                request.account = None
         if failure is not None:
             raise failure
 

@@ -29,7 +29,7 @@ from zeroeventhub.extensions import (
     Parameter,
 )
 from zeroeventhub.protocol import FIRST, LAST, FeedInfo, TypeFilter, is_cursor
-from zeroeventhub.server.auth import EVERYBODY, Authorize, Principal
+from zeroeventhub.server.auth import EVERYBODY, Account, Authorize, Principal
 
 
 class FeedRequest(Request):
@@ -38,6 +38,7 @@ class FeedRequest(Request):
     Attributes:
         hook: the function that identifies the reader; None for a public feed.
         principal: the reader, once it is identified.
+        account: the reader's use of its quota, in which the request counts; None if in none.
         events: the number of events in the response.
         waited: seconds that the request waited at the head.
         meanwhile: what the server does while it sends the response; None for nothing.
@@ -45,6 +46,7 @@ class FeedRequest(Request):
 
     hook: Authorize | None = None
     principal: Principal = EVERYBODY
+    account: Account | None = None
     events: int = 0
     waited: float = 0.0
     meanwhile: Callable[[], Coroutine[Any, Any, object]] | None = None

@@ -28,7 +28,7 @@ from harness.readers import (
     routes,
     served,
 )
-from harness.shop import orders, write
+from harness.shop import fill, orders, write
 from harness.stalled import answer, ask
 from harness.waiting import until
 from harness.web import serving
@@ -39,6 +39,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Mount
 
 from zeroeventhub import (
+    FIRST,
     Capacity,
     FeedAuthorization,
     Principal,
@@ -447,6 +448,19 @@ def test_only_requests_that_wait_are_waiters(shop, watcher, pool):
         watcher.until_waiting(0)
         head = cursor_of(waiting.result())
         assert get(url, cursor=head, wait="0.01", headers=HEADERS).status_code == 200
+
+
+def test_reader_that_reads_page_after_page_has_one_request_in_flight(sqlite):
+    """A reader that asks for page after page needs one place, also while others are prefetched."""
+    fill(sqlite, 20_000)
+    reader, cursor = Principal(name="reader", quota=Quota(in_flight=1)), FIRST
+    hook = bearer_tokens({TOKEN: reader})
+    with (
+        mounted(TableFeed(orders, data="data"), sqlite, authorize=hook) as url,
+        httpx.Client() as http,
+    ):
+        for _ in range(20):
+            cursor = cursor_of(http.get(page_url(url, cursor=cursor), headers=HEADERS))
 
 
 def test_stream_is_under_way_until_it_is_closed(shop):
