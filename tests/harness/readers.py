@@ -30,7 +30,7 @@ from zeroeventhub import (
     TableFeed,
     feed_routes,
 )
-from zeroeventhub.errors import Diverged, FeedFailure
+from zeroeventhub.errors import Diverged, FeedFailure, Forbidden
 from zeroeventhub.extensions import EVENT_TYPES, EXTENSIONS, WAIT
 
 PATIENCE = 20.0  # seconds after which a reader gives up an answer that does not come
@@ -134,6 +134,14 @@ def raising(error):
         raise error
 
     return hook
+
+
+class NoReaders(dict):
+    """A hook that is false to Python, as an empty collection."""
+
+    async def __call__(self, request):
+        """Refuse every reader."""
+        raise Forbidden("Nobody may read this feed.")
 
 
 async def of_name(request):

@@ -66,7 +66,9 @@ class Console:
 
     async def identify(self, request: Request) -> Principal:
         """Return the principal of a request, by the console's hook or the application's."""
-        hook = self.access.hook or request.scope.get(SCOPE_KEY) or everybody
+        hook = self.access.hook
+        if hook is None:  # a hook object may be empty and hence false
+            hook = request.scope.get(SCOPE_KEY, everybody)
         return await self.access.identify(request, hook)
 
     def feed(self, request: Request) -> ConsoleFeed:

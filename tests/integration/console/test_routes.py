@@ -12,7 +12,7 @@ import httpx
 import pytest
 from harness.console import OWASP, Structure, append, console, shop_routes
 from harness.engines import connected
-from harness.readers import engine_of, kind, raising
+from harness.readers import NoReaders, engine_of, kind, raising
 from harness.shop import place
 from harness.statements import execute, scalars
 from harness.stores import call, new_store
@@ -169,6 +169,8 @@ def test_console_has_a_hook_of_its_own(sqlite):
         assert {http.get(path).status_code for path in (*PAGES[:3], *API)} == {403}
         assert "Not today." in http.get("").text
         assert kind(http.get(API[0])) == "forbidden"
+    with console(sqlite, authorize=NoReaders()) as http:
+        assert {http.get(path).status_code for path in (*PAGES[:3], *API)} == {403}
     routes = shop_routes(sqlite)
     around = Middleware(FeedAuthorization, authorize=bearer_tokens(TOKENS))
     host = Starlette(

@@ -16,6 +16,7 @@ from harness.readers import (
     PATIENCE,
     READER,
     TOKEN,
+    NoReaders,
     Numbers,
     cursor_of,
     get,
@@ -79,14 +80,6 @@ def test_hook_lets_in(shop):
             for path, parameters in GOOD.items():
                 assert httpx.head(url + path, params=parameters).status_code == 200
             assert get(url).text.count('"data"') == 20
-
-
-class NoReaders(dict):
-    """A hook that is false to Python, as an empty collection."""
-
-    async def __call__(self, request):
-        """Refuse every reader."""
-        raise Forbidden("Nobody may read this feed.")
 
 
 REFUSALS = {
