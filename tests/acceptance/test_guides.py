@@ -2,6 +2,7 @@
 
 import functools
 import re
+import shlex
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
@@ -281,12 +282,12 @@ def test_log_takes_what_the_guide_sends():
     """The publisher of the guide takes its batch, and refuses data that its model does not have."""
     text = (DOCUMENTS / "append.md").read_text()
     command = re.search(r"<!-- lines -->\n```console\n\$ curl (.*?)```", text, re.DOTALL)[1]
-    address, body = re.search(r"8000(\S+) .*?'\n> (.*)'", command, re.DOTALL).groups()
+    _, _, address, _, _, _, body = shlex.split(command.replace("\\\n> ", ""))
     with guide("append.md") as piece:
         names = piece("publisher")
         kind = {"Content-Type": "application/x-ndjson"}
         with serving(names["app"]) as url:
-            answer = httpx.post(f"{url}{address}", content=body, headers=kind)
+            answer = httpx.post(f"{url}{httpx.URL(address).path}", content=body, headers=kind)
             assert (answer.status_code, answer.json()["events"][0]["id"]) == (201, "checkout-1")
         feed = piece("schemas")["feed"]
         with mounted(feed, names["engine"]) as url:
