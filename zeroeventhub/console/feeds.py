@@ -229,7 +229,8 @@ class Reader:
         """Ask the publisher for what is in no discovery document; nothing for a feed elsewhere."""
         if self.http is None:
             return {}
-        answer = await self.http.get(f"http://feed{self.feed.path}/console:{route}", params=query)
+        below = self.feed.path.rstrip("/")
+        answer = await self.http.get(f"http://feed{below}/console:{route}", params=query)
         if answer.status_code != httpx.codes.OK:
             problem = problem_in(answer.content)
             raise error_of(problem, answer.status_code, problem.detail)

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from harness.console import OWASP, Structure, append, console, shop_routes
+from harness.console import OWASP, Structure, append, console, fetch, shop_routes
 from harness.engines import connected
 from harness.readers import NoReaders, engine_of, kind, raising
 from harness.shop import place
@@ -132,6 +132,16 @@ def test_links_are_relative(sqlite, path, prefix):
                     seen.add(further.path)
                     ahead.append(further)
         assert {f"{root}/feeds/orders/events", f"{root}/assets/console.css"} <= seen
+
+
+def test_feed_may_be_the_root_of_its_application(sqlite):
+    """A feed whose path is "/" is shown as any other, and a browser is sent to its page."""
+    append(sqlite, {})
+    with console(sqlite, feed={"path": "/"}) as http:
+        assert {http.get(path).status_code for path in (*PAGES[:3], *API)} == {200}
+        assert fetch(http, "feeds/orders/events", id=1)["searched"] is None
+        opened = http.get(http.base_url.join("/"), headers=HTML, follow_redirects=True)
+        assert opened.url.path == "/console/feeds/orders"
 
 
 def test_feed_alone_decides_what_is_seen(sqlite):
