@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DatabaseError
 
 from zeroeventhub.console.events import shown
-from zeroeventhub.console.feeds import Reader, count_between
+from zeroeventhub.console.feeds import UNANSWERED, Reader, count_between
 from zeroeventhub.consumer.lag import lag_at
 from zeroeventhub.consumer.store.cursor_store import CursorStatus, CursorStore
 from zeroeventhub.consumer.store.dead_letters import DeadLetter
@@ -167,7 +167,7 @@ async def choose(readers: Iterable[Reader], cursors: dict[int, str]) -> Reader |
         return given[0] if given else None
     number, cursor = placed[0]
     for reader in given:
-        with suppress(FeedError):
+        with suppress(*UNANSWERED):
             page = await reader.client.fetch(number, cursor, limit=1)
             # A feed over a table takes cursors of what it was before its columns were chosen anew.
             if _recipe(page.cursor) == _recipe(cursor):
@@ -184,8 +184,11 @@ def _recipe(cursor: str) -> str:
 
 
 async def lags(reader: Reader, cursors: dict[int, str]) -> dict[int, Lag | None]:
-    """Return the lag of each cursor; None where the feed refuses it."""
-    info = await reader.client.discover()
+    """Return the lag of each cursor; None where the feed does not answer, or refuses it."""
+    try:
+        info = await reader.client.discover()
+    except UNANSWERED:
+        return dict.fromkeys(cursors)
     known = {one.id for one in info.partitions}
     asked = {number: cursor for number, cursor in cursors.items() if number in known}
     found = await reader.side_by_side(
@@ -197,7 +200,7 @@ async def lags(reader: Reader, cursors: dict[int, str]) -> dict[int, Lag | None]
 async def _lag(reader: Reader, info: FeedInfo, number: int, cursor: str) -> Lag | None:
     try:
         return await lag_at(reader.client, info, number, cursor, MOST_READ)
-    except FeedError:
+    except UNANSWERED:
         return None
 
 
@@ -223,7 +226,10 @@ async def describe(
     now = datetime.now(UTC)
     cursors = {one.partition: one.cursor for one in found}
     known = dict.fromkeys(cursors) if reader is None else await lags(reader, cursors)
-    rate = None if reader is None else await _rate(store, name, reader, cursors)
+    rate = None
+    if reader is not None:
+        with suppress(*UNANSWERED):
+            rate = await _rate(store, name, reader, cursors)
     letters = []
     if principal.types is None:
         letters = await store.look(

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import httpx
 import msgspec
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, Router
@@ -26,6 +27,7 @@ from zeroeventhub.errors import (
     Gone,
     NotFound,
     Unavailable,
+    ZeroEventHubError,
 )
 from zeroeventhub.extensions import CURSOR_OF_COUNT, CURSOR_OF_TIME, LAG, PROGRESS, SEGMENTS, SPLITS
 from zeroeventhub.protocol import FIRST, LAST, MOST_COUNTED, FeedInfo, Lag, Partition
@@ -65,6 +67,9 @@ _OWN_HEADERS = {
     *(b"if-none-match", b"if-modified-since", b"transfer-encoding", b"user-agent"),
 }
 """Headers of a browser's request that are not passed on to a feed of this process."""
+
+UNANSWERED = (ZeroEventHubError, HTTPException)
+"""What a feed raises that does not answer: an error of the client, or of the host by its hook."""
 
 _Found = TypeVar("_Found")
 

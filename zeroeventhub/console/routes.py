@@ -129,6 +129,9 @@ async def _overview_of(feed: ConsoleFeed, request: Request) -> dict[str, Any]:
     try:
         async with feed.reading(request) as reader:
             return await of_feeds.overview(reader)
+    except HTTPException as error:  # the host's own, from the feed's hook
+        refused = error.status_code == Unauthorized.status
+        return {"name": feed.name, "error": error.detail, "unauthorized": refused}
     except ZeroEventHubError as error:
         refused = isinstance(error, Unauthorized)
         return {"name": feed.name, "error": _told(error), "unauthorized": refused}

@@ -6,16 +6,18 @@ import httpx
 import pytest
 from harness.console import OWASP, Structure, append, console, fetch, shop_routes
 from harness.engines import async_url, connected
+from harness.readers import raising
 from harness.shop import orders
 from harness.stores import claim, new_store
 from harness.web import serving
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 
 from zeroeventhub import FIRST, CursorStore, Event, Principal, TableFeed, everybody, feed_routes
 from zeroeventhub.console import console_routes
-from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.errors import ConfigurationError, Unavailable
 
 CONSUMER = "stores/billing/consumer"
 
@@ -162,6 +164,28 @@ def test_consumer_is_shown_beside_its_feed(sqlite, store):
             found = fetch(http, CONSUMER, name="billing")
             assert (found["feed"], found["lag"]["events"]) == (None, None)
             assert "none of this console knows" in http.get(f"{CONSUMER}?name=billing").text
+
+
+@pytest.mark.parametrize(
+    "error", [Unavailable("The directory is away."), KeyError("no reader"), HTTPException(403)]
+)
+def test_consumer_is_shown_though_a_feed_does_not_answer(sqlite, store, error):
+    """What a store knows of a consumer is shown whatever feeds answer, and its lag if one does."""
+    append(sqlite, *({} for _ in range(20)))
+    good = shop_routes(sqlite)
+    bad = shop_routes(sqlite, path="/bad", authorize=raising(error))
+    for feeds, lag in (({"bad": bad, "orders": good}, 16), ({"bad": bad}, None)):
+        options = {"stores": {"billing": store}, "authorize": everybody}
+        routes = console_routes("/", feeds=feeds, **options)
+        with serving(Starlette(routes=routes)) as url, httpx.Client(base_url=url) as http:
+            if lag:
+                stand(store, cursor_after(http, 4))
+            found = fetch(http, CONSUMER, name="billing")
+            assert (len(found["partitions"]), found["lag"]["events"]) == (1, lag)
+            assert http.get(f"{CONSUMER}?name=billing").status_code == 200
+            assert fetch(http, "stores/billing/lag", name="billing")["events"] == lag
+            lines = fetch(http, "overview")["feeds"]
+            assert ["error" in line for line in lines] == [True, False][: len(feeds)]
 
 
 @pytest.mark.parametrize(
