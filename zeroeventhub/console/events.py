@@ -138,8 +138,8 @@ async def _place_of(
         for place, event in enumerate(page.events):
             if event_id(event) == wanted:
                 if place:
-                    counted = await reader.client.cursor_of_count(number, cursor, place)
-                    cursor = counted.cursor
+                    before = await reader.client.fetch(number, cursor, limit=place)
+                    cursor = before.cursor
                 return number, cursor, read + place
         read += len(page.events)
         if page.caught_up or page.cursor == cursor:

@@ -1,13 +1,15 @@
 """What a console shows of events, as documents of its API."""
 
 import shlex
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import httpx
 from harness.console import append, console, console_of, fetch, ids_of
+from harness.readers import Numbers
 from sqlalchemy import MetaData
 
-from zeroeventhub import EventLog, NewEvent
+from zeroeventhub import Event, EventLog, NewEvent
 
 
 def test_events_are_found(sqlite):
@@ -31,6 +33,21 @@ def test_events_are_found(sqlite):
         missing = http.get("api/feeds/orders/events.json", params={"id": "99"})
         assert missing.status_code == 400
         assert missing.json()["detail"] == "No event of this feed has this id."
+
+
+def test_id_is_searched_for_in_a_feed_without_extensions():
+    """A feed that neither looks up ids nor counts events is read until the id is found."""
+
+    class Named(Numbers):
+        def _page(self, cursor, limit, count):
+            page = super()._page(cursor, limit, count)
+            names = [f"e{one.data['n']}" for one in page.events]
+            return replace(page, events=[Event.of({"specversion": "1.0", "id": n}) for n in names])
+
+    with console_of(Named(20)) as http:
+        found = fetch(http, "feeds/orders/events", id="e7", limit=2)
+        assert [event["id"] for event in found["events"]] == ["e7", "e8"]
+        assert found["searched"] == 7
 
 
 def test_programs_get_the_same_events(sqlite):
