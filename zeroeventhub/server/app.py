@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from zeroeventhub.errors import BadRequest, FeedFailure, ZeroEventHubError
 from zeroeventhub.server.appends import Appends
-from zeroeventhub.server.auth import SCOPE_KEY, Access, Account, Quotas, everybody
+from zeroeventhub.server.auth import EVERY_READER, SCOPE_KEY, Access, Account, Quotas, everybody
 from zeroeventhub.server.feed_runner import FeedRunner
 from zeroeventhub.server.pages import PageCache
 from zeroeventhub.server.problems import Log, problem
@@ -162,7 +162,10 @@ class RouteApp:
         access, quotas = self.app.access, self.app.quotas
         # Compared with None, as a hook object may be empty and hence false.
         hook = request.scope.get(SCOPE_KEY) if access.hook is None else access.hook
-        request.hook = None if hook is everybody else hook
+        if hook is everybody:
+            request.principal = EVERY_READER
+        else:
+            request.hook = hook
         if request.scope["query_string"].count(b"&") >= MOST_PARAMETERS:
             raise BadRequest(f"A request has at most {MOST_PARAMETERS:,} parameters.")
         if request.hook is not None:

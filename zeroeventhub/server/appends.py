@@ -15,7 +15,6 @@ from zeroeventhub.errors import (
 )
 from zeroeventhub.new_events import Batch
 from zeroeventhub.protocol import LARGEST_BATCH, LARGEST_BATCH_BYTES, Appended
-from zeroeventhub.server.auth import AppendRight
 from zeroeventhub.server.feed_runner import FeedRunner
 from zeroeventhub.server.request import FeedRequest
 from zeroeventhub.server.responses import LARGE
@@ -78,7 +77,7 @@ class Appends:
             TooLarge: the batch, or an event of it, is too large.
             Unavailable: there are too many requests at a time, or this one arrives too slowly.
         """
-        right = AppendRight() if request.hook is None else request.principal.append
+        right = request.principal.append
         if right is None:
             raise Forbidden("You may not append to this feed.")
         if (producer is None) is not (sequence is None):

@@ -188,8 +188,11 @@ class Principal:
         return own if types is None else own.joined(types)
 
 
-EVERYBODY = Principal(name="")
-"""The principal of all requests to a feed that does not identify its readers."""
+EVERYBODY = Principal(name="", append=AppendRight())
+"""The principal of all requests to a feed without a hook."""
+
+EVERY_READER = Principal(name="")
+"""The principal of all requests to a feed with the hook `everybody`."""
 
 Authorize = Callable[[Request], Principal | Awaitable[Principal]]
 """Return the principal of a request, or raise Unauthorized, Forbidden or an HTTPException."""
@@ -199,8 +202,8 @@ SCOPE_KEY = "zeroeventhub.authorize"
 
 
 async def everybody(request: Request) -> Principal:  # noqa: ARG001 - a hook takes it
-    """Let every reader read everything: the hook of a public feed below a FeedAuthorization."""
-    return EVERYBODY
+    """Let everybody read everything, and append nothing: the hook of a public feed."""
+    return EVERY_READER
 
 
 async def deny(request: Request) -> NoReturn:  # noqa: ARG001 - a hook takes it

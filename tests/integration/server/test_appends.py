@@ -29,6 +29,7 @@ from zeroeventhub import (
     ConnectionPool,
     EventLog,
     Principal,
+    everybody,
     feed_routes,
 )
 from zeroeventhub.partitions import key_hash
@@ -420,8 +421,9 @@ def by_name(right):
 
 def test_principal_appends_only_what_it_may(sqlite, own):
     """A principal may append nothing unless its right says so: types, keys, partitions."""
-    with taking(sqlite, own, authorize=by_name(None)) as url:
-        refused(post(url, events(1)), 403, "forbidden")
+    for hook in (everybody, by_name(None)):
+        with taking(sqlite, own, authorize=hook) as url:
+            refused(post(url, events(1)), 403, "forbidden")
     key, partition = "k1", key_hash("k1") % 4
     other = next(n for n in (0, 2) if key_hash(f"k{n}") % 4 != partition)
     for right in (AppendRight(types={"counted"}, keys=[key]), AppendRight(partitions=[partition])):
