@@ -301,11 +301,14 @@ def feed_routes(
     Raises:
         MissingExtra: `arrow` needs pyarrow, of the extra "arrow".
         ConfigurationError: the path or the engine does not fit the feed, the feed lacks a method
-            that an option needs, `shared_cache` is given together with `authorize`, or `help_url`
-            is not a URL.
+            that an option needs, an option has another type, `shared_cache` is given together with
+            `authorize`, or `help_url` is not a URL.
     """
     path = "/" + path.strip("/")
     below = path.rstrip("/")
+    for option, given, kind in (("quota", quota, Quota), ("capacity", capacity, Capacity)):
+        if given is not None and not isinstance(given, kind):
+            raise ConfigurationError(f"{option} is a {kind.__name__}, not {given!r}.", option)
     capacity = capacity or Capacity()
     if shared_cache and authorize is not None and authorize is not everybody:
         raise ConfigurationError(

@@ -76,10 +76,12 @@ class Early(Plain):
         ((object(),), {}, "is not a feed"),
         ((Plain(),), {"http_feed": True}, "cursor_of"),
         ((Plain(),), {"server_sent_events": True}, "head"),
+        ((Plain(),), {"quota": 5}, "quota is a Quota, not 5"),
+        ((Plain(),), {"capacity": {"connections": 8}}, "capacity is a Capacity"),
     ],
 )
 def test_what_does_not_fit_is_refused(arguments, options, match):
-    """A feed that cannot do what its routes need is refused when it is mounted."""
+    """A feed that cannot do what its routes need, or a wrong option, is refused at its mounting."""
     with pytest.raises(ConfigurationError, match=match):
         feed_routes("/", *arguments, **options)
 
