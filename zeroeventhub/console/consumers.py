@@ -286,7 +286,7 @@ async def _rate(
     if not _WINDOW[0] <= now - then <= _WINDOW[1] or CURSOR_OF_COUNT not in info.extensions:
         return None
 
-    async def between(number: int, start: str, stop: str) -> int:
+    async def between(number: int, start: str, stop: str) -> int | None:
         try:
             return await count_between(reader.client, number, start, stop)
         except FeedError:
@@ -297,7 +297,8 @@ async def _rate(
         for number, cursor in cursors.items()
         if before.get(number, cursor) != cursor and LAST not in {before[number], cursor}
     ]
-    return sum(await reader.side_by_side(moved)) / (now - then)
+    counts = [count for count in await reader.side_by_side(moved) if count is not None]
+    return sum(counts) / (now - then) if len(counts) == len(moved) else None
 
 
 def _summary(letter: DeadLetter) -> dict[str, Any]:

@@ -466,7 +466,8 @@ async def rates(reader: Reader, number: int, hours: float, pieces: int = 48) -> 
     """Count the events of a partition in each piece of the last hours.
 
     Returns:
-        The ends of the pieces in seconds since 1970, and the events a second of each.
+        The ends of the pieces in seconds since 1970, and the events a second of each, None where
+        there are more than the feed counts.
 
     Raises:
         ConfigurationError: the feed does not know times, or does not count.
@@ -486,15 +487,17 @@ async def rates(reader: Reader, number: int, hours: float, pieces: int = 48) -> 
     return {
         "partition": number,
         "times": [(moment + step).timestamp() for moment in moments],
-        "rates": [count / seconds for count in counts],
+        "rates": [None if count is None else count / seconds for count in counts],
     }
 
 
-async def count_between(client: AsyncClient, number: int, start: str, stop: str) -> int:
-    """Count the events of a partition between two cursors."""
+async def count_between(client: AsyncClient, number: int, start: str, stop: str) -> int | None:
+    """Count the events of a partition between two cursors; None if the feed counts not so many."""
     if start == stop:
         return 0
-    return (await client.cursor_of_count(number, start, MOST_COUNTED, stop=stop)).events
+    counted = await client.cursor_of_count(number, start, MOST_COUNTED, stop=stop)
+    is_whole = counted.events < MOST_COUNTED or counted.cursor == stop
+    return counted.events if is_whole else None
 
 
 async def lags(reader: Reader, chosen: int | None) -> dict[str, Any]:

@@ -165,8 +165,8 @@ def test_trimmed_history_says_where_it_begins(sqlite):
         )
 
 
-def test_rates_add_up(sqlite):
-    """The pieces of a plot hold the events of their times, each once."""
+def test_rates_add_up(sqlite, monkeypatch):
+    """The pieces of a plot hold the events of their times, each once, or that there are more."""
     append(sqlite, *({} for _ in range(10)), ago=1600)
     append(sqlite, *({} for _ in range(20)), ago=5 * 3600)
     append(sqlite, *({} for _ in range(40)), ago=9 * 3600)
@@ -177,6 +177,10 @@ def test_rates_add_up(sqlite):
         # A cursor cannot tell apart events whose times do not rise with their positions.
         assert counts[-4] == 70
         assert sum(counts) == 70
+        monkeypatch.setattr(feeds, "MOST_COUNTED", 70)
+        assert fetch(http, "feeds/orders/rates", hours=6)["rates"][-4] is not None
+        monkeypatch.setattr(feeds, "MOST_COUNTED", 69)
+        assert fetch(http, "feeds/orders/rates", hours=6)["rates"][-4] is None
 
 
 def test_consumers_that_register_are_named(sqlite):
