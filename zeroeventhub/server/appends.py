@@ -1,6 +1,7 @@
 """Receive batches of events, and append those that wait in one transaction."""
 
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import anyio
 from starlette.requests import ClientDisconnect
@@ -23,6 +24,9 @@ from zeroeventhub.settings import Capacity
 from zeroeventhub.wire.compression import decompressor_of
 from zeroeventhub.wire.new_events import decode_events
 
+if TYPE_CHECKING:
+    from types import TracebackType
+
 _HAS_ZSTD = find_spec("zstandard") is not None
 
 
@@ -35,6 +39,7 @@ class _Group:
         has_appender: whether one of the requests is appending them.
         ended: set when it has, or was cancelled.
         outcomes: for each batch where its events are, or why they are not in the log.
+        traceback: that of an error which all of them share.
     """
 
     def __init__(self) -> None:
@@ -43,6 +48,7 @@ class _Group:
         self.has_appender = False
         self.ended = anyio.Event()
         self.outcomes: list[list[Appended] | Exception] = []
+        self.traceback: TracebackType | None = None
 
 
 class Appends:
@@ -141,7 +147,8 @@ class Appends:
                 await self._append_group(group)
         outcome = group.outcomes[place]
         if isinstance(outcome, Exception):
-            raise outcome
+            # Each raise would extend the traceback of the error that these requests share.
+            raise outcome.with_traceback(group.traceback or outcome.__traceback__)
         return outcome
 
     async def _append_group(self, group: _Group) -> None:
@@ -157,6 +164,7 @@ class Appends:
                     group.outcomes = await self._runner.call("append", group.batches)
                 except Exception as error:  # noqa: BLE001 - each request of the group reports it
                     group.outcomes = [error] * len(group.batches)
+                    group.traceback = error.__traceback__
         finally:
             group.has_appender = False
             group.ended.set()

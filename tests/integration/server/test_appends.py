@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 import time
+import traceback
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -28,10 +29,14 @@ from zeroeventhub import (
     Client,
     ConnectionPool,
     EventLog,
+    FeedInfo,
+    Partition,
     Principal,
     everybody,
     feed_routes,
 )
+from zeroeventhub.errors import Unavailable
+from zeroeventhub.extensions import APPEND
 from zeroeventhub.partitions import key_hash
 from zeroeventhub.protocol import LARGEST_BATCH_BYTES
 
@@ -268,6 +273,37 @@ def test_writer_that_is_cancelled_takes_no_other_with_it(sqlite, own):
     anyio.run(run)
     assert statuses == [201, 201, 201]
     assert ids(sqlite, own) == ["e0", "e1", "e2", "e3"]
+
+
+def test_error_of_a_group_does_not_grow_with_its_writers():
+    """Writers whose batches fail together raise one error, whose traceback does not grow."""
+    failure = Unavailable("The log is away.")
+
+    class Away:
+        async def info(self):
+            return FeedInfo((Partition(0),), "1", extensions=frozenset({APPEND}))
+
+        async def read(self, partition, cursor, limit):
+            raise failure
+
+        async def append(self, batches):
+            await anyio.sleep(0.1)  # for all others to come
+            raise failure
+
+    async def write(number):
+        form = {"Content-Type": LINES}
+        answer = await http.post("/append", content=text(events(number)), headers=form)
+        assert answer.status_code == 503
+
+    async def run():
+        async with http, anyio.create_task_group() as group:
+            for number in range(100):
+                group.start_soon(write, number)
+
+    app = Starlette(routes=feed_routes("", Away()))
+    http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x")
+    anyio.run(run)
+    assert len(traceback.extract_tb(failure.__traceback__)) < 30  # all of them would be 300
 
 
 @contextmanager
