@@ -334,7 +334,8 @@ def console_routes(
         path: where the console is mounted, such as "/console".
         feeds: by name, what `feed_routes` returned, for the same application, or an AsyncClient of
             a feed elsewhere. The hook of a feed of this application decides what a person sees of
-            it; of a feed elsewhere everybody sees what its client may read.
+            it, as does a FeedAuthorization that is around the console too; of a feed elsewhere
+            everybody sees what its client may read.
         stores: by name, the stores whose consumers it shows; they need `authorize`. Of its feeds, a
             consumer is shown beside the one that knows its cursors.
         authorize: who may open the console, as the hook of a feed; by default that of a
