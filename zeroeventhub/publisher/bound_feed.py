@@ -147,7 +147,7 @@ class _Feed:
     restorer: Restorer | None = None
     described: Schemas | None = None
     appender: Appender | None = None
-    checks_of_data: Mapping[str, Check] = field(default_factory=dict)
+    checks_of_data: Mapping[str, Check | None] = field(default_factory=dict)
     fetches: bool = True
 
     def __post_init__(self) -> None:

@@ -114,7 +114,7 @@ def envelope_of(
 
 def schemas_of(
     models: Any, envelope: CloudEvents | None, *, typed: bool
-) -> tuple[Schemas, Mapping[str, Check]]:
+) -> tuple[Schemas, Mapping[str, Check | None]]:
     """Return the schemas of a feed's events, and by type what compares new events with them.
 
     Args:
@@ -128,7 +128,7 @@ def schemas_of(
     if not isinstance(models, Mapping):
         models = {envelope.type if envelope and not typed else EVERY_TYPE: models}
     types = {name: schema_of(model) for name, model in models.items()}
-    checks = {name: check for name, model in models.items() if (check := check_of(model))}
+    checks = {name: check_of(model) for name, model in models.items()}
     return Schemas(types, CLOUDEVENTS if envelope else None), checks
 
 
@@ -211,7 +211,7 @@ class Definition:
     archive: "Archive | None" = None
     compaction: Compaction | None = None
     schemas: Schemas | None = None
-    checks: Mapping[str, Check] = field(default_factory=dict)
+    checks: Mapping[str, Check | None] = field(default_factory=dict)
     append: Appender | None = None
 
     def __post_init__(self) -> None:

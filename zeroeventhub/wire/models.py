@@ -85,10 +85,10 @@ def check_of(model: Any) -> Check | None:
     return check
 
 
-def misfit(batch: Batch, checks: Mapping[str, Check]) -> InvalidEvent | None:
+def misfit(batch: Batch, checks: Mapping[str, Check | None]) -> InvalidEvent | None:
     """Return the error of a batch with an event that does not fit the model of its type."""
     for number, one in enumerate(batch.events if checks else ()):
-        check = checks.get(one.type) or checks.get(EVERY_TYPE)
+        check = checks.get(one.type, checks.get(EVERY_TYPE))
         if check is None:
             continue
         try:

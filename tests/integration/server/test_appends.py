@@ -439,11 +439,12 @@ def test_event_that_does_not_fit_its_schema_is_refused(sqlite, own, schemas):
         accepted(post(f"{url}/append", events(1)))
 
 
-def test_types_without_a_model_take_any_data(sqlite, own):
+@pytest.mark.parametrize(("others", "third"), [("other", "third"), ("*", "counted")])
+def test_types_without_a_model_take_any_data(sqlite, own, others, third):
     """Types that a log does not describe, or only by a schema, are not compared."""
-    feed = own.feed(schemas={"counted": {"type": "string"}, "other": Counted})
+    feed = own.feed(schemas={"counted": {"type": "string"}, others: Counted})
     with mounted(feed, sqlite) as url:
-        accepted(post(f"{url}/append", [*events(1), {"id": "x", "type": "third", "data": []}]))
+        accepted(post(f"{url}/append", [*events(1), {"id": "x", "type": third, "data": []}]))
 
 
 def by_name(right):
