@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Enum,
     Integer,
     Row,
     Select,
+    String,
     and_,
     delete,
     exists,
@@ -29,6 +31,7 @@ from sqlalchemy import (
 from sqlalchemy.sql.util import ClauseAdapter
 
 from zeroeventhub.databases import database_of
+from zeroeventhub.databases.port import Database
 from zeroeventhub.errors import ConfigurationError, Unavailable
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION, Place
 from zeroeventhub.publisher.keyset import LIMIT, ONE, NearRows, parameter
@@ -459,7 +462,7 @@ class Compactor:
     def _next(self, connection: Connection) -> Select[Any]:
         """Select the next events, each with whether it is superseded or an old tombstone."""
         source = self.reader.ordering.source
-        gone = or_(self._is_superseded(), self._is_old_tombstone())
+        gone = or_(self._is_superseded(database_of(connection)), self._is_old_tombstone())
         if self.needed is not None:
             gone = and_(gone, ~self.needed)
         columns = [source.position.label("position"), gone.label("is_gone")]
@@ -468,7 +471,7 @@ class Compactor:
         hint = self.near.hint(connection)
         return self.near.above(query, hint).limit(LIMIT)
 
-    def _is_superseded(self) -> ColumnElement[bool]:
+    def _is_superseded(self, database: Database) -> ColumnElement[bool]:
         """Return the condition that a later event has the same key; false if the key is NULL."""
         source = self.reader.ordering.source
         positions: Any = source.table
@@ -483,6 +486,9 @@ class Compactor:
             rows = later.join(events, and_(*(one == events.c[name] for one, name in pairs)))
         is_later = and_(position > source.position, position <= parameter("settled"))
         query = select(ONE).select_from(rows).where(key == self.key, is_later)
+        if isinstance(key.type, String) and not isinstance(key.type, Enum):
+            # The table's collation may take texts for equal that are different keys to readers.
+            query = query.where(database.exact(key) == database.exact(self.key))
         if source.partition is not None:
             partition = ClauseAdapter(later).traverse(source.partition)
             query = query.where(partition == source.partition)

@@ -13,14 +13,14 @@ from harness.ordering_table import (
     SINGLE_WRITER,
     of_any,
 )
-from harness.published import published
+from harness.published import install, published
 from harness.shop import orders
 from harness.statements import add, scalars
 from harness.trimmed import position_of
 from harness.waiting import until
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import create_engine, func, insert, select
+from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, func, insert, select
 
 from zeroeventhub import FIRST, TableFeed
 from zeroeventhub.publisher.deletion import Compaction
@@ -139,6 +139,22 @@ def test_tombstone_that_nothing_follows_stays(any_shop):
     compaction = Compaction(tombstone=orders.c.kind == "gone", keep_tombstones=HOUR)
     assert settled(source(compaction).bind(any_shop)).compact() == 1
     assert left(any_shop) == [2]
+
+
+def test_keys_that_only_a_collation_takes_for_one_both_stay(engine):
+    """A column may compare texts without regard to letter case, but readers know two keys."""
+    text = String(40).with_variant(String(40, collation="NOCASE"), "sqlite")
+    number = Column("id", Integer, primary_key=True)
+    names = Table("names", MetaData(), number, Column("name", text), sqlite_autoincrement=True)
+    names.create(engine)
+    options = {"retention": Retention(), "compaction": Compaction()}
+    feed = TableFeed(names, data=["name"], key="name", **options)
+    install(feed, engine)
+    with engine.begin() as connection:
+        connection.execute(insert(names), [{"name": name} for name in ("Ada", "ada", "Ada", "b")])
+    bound = settled(feed.bind(engine))
+    assert bound.compact() == 1
+    assert [one["name"] for one in events(bound, 0)[0]] == ["ada", "Ada", "b"]
 
 
 @of_any([SEQUENCED, OBSERVED_MARIADB, SINGLE_WRITER], *SEQUENCING, OBSERVED)
