@@ -271,9 +271,11 @@ def _watch(connection: Connection, is_late: Any) -> None:
         driver.run_async(lambda own: own.set_progress_handler(is_late, TICKS))
 
 
-_UNIQUE = text("""SELECT list.name, info.name AS column_name
-    FROM pragma_index_list(:table) AS list, pragma_index_info(list.name) AS info
-    WHERE list."unique" AND list.origin <> 'pk' ORDER BY list.seq, info.seqno""")
+# Of a primary key only texts that it takes for equal, though they are the keys of other events.
+_UNIQUE = text("""SELECT list.name, info.name AS column_name, info.coll
+    FROM pragma_index_list(:table) AS list, pragma_index_xinfo(list.name) AS info
+    WHERE list."unique" AND info.key AND (list.origin <> 'pk' OR info.coll <> 'BINARY')
+    ORDER BY list.seq, info.seqno""")
 
 # SQLite has types of values, not of columns. 17 digits say which number of double precision it is.
 _CAPTURED_VALUE = """CASE typeof({0}) WHEN 'blob' THEN json_quote(lower(hex({0}))) \
@@ -376,10 +378,10 @@ def _capture(connection: Connection, one: Captured) -> CaptureDdl:
         "AFTER DELETE": [old],
     }
     indexes: dict[str, list[str]] = {}
-    for index, column in connection.execute(_UNIQUE, {"table": one.label}):
+    for index, column, collation in connection.execute(_UNIQUE, {"table": one.label}):
         # NULL for an expression, for which any row might have to go.
         equal = "1" if column is None else "known.{0} = NEW.{0}".format(one.quote(column))
-        indexes.setdefault(index, []).append(equal)
+        indexes.setdefault(index, []).append(f"{equal} COLLATE {one.quote(collation)}")
     side: tuple[str, ...] = ()
     if indexes:
         numbers = [f"key_{number}" for number in range(len(one.key))]
@@ -400,7 +402,8 @@ def _capture(connection: Connection, one: Captured) -> CaptureDdl:
             f"{one.insert} {_ID}, noted.key, "  # noqa: S608 - names are quoted
             f"{literal(f'{one.label}.delete')}, noted.data "
             f"FROM {replaced} AS noted "
-            f"WHERE NOT EXISTS (SELECT 1 FROM {one.table} AS now WHERE {same});"
+            f"WHERE NOT EXISTS (SELECT 1 FROM {one.table} AS now WHERE {same} "
+            f"AND {_key(one, 'now')} = noted.key);"
         )
         bodies["AFTER INSERT"].insert(0, write)
         bodies["AFTER UPDATE"].insert(0, write)

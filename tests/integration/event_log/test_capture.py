@@ -249,6 +249,24 @@ def test_replaced_rows_are_known(engine):
         same_as_table(engine, log)
 
 
+def test_rows_that_a_collation_takes_for_one_are_replaced(sqlite):
+    """On SQLite, a row that has the same unique text in another letter case is known to be gone."""
+    log = captured(
+        sqlite,
+        "CREATE TABLE person (id TEXT COLLATE NOCASE NOT NULL PRIMARY KEY, name TEXT)",
+        "CREATE UNIQUE INDEX by_name ON person (name COLLATE NOCASE)",
+    )
+    execute(sqlite, "INSERT INTO person VALUES ('a', 'x'), ('b', 'y'), ('c', 'z')")
+    for statement in (
+        "REPLACE INTO person VALUES ('A', 'w')",
+        "REPLACE INTO person VALUES ('d', 'Y')",
+        "UPDATE OR REPLACE person SET id = 'D' WHERE id = 'C'",
+        "UPDATE OR IGNORE person SET id = 'a', name = 'Z'",
+    ):
+        execute(sqlite, statement)
+        same_as_table(sqlite, log)
+
+
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_cascades_are_in_the_log(request, database):
     """Rows that foreign keys change or delete have their events."""
