@@ -1,5 +1,6 @@
 """Schemas of Spark: as schemas of Arrow, by default, and inferred from what the feed publishes."""
 
+from collections.abc import Hashable
 from inspect import signature
 from typing import Any
 
@@ -132,7 +133,7 @@ _ATTRIBUTES = ("id", "type", "time")
 """The attributes of a CloudEvent that are columns beside its data."""
 
 
-def _type_of(schema: Any, root: Any, within: tuple[int, ...]) -> DataType:
+def _type_of(schema: Any, root: Any, within: tuple[Hashable, ...]) -> DataType:
     """Return the type of Spark for a schema."""
     choices = alternatives(schema, root)
     choices.pop("null", None)

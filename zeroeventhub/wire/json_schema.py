@@ -1,6 +1,6 @@
 """JSON Schema: what a schema says of values, and which changes of it break readers."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,6 +21,9 @@ _KINDS: dict[type[Any], str] = {
 }
 """The types of JSON Schema, by those of decoded JSON."""
 
+_NOT_OF_EACH = {"anyOf", "oneOf", "title"}
+"""What a schema does not say of each of its alternatives."""
+
 ANYTHING = "anything"
 """The kind of a value that a schema does not bound."""
 
@@ -30,22 +33,22 @@ def resolve(schema: Any, root: Any) -> dict[str, Any]:
 
     A reference to another document is ignored.
     """
-    if not isinstance(schema, dict):
-        return {}
-    merged, seen = {**schema}, set()
-    while "$ref" in merged or "allOf" in merged:
-        parts = merged.pop("allOf", [])
-        if (reference := merged.pop("$ref", None)) is not None and reference not in seen:
+    merged: dict[str, Any] = {}
+    seen, parts = set(), [schema]
+    while parts:
+        part = parts.pop(0)
+        below = {**part} if isinstance(part, dict) else {}
+        within = below.pop("allOf", [])
+        if (reference := below.pop("$ref", None)) is not None and reference not in seen:
             seen.add(reference)
-            parts = [_at(reference, root), *parts]
-        for part in parts:
-            below = part if isinstance(part, dict) else {}
-            properties = {**below.get("properties", {}), **merged.get("properties", {})}
-            required = [*below.get("required", []), *merged.get("required", [])]
-            several = "properties" in below and "properties" in merged
-            merged = {**below, **merged}
-            if several:
-                merged |= {"properties": properties, "required": required}
+            within = [_at(reference, root), *within]
+        parts = [*within, *parts]
+        joined: dict[str, Any] = {}
+        if "properties" in below:
+            joined["properties"] = {**below["properties"], **merged.get("properties", {})}
+        if "required" in below:
+            joined["required"] = [*below["required"], *merged.get("required", [])]
+        merged = {**below, **merged, **joined}
     return merged
 
 
@@ -78,17 +81,20 @@ def alternatives(schema: Any, root: Any) -> dict[str, dict[str, Any]]:
     return found
 
 
-def contents_of(schema: dict[str, Any]) -> int:
-    """Return a number for the contents of a schema; a schema that contains itself has it twice."""
-    parts = ("properties", "items", "prefixItems", "additionalProperties")
+def contents_of(schema: dict[str, Any]) -> Hashable:
+    """Return what identifies the contents of a schema; one that contains itself has it twice."""
+    if properties := schema.get("properties"):
+        return tuple((name, id(one)) for name, one in properties.items())
+    parts = ("items", "prefixItems", "additionalProperties")
     return id(next(filter(None, map(schema.get, parts)), None))
 
 
 def _choices(schema: dict[str, Any], root: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     among = [*schema.get("anyOf", []), *schema.get("oneOf", [])]
     if among:
+        beside = {name: one for name, one in schema.items() if name not in _NOT_OF_EACH}
         for one in among:
-            yield from _choices(resolve(one, root), root)
+            yield from _choices(resolve({"allOf": [one, beside]}, root), root)
         return
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     kinds = schema.get("type")
@@ -163,7 +169,7 @@ class _Comparison:
 
     def __init__(self, name: str, old: dict[str, Any], new: dict[str, Any]) -> None:
         self._name, self._old, self._new = name, old, new
-        self._seen: set[tuple[int, int]] = set()
+        self._seen: set[tuple[Hashable, Hashable]] = set()
         self.changes: list[Change] = []
         self._values("", old, new)
 

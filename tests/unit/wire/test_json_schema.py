@@ -61,6 +61,13 @@ PAIRED = ("n[1]", "was integer, is string", True)
 NARROWER = 'its values were "a", "b", are "a"'
 TREE = {"$ref": "#/$defs/T", "$defs": {"T": of(n=WHOLE, t={"$ref": "#/$defs/T"})}}
 OTHER = {"$ref": "#/$defs/T", "$defs": {"T": of(n=TEXT, t={"$ref": "#/$defs/T"})}}
+EITHER = {"anyOf": [{"required": ["n"]}, {"required": ["m"]}]}
+
+
+def two(one, other):
+    """A schema of what is of two others."""
+    parts = [{"$ref": "#/$defs/One"}, {"$ref": "#/$defs/Other"}]
+    return {"allOf": parts, "$defs": {"One": one, "Other": other}}
 
 
 @pytest.mark.parametrize(
@@ -118,6 +125,13 @@ OTHER = {"$ref": "#/$defs/T", "$defs": {"T": of(n=TEXT, t={"$ref": "#/$defs/T"})
         (MAP, {**MAP, "additionalProperties": True}, ("*", "was string, is anything", True)),
         (of(a=MAP, b=MAP), of(a=MAP, b={**MAP, "additionalProperties": WHOLE}), MAPPED),
         (TREE, OTHER, ("n", "was integer, is string", True)),
+        (two(of(m=TEXT), of(n=TEXT)), two(of(m=TEXT), of()), ("n", "was removed", True)),
+        (
+            {"allOf": [of("n", n=TEXT)], "required": ["m"]},
+            {"allOf": [of(n=TEXT)], "required": ["m"]},
+            ("n", "was always there, may be absent", True),
+        ),
+        ({**of(n=TEXT, m=TEXT), **EITHER}, {**of(n=TEXT), **EITHER}, ("m", "was removed", True)),
     ],
 )
 def test_change_is_named_with_its_place(old, new, change):
@@ -131,6 +145,18 @@ def test_same_in_other_words_is_no_change():
     new = {**of("n", n={"anyOf": [{"type": "null"}, TEXT]}), "title": "B", "description": "…"}
     assert compared(old, new) == compared(TREE, TREE) == []
     assert compared(of(n={"enum": ["a", None]}), of(n={"enum": [None, "a"]})) == []
+
+
+def test_every_part_is_compared_however_schemas_are_joined():
+    """Joined schemas that contain themselves have an end, and no change of many is left out."""
+    node = {"allOf": [of(n=TEXT)], "properties": {"below": {"$ref": "#/$defs/Node"}}}
+    tree = {"$ref": "#/$defs/Node", "$defs": {"Node": node}}
+    assert compared(tree, tree) == []
+    old, new = (
+        of(**{f"m{n}": {"allOf": [of(n=TEXT)], "properties": {"m": {**kind}}} for n in range(9)})
+        for kind in (TEXT, WHOLE)
+    )
+    assert len(compared(old, new)) == 9
 
 
 def test_types_and_envelope_are_compared():
