@@ -182,7 +182,7 @@ def _definitions(found: Schemas) -> tuple[dict[str, Any], dict[str, str]]:
             name = str(own.get("title", "")) or kind
             parts[name] = own
         # Types may use one name for different things.
-        taken = any(definitions.get(one, part) != part for one, part in parts.items())
+        taken = any(definitions.get(_camel_case(one), part) != part for one, part in parts.items())
         prefix = _camel_case(kind) if taken else ""
         names = {one: prefix + _camel_case(one) for one in parts}
         models[kind] = names[name]

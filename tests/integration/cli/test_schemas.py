@@ -102,6 +102,23 @@ def test_models_are_written_for_a_consumer(publish, tmp_path, monkeypatch, style
     assert get_type_hints(models["order.placed"])["day"] is date
 
 
+def test_definitions_of_one_name_in_several_types_stay_apart(publish):
+    """Each type has its own model of what both define, also if its name is none of a class."""
+    item = {"items": {"$ref": "#/$defs/line_item"}}
+    with publish(
+        {
+            kind: {
+                "type": "object",
+                "properties": {"lines": item},
+                "$defs": {"line_item": {"type": "object", "properties": {member: {}}}},
+            }
+            for kind, member in (("placed", "sku"), ("sent", "parcel"))
+        }
+    ) as url:
+        code = invoke("codegen", url).stdout
+    assert all(name in code for name in ("sku:", "parcel:", "class SentLineItem"))
+
+
 @pytest.mark.parametrize("style", ["dataclass", "typeddict"])
 def test_model_that_cannot_have_its_members_names_is_refused(publish, style):
     """A member that would get another name would be missed in every event."""
