@@ -98,6 +98,11 @@ def is_duplicate(error: exc.IntegrityError) -> bool:
     return _is(error, "duplicate")
 
 
+def is_unfit(error: exc.SQLAlchemyError) -> bool:
+    """Return whether the database refused a row because of one of its values."""
+    return _is(error, "unfit")
+
+
 def _is(error: Exception, kind: str) -> bool:
     """Return whether a database lists an error under a kind of `ErrorCodes`."""
     driver: Any = getattr(error, "orig", None)

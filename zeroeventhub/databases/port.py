@@ -37,6 +37,7 @@ class ErrorCodes:
         denied: the user lacks a right.
         duplicate: a unique value exists already.
         full: there is no room for more rows.
+        unfit: a value cannot be stored, or a CHECK forbids it.
     """
 
     late: frozenset[Hashable] = frozenset()
@@ -44,6 +45,7 @@ class ErrorCodes:
     denied: frozenset[Hashable] = frozenset()
     duplicate: frozenset[Hashable] = frozenset()
     full: frozenset[Hashable] = frozenset()
+    unfit: frozenset[Hashable] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)

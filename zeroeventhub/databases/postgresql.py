@@ -99,6 +99,8 @@ class PostgreSQL(Database):
         changed=frozenset({"42P01", "42703", "42883", "0A000"}),  # table, column, function, result
         duplicate=frozenset({"23505"}),
         full=frozenset({"53100"}),
+        # A number, a text, a character, a CHECK, JSON that is nested too deeply.
+        unfit=frozenset({"22003", "22P02", "22P05", "23514", "54001"}),
     )
 
     def title(self, dialect: Dialect) -> str:

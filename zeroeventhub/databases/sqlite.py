@@ -99,6 +99,7 @@ class SQLite(Database):
             {sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY}
         ),
         full=frozenset({"SQLITE_FULL"}),
+        unfit=frozenset({"SQLITE_CONSTRAINT_CHECK"}),
     )
 
     def title(self, dialect: Dialect) -> str:

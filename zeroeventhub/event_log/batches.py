@@ -8,7 +8,7 @@ from sqlalchemy import BigInteger, Column, Connection, MetaData, String, Table, 
 from sqlalchemy.exc import SQLAlchemyError
 
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.error_codes import feed_error, translate_store_errors
+from zeroeventhub.databases.error_codes import feed_error, is_unfit, translate_store_errors
 from zeroeventhub.databases.statements import exact
 from zeroeventhub.errors import (
     BadRequest,
@@ -24,6 +24,8 @@ from zeroeventhub.new_events import LONGEST_NAME, Batch, NewEvent
 from zeroeventhub.protocol import Appended
 
 _PRINCIPAL_LENGTH = 256
+
+_UNFIT = "The log's database cannot store a value of an event."
 
 
 class BatchAppender:
@@ -88,7 +90,7 @@ class BatchAppender:
             except ZeroEventHubError as error:
                 found.append(error)
             except SQLAlchemyError as error:
-                found.append(feed_error(error))
+                found.append(BadRequest(_UNFIT) if is_unfit(error) else feed_error(error))
         return found
 
     def sequence(self, connection: Connection, producer: str, principal: str) -> int:

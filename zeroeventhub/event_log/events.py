@@ -12,7 +12,7 @@ from sqlalchemy import JSON, Column, Connection, RowMapping, Select, Table, null
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.json_form import json_form
 from zeroeventhub.databases.statements import as_utc
-from zeroeventhub.errors import IdReused, StoreUnavailable
+from zeroeventhub.errors import ConfigurationError, IdReused, StoreUnavailable
 from zeroeventhub.protocol import Event
 from zeroeventhub.wire.models import Read, reader_by_type
 
@@ -97,7 +97,10 @@ def _is_same(column: Column[Any], one: Any, other: Any) -> bool:
     """Return whether two values are equal; JSON by its meaning, as databases change its form."""
     if one == other or not isinstance(column.type, JSON):
         return bool(one == other)
-    return bool(_read(one) == _read(other))
+    try:
+        return bool(_read(one) == _read(other))
+    except RecursionError:
+        raise ConfigurationError("An event is nested too deeply to be compared.") from None
 
 
 def _read(text: str) -> Any:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 from harness.appended import batch, ids, made
@@ -73,6 +74,18 @@ def test_bad_batch_keeps_no_other_out(engine, log):
     assert [type(one) for one in found] == kinds
     assert ids(engine, log) == ["e0", "e1", "e2"]
     assert (found[3].key, found[3].version, found[4].sequence) == (third.key, 0, 0)
+
+
+def test_what_the_database_cannot_store_is_refused_for_good(engine):
+    """A batch with a value that the database refuses is not asked for again, and keeps none out."""
+    log = made(engine, sa.CheckConstraint("type <> 'bad'"), append=True)
+    number = msgspec.Raw(b'{"n":1e200000}')  # more than PostgreSQL stores
+    nested = msgspec.Raw(b"[" * 99 + b"]" * 99)  # more than MariaDB stores
+    new = [NewEvent("bad", {}), NewEvent("a", number), NewEvent("a", nested), *batch(1)]
+    found = log.feed().bind(engine).append([Batch([one]) for one in new])
+    takes = {"sqlite": (list, list), "postgresql": (BadRequest, list)}
+    expected = (BadRequest, *takes.get(engine.dialect.name, (list, BadRequest)), list)
+    assert tuple(map(type, found)) == expected
 
 
 @pytest.mark.anyio

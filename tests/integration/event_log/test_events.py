@@ -2,11 +2,12 @@
 
 from contextlib import nullcontext
 
+import msgspec
 import pytest
 from harness.appended import made
 
 from zeroeventhub import NewEvent
-from zeroeventhub.errors import IdReused
+from zeroeventhub.errors import ConfigurationError, IdReused
 
 
 @pytest.mark.parametrize(
@@ -33,4 +34,13 @@ def test_documents_are_compared_in_what_they_say(sqlite, one, other, is_same):
     events = [NewEvent("placed", document, id="e1") for document in (one, other)]
     expected = nullcontext() if is_same else pytest.raises(IdReused)
     with sqlite.connect() as connection, expected:
+        log.append(connection, events)
+
+
+def test_document_that_is_too_deep_to_be_compared_is_refused(sqlite):
+    """A document nested more deeply than Python decodes is not taken for the stored one."""
+    log, depth = made(sqlite), 100_000
+    documents = (msgspec.Raw(b"[" * depth + leaf + b"]" * depth) for leaf in (b"1", b"2"))
+    events = [NewEvent("placed", document, id="e1") for document in documents]
+    with sqlite.connect() as connection, pytest.raises(ConfigurationError, match="deeply"):
         log.append(connection, events)
