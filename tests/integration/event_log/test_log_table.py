@@ -147,8 +147,10 @@ def test_what_is_no_event_or_no_transaction_is_refused(sqlite):
         log.append(sqlite, batch(1))
     with pytest.raises(ConfigurationError, match="Engine is not a Connection"):
         log.append_to(sqlite, "ada", [NewEvent("x", {})], expected_version=0)
-    with (
-        sqlite.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
-        pytest.raises(ConfigurationError, match="AUTOCOMMIT"),
+    for engine in (
+        sqlite.execution_options(isolation_level="AUTOCOMMIT"),
+        sa.create_engine(sqlite.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool),
     ):
-        log.append(connection, batch(2))
+        refused = pytest.raises(ConfigurationError, match="AUTOCOMMIT")
+        with engine.connect() as connection, refused:
+            log.append(connection, batch(2))
