@@ -95,7 +95,7 @@ def unseen() -> StoreUnavailable:
 
 def _is_same(column: Column[Any], one: Any, other: Any) -> bool:
     """Return whether two values are equal; JSON by its meaning, as databases change its form."""
-    if one == other or not isinstance(column.type, JSON):
+    if one == other or not isinstance(column.type, JSON) or None in (one, other):
         return bool(one == other)
     try:
         return bool(_read(one) == _read(other))

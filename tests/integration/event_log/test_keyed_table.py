@@ -165,6 +165,10 @@ def test_table_of_ones_own_with_ids(engine):
     with pytest.raises(IdReused, match="amount"), engine.begin() as connection:
         changed = [*rows[:2], {"command": "c2", "amount": 5}]
         keyed.append(connection, 17, changed, expected_version=0)
+    noted = KeyedTable(table, key="account", version="nth", id="command", same=["note"])
+    with pytest.raises(IdReused, match="note"), engine.begin() as connection:
+        keyed.append(connection, 18, [{"command": "n", "amount": 1}], expected_version=0)
+        noted.append(connection, 18, [{"command": "n", "note": {}}], expected_version=0)
 
 
 def test_unique_value_of_another_column_is_no_row_that_came_before(engine):
