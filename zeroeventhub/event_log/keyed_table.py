@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import Column, Connection, Select, Table, func, select
 from sqlalchemy.engine import RowMapping
@@ -178,6 +178,8 @@ class KeyedTable:
             ConfigurationError: a row does not fit the table.
         """
         check_expected(expected_version)
+        if cast("object", key) is None:
+            raise ConfigurationError("None is no key: NULL values are distinct in a unique index.")
         connection = writing(handle, self._table)
         ready = [self._ready(connection, key, row) for row in rows]
         if len({frozenset(row) for row in ready}) > 1:

@@ -187,11 +187,13 @@ def test_unique_value_of_another_column_is_no_row_that_came_before(engine):
 
 
 def test_row_that_does_not_fit_is_refused(sqlite):
-    """A row with unknown, fixed or missing columns is refused."""
+    """A row without a key, or with unknown, fixed or missing columns, is refused."""
     table = own_table(sa.UniqueConstraint("account", "nth"))
     table.create(sqlite)
     plain = KeyedTable(table, key="account", version="nth")
     known = KeyedTable(table, key="account", version="nth", id="command", same=["amount"])
+    with pytest.raises(ConfigurationError, match="None"), sqlite.begin() as connection:
+        plain.append(connection, None, [{"amount": 5}], expected_version=0)
     for keyed, rows, sentence in (
         (plain, [{"account": 5}], "'account'"),
         (plain, [{"nth": 5}], "'nth'"),
