@@ -108,8 +108,14 @@ def json_text(data: Any) -> str:
         ConfigurationError: it has no JSON form, contains U+0000, which PostgreSQL refuses, or is a
             bare number, which SQLite may change.
     """
-    raw = bytes(data) if isinstance(data, msgspec.Raw) else Event.of(data).raw
-    text = raw.decode()
+    if isinstance(data, msgspec.Raw):
+        try:
+            _decode(data)
+            text = str(data, "utf-8")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ConfigurationError(f"The data is not JSON: {error}") from None
+    else:
+        text = Event.of(data).raw.decode()
     if text.lstrip()[:1] in _OF_NUMBERS:
         raise ConfigurationError(
             f"The data is a bare number, {text[:40]}, which some databases change: put it into an "
@@ -119,6 +125,8 @@ def json_text(data: Any) -> str:
         raise ConfigurationError("The data holds U+0000, which PostgreSQL refuses.")
     return text
 
+
+_decode = msgspec.json.Decoder().decode
 
 _OF_NUMBERS = "-0123456789"
 """The characters with which a number of JSON begins."""

@@ -25,12 +25,19 @@ def test_any_other_name_is_taken(name):
 
 
 @pytest.mark.parametrize(
-    "data", [float("nan"), {"a": {1, 2}}, "a\0b", {"a\0": 1}, 7, -0.5, 10**400, b" 1e2"]
+    "data", [float("nan"), {"a": {1, 2}}, "a\0b", {"a\0": 1}, 7, -0.5, 10**400]
 )
 def test_data_without_a_form_everywhere_is_refused(data):
     """An event refuses data that has no JSON, or JSON that some database does not keep as it is."""
     with pytest.raises(ConfigurationError):
         _ = NewEvent("placed", data).text
+
+
+@pytest.mark.parametrize("raw", [b" 1e2", b"", b"{oops", b'"\xff"', rb'"\ud800"', b"[" * 100_000])
+def test_what_is_given_as_json_is_checked(raw):
+    """An event refuses what is given as its JSON and is none, which would stop every reader."""
+    with pytest.raises(ConfigurationError):
+        _ = NewEvent("placed", msgspec.Raw(raw)).text
 
 
 def test_backslash_before_a_u_is_no_escape():

@@ -159,7 +159,6 @@ def _new(place: str, sent: _Line | _CloudEvent) -> NewEvent:
     if len(data) > LARGEST_EVENT_BYTES:
         raise TooLarge(f"{place}: the data of an event has at most {LARGEST_EVENT_BYTES:,} bytes.")
     try:
-        _decode(data)
         compact = msgspec.Raw(msgspec.json.format(data, indent=-1))
         new = NewEvent(sent.type, compact, sent.key, sent.id, sent.expected_version)
         _ = new.text

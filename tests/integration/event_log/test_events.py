@@ -8,6 +8,7 @@ from harness.appended import made
 
 from zeroeventhub import NewEvent
 from zeroeventhub.errors import ConfigurationError, IdReused
+from zeroeventhub.new_events import make_events
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def test_documents_are_compared_in_what_they_say(sqlite, one, other, is_same):
 def test_document_that_is_too_deep_to_be_compared_is_refused(sqlite):
     """A document nested more deeply than Python decodes is not taken for the stored one."""
     log, depth = made(sqlite), 100_000
-    documents = (msgspec.Raw(b"[" * depth + leaf + b"]" * depth) for leaf in (b"1", b"2"))
-    events = [NewEvent("placed", document, id="e1") for document in documents]
+    documents = [msgspec.Raw(b"[" * depth + leaf + b"]" * depth) for leaf in (b"1", b"2")]
+    events = make_events([NewEvent("placed", [], id="e1")] * 2, documents)
     with sqlite.connect() as connection, pytest.raises(ConfigurationError, match="deeply"):
         log.append(connection, events)
