@@ -349,7 +349,7 @@ class TypeFilter:
         given: object = self.names
         if not given or isinstance(given, str):  # a string is a collection of its letters
             raise ConfigurationError(
-                "A filter of event types is a set of one name or more, such as {'order.paid'}."
+                "A filter of event types names at least one type, in a set such as {'order.paid'}."
             )
         for name in self.names:
             if not _TYPE_NAME.fullmatch(name):
