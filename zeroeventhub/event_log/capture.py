@@ -30,13 +30,19 @@ class Capture:
         tables: the names of the tables, each with a primary key; schema.table if needed.
 
     Raises:
-        ConfigurationError: the log has several partitions.
+        ConfigurationError: the log has several partitions, or two tables have one name.
     """
 
     def __init__(self, log: EventLog, *tables: str) -> None:
         if len(log.layout.info().partitions) != 1:
             raise ConfigurationError(
                 "Triggers write to the only partition of a log: let it have one partition."
+            )
+        names = [table.rpartition(".")[2] for table in tables]
+        if len({*names}) < len(names):
+            raise ConfigurationError(
+                "Rows of tables of one name, in two schemas, would have the same keys in a log: "
+                "give each of these tables a log of its own."
             )
         self._log = log.table
         self._tables = tables

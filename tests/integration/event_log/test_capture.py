@@ -438,6 +438,8 @@ def test_what_cannot_be_captured_is_refused(any_engine):
                 Capture(log, table).install(connection)
     with pytest.raises(ConfigurationError, match="one partition"):
         Capture(EventLog(sa.MetaData(), "split", partitions=2), "heap")
+    with pytest.raises(ConfigurationError, match="same keys"):
+        Capture(log, "shop.heap", "heap")
     alone = any_engine.execution_options(isolation_level="AUTOCOMMIT")
     with alone.connect() as connection, pytest.raises(ConfigurationError, match="AUTOCOMMIT"):
         Capture(log, "heap").install(connection)
