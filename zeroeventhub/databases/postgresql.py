@@ -517,8 +517,9 @@ def _capture(connection: Connection, one: Captured) -> CaptureDdl:
         code=(code,),
         installed="SELECT prosrc "  # noqa: S608 - names are quoted
         "FROM pg_trigger JOIN pg_proc ON pg_proc.oid = tgfoid "
-        f"WHERE tgrelid = {literal(one.table)}::regclass AND tgname = {literal(one.name)} "
-        "AND tgenabled <> 'D'",
+        f"WHERE tgrelid = {literal(one.table)}::regclass AND tgname IN ({literal(one.name)}, "
+        f"{literal(f'{one.name}_truncate')}) AND tgenabled <> 'D' "
+        "GROUP BY prosrc HAVING count(*) = 2",
         listed=one.key,
     )
 

@@ -407,6 +407,19 @@ def test_columns_that_change_are_noticed(engine):
     assert (level, "are not captured: run" in sentence) == ("error", True)
 
 
+@pytest.mark.parametrize("kind", ["truncate", "rows"])
+def test_trigger_that_is_disabled_is_noticed(postgresql, kind):
+    """A check finds a table of which some changes write no events."""
+    log = captured(postgresql, PERSON)
+    with postgresql.begin() as connection:
+        find = sa.text("SELECT tgname FROM pg_trigger WHERE tgname LIKE 'zeroeventhub%'")
+        names = sorted(connection.scalars(find))
+        name = names[kind == "truncate"]
+        connection.exec_driver_sql(f"ALTER TABLE person DISABLE TRIGGER {name}")
+        (found,) = Capture(log, "person").check(connection)
+    assert (found.level, "are not captured: run" in found.sentence) == ("error", True)
+
+
 @pytest.mark.parametrize("database", ["postgresql", "mariadb", "sqlite"])
 def test_dropped_column_is_never_silent(request, database):
     """PostgreSQL goes on without it; MariaDB refuses the next write, SQLite the migration."""
