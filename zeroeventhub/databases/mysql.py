@@ -1,7 +1,7 @@
 """MariaDB and MySQL, which differ in the names of settings, and in little else."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -54,6 +54,10 @@ _TRIGGERS = text("""SELECT trigger_name
     FROM information_schema.triggers WHERE event_object_schema = coalesce(:schema, DATABASE())
     AND event_object_table = :table AND event_manipulation = 'UPDATE'
     AND trigger_name NOT LIKE 'zeroeventhub%'""")
+
+_OTHER_TEXTS = text("""SELECT column_name
+    FROM information_schema.columns WHERE table_schema = coalesce(:schema, DATABASE())
+    AND table_name = :table AND character_set_name <> 'utf8mb4'""")
 
 _LOCK_TIMEOUTS = ("innodb_lock_wait_timeout", "lock_wait_timeout")
 
@@ -159,7 +163,8 @@ class MySQL(Database):
         return getattr(kind, "fsp", None) or 0
 
     def capture(self, connection: Connection, one: Captured) -> CaptureDdl:
-        return _capture(one)
+        table = {"schema": one.schema, "table": one.label}
+        return _capture(one, {*connection.scalars(_OTHER_TEXTS, table)})
 
     def update_trigger(self, connection: Connection, table: Table) -> str | None:
         names = {"table": table.name, "schema": table.schema}
@@ -252,12 +257,19 @@ _CAPTURED = {
 _CAPTURE_TRIGGER = "CREATE TRIGGER {name} AFTER {event} ON {table} FOR EACH ROW {body}"
 
 
-def _capture(one: Captured) -> CaptureDdl:
-    """Return the triggers; none of the host's can change the row again, as MySQL forbids that."""
+def _capture(one: Captured, converted: Container[str]) -> CaptureDdl:
+    """Return the triggers; none of the host's can change the row again, as MySQL forbids that.
+
+    Args:
+        one: the table.
+        converted: its columns of text in another character set than that of JSON.
+    """
     label, prefix = literal(one.label), literal(f"{one.label}/")
 
     def value(row: str, name: str) -> str:
         form = _CAPTURED.get(type(one.types[name]).__name__, "{0}")
+        if name in converted:
+            form = "CONVERT({0} USING utf8mb4)"
         return form.format(f"{row}.{one.quote(name)}")
 
     def members(row: str, names: Iterable[str]) -> str:

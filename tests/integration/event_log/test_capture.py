@@ -192,6 +192,19 @@ def test_numbers_that_json_lacks_are_named(request, database, values):
     assert [after["ratio"] for *_, after in said(engine, log)] == [*values.values()]
 
 
+def test_texts_of_any_character_set_are_captured(mariadb):
+    """Columns of other character sets, as of a server that is set up so, are in the log."""
+    log = captured(
+        mariadb,
+        """CREATE TABLE person (id VARCHAR(9) CHARACTER SET latin1 NOT NULL PRIMARY KEY,
+            name TEXT CHARACTER SET cp1250, city TEXT CHARACTER SET utf8mb4,
+            kind ENUM('ä', 'ö') CHARACTER SET latin1)""",
+        "INSERT INTO person VALUES ('é', 'ž', '漢', 'ö')",
+    )
+    execute(mariadb, "INSERT INTO person VALUES ('ü', 'č', '字', 'ä')")
+    assert len(same_as_table(mariadb, log)) == 2
+
+
 def test_long_keys_are_shortened(postgresql, mariadb):
     """A key that the log cannot hold is told by its digest, and its events have one key."""
     for engine in (postgresql, mariadb):
