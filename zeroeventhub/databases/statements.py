@@ -130,9 +130,18 @@ def creation(dialect: Dialect, table: Table) -> str:
 
 def statement_text(dialect: Dialect, statement: ClauseElement, **options: Any) -> str:
     """Return a statement as an operator runs it."""
+    return str(statement.compile(dialect=_of_operators(dialect), **options))
+
+
+def quoted(dialect: Dialect) -> Callable[[str], str]:
+    """Return the function that quotes a name in statements that an operator runs."""
+    return _of_operators(dialect).identifier_preparer.quote_identifier
+
+
+def _of_operators(dialect: Dialect) -> Dialect:
     # In another parameter style percent signs would be doubled.
     make: Any = type(dialect)
-    return str(statement.compile(dialect=make(paramstyle="named"), **options))
+    return make(paramstyle="named")  # type: ignore[no-any-return] # as `make` is any
 
 
 def run(connection: Connection, statements: Iterable[str]) -> None:

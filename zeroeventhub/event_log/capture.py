@@ -7,7 +7,7 @@ from sqlalchemy.exc import NoSuchTableError
 
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.port import Captured, CaptureDdl
-from zeroeventhub.databases.statements import run
+from zeroeventhub.databases.statements import quoted, run
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.event_log.log import EventLog
 from zeroeventhub.event_log.log_table import writing
@@ -82,7 +82,7 @@ class Capture:
         found = []
         for table, ddl in self.ddl(connection).items():
             code = {*connection.scalars(text(ddl.installed))}
-            quote = connection.dialect.identifier_preparer.quote_identifier
+            quote = quoted(connection.dialect)
             missing = [one for one in ddl.listed if not any(quote(one) in each for each in code)]
             if not code:
                 sentence = f"The changes of {table!r} are not captured"
@@ -114,7 +114,7 @@ class Capture:
 
     def _captured(self, connection: Connection) -> Iterator[Captured]:
         look, database = inspect(connection), database_of(connection)
-        quote = connection.dialect.identifier_preparer.quote_identifier
+        quote = quoted(connection.dialect)
         for full in self._tables:
             given, _, name = full.rpartition(".")
             schema = given or None

@@ -192,6 +192,16 @@ def test_numbers_that_json_lacks_are_named(request, database, values):
     assert [after["ratio"] for *_, after in said(engine, log)] == [*values.values()]
 
 
+def test_names_need_be_no_words(engine):
+    """Columns with signs in their names are captured under these names."""
+    names = [sa.Column(name, sa.Integer) for name in ("100%", "a:b", 'say "it\'s"', "{0}")]
+    number = sa.Column("id", sa.Integer, primary_key=True, autoincrement=False)
+    sa.Table("person", sa.MetaData(), number, *names).create(engine)
+    log = captured(engine)
+    execute(engine, "INSERT INTO person VALUES (1, 2, 3, 4, 5)")
+    same_as_table(engine, log)
+
+
 def test_texts_of_any_character_set_are_captured(mariadb):
     """Columns of other character sets, as of a server that is set up so, are in the log."""
     log = captured(
