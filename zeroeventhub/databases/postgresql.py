@@ -434,7 +434,7 @@ $capture$"""
 
 _TRIGGER = "CREATE TRIGGER {} {} ON {} FOR EACH {} EXECUTE FUNCTION {}()"
 
-_NOW = """SELECT {row}(to_jsonb(now)) AS row_of FROM {table} AS now WHERE {same} OFFSET 0"""
+_NOW = """SELECT {row}(to_jsonb(now.*)) AS row_of FROM {table} AS now WHERE {same} OFFSET 0"""
 
 _CHECK_ISOLATION = """DO $capture$ BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -472,7 +472,7 @@ def _capture(connection: Connection, one: Captured) -> CaptureDdl:
     of_all = (
         "SELECT CASE what WHEN 'delete' THEN row_of END AS before, "  # noqa: S608 - quoted names
         "CASE what WHEN 'read' THEN row_of END AS after FROM "
-        f"(SELECT {row}(to_jsonb(one)) AS row_of FROM {one.table} AS one "
+        f"(SELECT {row}(to_jsonb(one.*)) AS row_of FROM {one.table} AS one "
         f"ORDER BY {', '.join(f'one.{one.quote(key)}' for key in one.key)}) AS every_row"
     )
     parts = {

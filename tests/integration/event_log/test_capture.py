@@ -192,13 +192,17 @@ def test_numbers_that_json_lacks_are_named(request, database, values):
     assert [after["ratio"] for *_, after in said(engine, log)] == [*values.values()]
 
 
-def test_names_need_be_no_words(engine):
-    """Columns with signs in their names are captured under these names."""
-    names = [sa.Column(name, sa.Integer) for name in ("100%", "a:b", 'say "it\'s"', "{0}")]
+@pytest.mark.parametrize(
+    "names", [["100%", "a:b", 'say "it\'s"', "{0}"], ["one", "now", "row_of", "old_row"]]
+)
+def test_columns_have_any_names(engine, names):
+    """Columns are captured under their names, also if they have signs, or are ours."""
+    names = [sa.Column(name, sa.Integer) for name in names]
     number = sa.Column("id", sa.Integer, primary_key=True, autoincrement=False)
     sa.Table("person", sa.MetaData(), number, *names).create(engine)
-    log = captured(engine)
-    execute(engine, "INSERT INTO person VALUES (1, 2, 3, 4, 5)")
+    insert = "INSERT INTO person VALUES ({}, 2, 3, 4, 5)"
+    log = captured(engine, insert.format(1))
+    execute(engine, insert.format(2), "UPDATE person SET id = 3 WHERE id = 2")
     same_as_table(engine, log)
 
 
