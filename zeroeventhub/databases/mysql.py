@@ -3,6 +3,7 @@
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from sqlalchemy import (
@@ -163,6 +164,9 @@ class MySQL(Database):
         return getattr(kind, "fsp", None) or 0
 
     def capture(self, connection: Connection, one: Captured) -> CaptureDdl:
+        if one.schema is not None and one.log_schema is None:
+            # A trigger looks a name up in its own schema, not in that of the connection.
+            one = replace(one, log_schema=connection.dialect.default_schema_name)
         table = {"schema": one.schema, "table": one.label}
         return _capture(one, {*connection.scalars(_OTHER_TEXTS, table)})
 

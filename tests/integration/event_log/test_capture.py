@@ -192,6 +192,21 @@ def test_numbers_that_json_lacks_are_named(request, database, values):
     assert [after["ratio"] for *_, after in said(engine, log)] == [*values.values()]
 
 
+@pytest.mark.parametrize("database", ["postgresql", "mariadb"])
+def test_table_of_another_schema_is_captured(request, database):
+    """A table may be in another schema than the log, which its writers need not be in."""
+    engine, schema = request.getfixturevalue(database), f"shop_{uuid.uuid4().hex}"
+    table = f"{schema}.person"
+    execute(engine, f"CREATE SCHEMA {schema}", PERSON.replace("person", table))
+    try:
+        log = captured(engine, f"INSERT INTO {table} (id) VALUES (1)", tables=(table,))
+        execute(engine, f"INSERT INTO {table} (id) VALUES (2)", f"DELETE FROM {table} WHERE id = 1")
+        assert [key for _, key, _ in said(engine, log)] == ["person/1", "person/2", "person/1"]
+    finally:
+        cascade = " CASCADE" if database == "postgresql" else ""
+        execute(engine, f"DROP SCHEMA {schema}{cascade}")
+
+
 @pytest.mark.parametrize(
     "names", [["100%", "a:b", 'say "it\'s"', "{0}"], ["one", "now", "row_of", "old_row"]]
 )
