@@ -81,6 +81,8 @@ def check_of(model: Any) -> Check | None:
         except (ValueError, RecursionError) as error:
             path, reason = _place(error)
             raise InvalidEvent(reason, path=path) from None
+        except Exception as error:  # the host's own, which would meet the batches of others
+            raise InvalidEvent(f"Its model raised {type(error).__name__}", path="$") from error
 
     return check
 

@@ -97,6 +97,22 @@ def test_place_of_what_does_not_fit_is_named(model):
         assert "1.5" not in str(refused.value)
 
 
+class Failing(Struct):
+    """A model that fails for some orders."""
+
+    def __post_init__(self):
+        """Look the customer up."""
+        {"ada": 1}[self.customer]
+
+
+def test_model_that_fails_refuses_the_event():
+    """What a model raises in its own code refuses the event that it was given, and no other."""
+    check = check_of(Failing)
+    check(b'{"customer":"ada"}')
+    with pytest.raises(InvalidEvent, match="raised KeyError"):
+        check(b'{"customer":"bob"}')
+
+
 def test_schema_is_compared_with_nothing():
     """A schema that is given as one has no check, and what is no model is refused."""
     assert check_of({"type": "object"}) is None
