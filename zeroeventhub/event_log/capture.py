@@ -51,7 +51,8 @@ class Capture:
         """Create the triggers, and write the rows that are there to the log; may be called again.
 
         No row changes between the two. Call it again after each migration that adds, renames or
-        drops columns: the log then has each row again, with its columns of now.
+        drops columns, or on SQLite adds a unique index: the log then has each row again, with its
+        columns of now.
 
         Args:
             connection: in a transaction that you commit, with the right to create triggers. On

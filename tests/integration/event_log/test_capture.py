@@ -449,6 +449,16 @@ def test_columns_that_change_are_noticed(engine):
     assert (level, "are not captured: run" in sentence) == ("error", True)
 
 
+def test_unique_index_that_comes_later_is_noticed(sqlite):
+    """Triggers of SQLite do not know for which rows of a later index another row is replaced."""
+    log = captured(sqlite, PERSON)
+    execute(sqlite, "CREATE UNIQUE INDEX by_name ON person (name)")
+    with sqlite.begin() as connection:
+        assert [one.level for one in Capture(log, "person").check(connection)] == ["error"]
+        Capture(log, "person").install(connection)
+        assert [one.level for one in Capture(log, "person").check(connection)] == ["ok"]
+
+
 @pytest.mark.parametrize("kind", ["truncate", "rows"])
 def test_trigger_that_is_disabled_is_noticed(postgresql, kind):
     """A check finds a table of which some changes write no events."""
