@@ -372,16 +372,15 @@ async def _copy_async(
 
 # A row becomes JSON with all columns that it has at the moment. Decimals become text, as their
 # digits would not survive a reader that takes them for binary numbers, and bytes lose their prefix.
+# A domain is printed as the type that it is of, also through other domains.
 _CAPTURED_ROW = """CREATE OR REPLACE FUNCTION {row}(one jsonb) RETURNS jsonb
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $capture$
     SELECT one || coalesce(jsonb_object_agg(
-        attname, CASE kind WHEN 'bytea'::regtype THEN substr(one ->> attname, 3)
+        attname, CASE typoutput WHEN 'byteaout'::regproc THEN substr(one ->> attname, 3)
             ELSE one ->> attname END
-    ), '{{}}') FROM (
-        SELECT attname, CASE typtype WHEN 'd' THEN typbasetype ELSE atttypid END::regtype AS kind
-        FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid
-        WHERE attrelid = {table_label}::regclass AND attnum > 0 AND NOT attisdropped
-    ) AS typed WHERE kind IN ('bytea'::regtype, 'numeric'::regtype)
+    ), '{{}}') FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid
+    WHERE attrelid = {table_label}::regclass AND attnum > 0 AND NOT attisdropped
+        AND typoutput IN ('byteaout'::regproc, 'numeric_out'::regproc)
 $capture$"""
 
 _CAPTURE_INSERT = """{insert} SELECT 0, gen_random_uuid(),

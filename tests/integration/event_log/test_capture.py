@@ -234,6 +234,21 @@ def test_texts_of_any_character_set_are_captured(mariadb):
     assert len(same_as_table(mariadb, log)) == 2
 
 
+def test_values_of_domains_are_those_of_their_types(postgresql):
+    """Decimals and bytes are text, also in a domain over another domain."""
+    log = captured(
+        postgresql,
+        "CREATE DOMAIN price AS NUMERIC(9, 2)",
+        "CREATE DOMAIN fee AS price CHECK (VALUE > 0)",
+        "CREATE DOMAIN photo AS BYTEA",
+        "CREATE DOMAIN icon AS photo",
+        "CREATE TABLE person (id INTEGER PRIMARY KEY, one price, two fee, three photo, four icon)",
+        r"INSERT INTO person VALUES (1, 1.5, 1.5, '\x00ff', '\x00ff')",
+    )
+    ((_, _, row),) = said(postgresql, log)
+    assert row == {"id": 1, "one": "1.50", "two": "1.50", "three": "00ff", "four": "00ff"}
+
+
 def test_long_keys_are_shortened(postgresql, mariadb):
     """A key that the log cannot hold is told by its digest, and its events have one key."""
     for engine in (postgresql, mariadb):
