@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from zeroeventhub.archive.manifest import INDEX, SCHEMA, decode_index
+from zeroeventhub.archive.manifest import INDEX, decode_index
+from zeroeventhub.archive.segment_writer import as_batch
 from zeroeventhub.protocol import Event, TypeFilter
 from zeroeventhub.wire.ndjson import BETWEEN_EVENTS, Lines, size_of
 
@@ -161,9 +162,9 @@ class Group:
     def rows(self, after: int, until: int) -> tuple[Any, int]:
         """Return the rows in (after, until] that are not erased, and the last position that is."""
         start, stop = self.above(after), self.above(until)
-        rows = pa.record_batch(self.columns(*SCHEMA.names), schema=SCHEMA).slice(
-            start, stop - start
-        )
+        names = self._footer.metadata.schema.names
+        columns = dict(zip(names, self.columns(*names), strict=True))
+        rows = as_batch(columns).slice(start, stop - start)
         there = pc.is_valid(rows.column("data"))
         erased = pc.max(rows.column("position").filter(pc.invert(there))).as_py()
         return rows.filter(there), erased or 0

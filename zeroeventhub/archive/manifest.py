@@ -25,12 +25,14 @@ SCHEMA = pa.schema(
         pa.field("type", pa.string()),
         pa.field("time", pa.timestamp("us", "UTC")),
         pa.field("key", pa.string()),
+        pa.field("version", pa.int64()),
         pa.field("headers", pa.string()),
         pa.field("data", pa.string()),
     ]
 )
 """The columns of a segment: `data` is the event's JSON, byte for byte, NULL if the event has been
-deleted; `headers` is a JSON object, NULL if there are none."""
+deleted; `version` is its number within its key, NULL if it has none, and missing in archives of
+earlier releases; `headers` is a JSON object, NULL if there are none."""
 
 PLACES = pa.schema(_PLACE)
 """The columns of the index of a segment with several partitions, in the order of positions."""

@@ -235,7 +235,7 @@ def merged(contents: Iterable[bytes], segments: Sequence[Segment]) -> WrittenSeg
     """Write consecutive segments, given by their files as well, as one."""
     writer = SegmentWriter()
     for content in contents:
-        for batch in parquet.read_table(BytesIO(content)).cast(SCHEMA).to_batches():
+        for batch in parquet.read_table(BytesIO(content), schema=SCHEMA).to_batches():
             writer.add_batch(batch)
     return writer.finish(segments[0].after, segments[-1].upto, segments[-1].last)
 
@@ -256,7 +256,7 @@ def without(
     Returns:
         The new segment, None if it has no such events, and the number of erased events.
     """
-    table = parquet.read_table(BytesIO(content)).cast(SCHEMA)
+    table = parquet.read_table(BytesIO(content), schema=SCHEMA)
     gone = pc.or_(_among(table.column("id"), ids), _among(table.column("key"), keys))
     events = pc.sum(pc.and_(gone, pc.is_valid(table.column("data")))).as_py() or 0
     if not events:

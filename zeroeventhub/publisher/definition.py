@@ -441,6 +441,7 @@ def build(
             mapper=mapper,
             database=database,
             partition=source.partition,
+            version=defined.version,
             attributes=defined.attributes,
             kind=defined.envelope.type if defined.envelope else "",
         )
@@ -464,6 +465,7 @@ def build(
                 events=defined.events,
                 mapper=mapper,
                 attributes=defined.attributes,
+                version=defined.version,
                 rows=segment_rows(near),
                 near=all_near,
                 reader=reader,

@@ -75,6 +75,7 @@ class Restorer:
     events: Events
     mapper: Mapper
     attributes: Mapping[str, ColumnElement[Any]]
+    version: ColumnElement[Any] | None
     rows: SegmentRows  # of one partition
     near: NearRows  # of all partitions
     reader: Reader
@@ -168,6 +169,11 @@ class Restorer:
             if is_missing:
                 self._write(connection, rows)
                 found = self._read_rows(connection, rows)
+            if self.version is None and rows.column("version").null_count < events:
+                raise ConfigurationError(
+                    "The archive has versions of keys: name the column that holds them, as the "
+                    "feed did that was sealed."
+                )
             for name in rows.schema.names:
                 if not rows.column(name).equals(found.column(name)):
                     positions, partition = rows.column("position"), rows.column("partition")[0]
@@ -211,7 +217,7 @@ class Restorer:
                     f"{name or 'The data'} of events is made by the expression {expression}: only "
                     "what columns hold can be restored."
                 )
-        written = [*events.key, events.partition, *self.attributes.values()]
+        written = [*events.key, events.partition, self.version, *self.attributes.values()]
         written += [*mapper.data_columns.values(), *mapper.header_columns.values()]
         written += mapper.attribute_columns.values() if mapper.envelope else []
         names = {column.name for one in written if (column := _column_of(one)) is not None}
@@ -257,6 +263,7 @@ class Restorer:
                 put(column, values, partial(_from_json, column))
         for name, column in self.attributes.items():
             put(column, rows.column(name).to_pylist())
+        put(self.version, rows.column("version").to_pylist())
         put(self.events.partition, rows.column("partition").to_pylist())
         put(self.events.position, rows.column("position").to_pylist())
         insert_columns(connection, table, found)

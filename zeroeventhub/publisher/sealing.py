@@ -82,6 +82,10 @@ Call = Callable[..., Awaitable[Any]]
 """Call a function with arguments: see `answer` and `work` of a bound feed."""
 
 
+_NUMBERS = {"partition", "version"}
+"""The columns of a segment that are kept as numbers, and are no attributes of events."""
+
+
 class SegmentRows:
     """Read rows of a table, of one partition or of all, in the form of a segment.
 
@@ -98,6 +102,7 @@ class SegmentRows:
         database: Database,
         *,
         partition: ColumnElement[Any] | None,
+        version: ColumnElement[Any] | None,
         attributes: Mapping[str, ColumnElement[Any]],
         kind: str,
     ) -> None:
@@ -105,13 +110,15 @@ class SegmentRows:
         self._forms = {name: json_form(column, name) for name, column in attributes.items()}
         self._kind = kind or None
         self._placed = {} if partition is None else {"partition": partition}
+        if version is not None:
+            self._placed["version"] = version
         if "time" not in attributes and near.source.given_at is not None:
             self._placed["time"] = near.source.given_at
         also, placed = [form.select for form in self._forms.values()], self._placed.values()
         self._query = RowQuery(near, mapper, database, also=also, placed=[*placed])
         self._columns = 1 if self._query.is_json else len(mapper.columns)
         kinds = {"type"} if kind else set()
-        self.attributes = {*self._forms, *self._placed, *kinds} - {"partition"}
+        self.attributes = {*self._forms, *self._placed, *kinds} - _NUMBERS
 
     def read(
         self, connection: Connection, after: int, until: int, limit: int, partition: int = 0
@@ -152,7 +159,7 @@ class SegmentRows:
         form = self._forms.get(name)
         if form is not None and form.convert is not None:
             values = [None if value is None else form.convert(value) for value in values]
-        if name == "partition":
+        if name in _NUMBERS:
             return values
         if name == "time":
             return [None if value is None else moment(value) for value in values]

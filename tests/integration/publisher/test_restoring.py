@@ -21,9 +21,10 @@ from harness.statements import execute, scalars
 from harness.trimmed import numbers, position_of, trim
 from sqlalchemy import Column, Integer, MetaData, Table, Text, func, insert, select
 
-from zeroeventhub import FIRST, ArchiveFeed, Retention, TableFeed
-from zeroeventhub.archive import Archive
-from zeroeventhub.errors import ConfigurationError, FeedFailure
+from zeroeventhub import FIRST, ArchiveFeed, EventLog, NewEvent, Retention, TableFeed
+from zeroeventhub.archive import Archive, segment_writer
+from zeroeventhub.archive.manifest import SCHEMA
+from zeroeventhub.errors import ConfigurationError, Conflict, FeedFailure
 
 
 def emptied(engine, table=orders):
@@ -161,6 +162,64 @@ def test_erased_events_stay_erased(sqlite, tmp_path):
     assert position_of(cursor) == 7
     assert numbers(alone, cursor=cursor) == numbers(feed, cursor=cursor)
     assert not alone.read(0, FIRST, 1).full
+
+
+def versioned(engine, archive, **options):
+    """Open the feed of a log whose events have versions, in a new database or the same."""
+    log = EventLog(MetaData(), "log")
+    log.table.metadata.create_all(engine)
+    feed = log.feed(archive=archive, retention=Retention(), **options)
+    install(feed, engine)
+    return log, feed.bind(engine, SMALL)
+
+
+def test_versions_of_keys_are_restored(engine, tmp_path):
+    """A restored log knows the versions of its keys: nobody appends to a key as if it were new."""
+    log, feed = versioned(engine, Archive(tmp_path))
+    with engine.begin() as connection:
+        log.append_to(connection, "a", [NewEvent("x", {}), NewEvent("x", {})], expected_version=0)
+        log.append(connection, [NewEvent("x", {}, key="a"), NewEvent("x", {})])
+    feed.seal()
+    emptied(engine, log.table)
+    log, feed = versioned(engine, Archive(tmp_path))
+    assert feed.restore(skipped=10).events == 4
+    assert scalars(engine, select(log.table.c.version).order_by(log.table.c.position)) == (
+        [1, 2, None, None]
+    )
+    with engine.begin() as connection, pytest.raises(Conflict):
+        log.append_to(connection, "a", [NewEvent("x", {})], expected_version=0)
+    with engine.begin() as connection:
+        assert log.append_to(connection, "a", [NewEvent("x", {})], expected_version=2) == 3
+    emptied(engine, log.table)
+    _, alone = versioned(engine, Archive(tmp_path), version=None)
+    with pytest.raises(ConfigurationError, match="name the column that holds them"):
+        alone.restore(skipped=10)
+
+
+def test_archives_of_earlier_releases_have_no_versions(sqlite, tmp_path, monkeypatch):
+    """A file without versions is read, merged, erased from and restored as all others."""
+    earlier = SCHEMA.remove(SCHEMA.get_field_index("version"))
+    archive = Archive(tmp_path, erasable=True)
+    log, feed = versioned(sqlite, archive)
+    with sqlite.begin() as connection:
+        log.append_to(
+            connection, "a", [NewEvent("x", {}, id=str(n)) for n in range(9)], expected_version=0
+        )
+    with monkeypatch.context() as before:
+        before.setattr(segment_writer, "SCHEMA", earlier)
+        feed.seal(segment_events=3)
+    assert feed.erase(ids=["1"]) == 1
+    with sqlite.begin() as connection:
+        log.append_to(connection, "b", [NewEvent("x", {}) for _ in range(3)], expected_version=0)
+    feed.seal()
+    archive.merge(100, 10**6)
+    assert len(archive.look().segments) == 1
+    emptied(sqlite, log.table)
+    log, feed = versioned(sqlite, Archive(tmp_path, erasable=True))
+    assert feed.restore(skipped=10).events == 11
+    assert scalars(sqlite, select(log.table.c.version).order_by(log.table.c.position)) == (
+        [None] * 8 + [1, 2, 3]
+    )
 
 
 def test_tables_that_cannot_be_restored_are_refused(sqlite, tmp_path):
