@@ -269,8 +269,9 @@ class Sealer:
 
     def erase(self, ids: Collection[str], keys: Collection[str]) -> int:
         """Erase events from the archive; see `BoundFeed.erase`."""
-        are_texts = all(isinstance(one, str) for one in (*ids, *keys))
-        if isinstance(ids, str) or isinstance(keys, str) or not are_texts:
+        is_text = isinstance(ids, str) or isinstance(keys, str)
+        ids, keys = [*ids], [*keys]
+        if is_text or not all(isinstance(one, str) for one in ids + keys):
             raise ConfigurationError("Give ids and keys of events as lists of text.")
         if not self.archive.erasable:
             raise ConfigurationError(

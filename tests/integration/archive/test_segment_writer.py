@@ -160,7 +160,7 @@ def test_pages_of_what_may_be_erased_are_not_kept(sqlite, tmp_path):
             feed.erase(ids=ids)
     said = source(Archive(tmp_path, erasable=True), **ATTRIBUTES).bind(sqlite)
     assert not said.read(0, "1-0", 1).full
-    assert said.erase(ids=["5"]) == 1
+    assert said.erase(ids=iter(["5"])) == 1
 
 
 def test_segment_is_parquet_that_others_read(tmp_path):
