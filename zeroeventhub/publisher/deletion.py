@@ -111,6 +111,12 @@ async def delete_in_batches(
             return events
 
 
+def _check(rows: int) -> None:
+    """Refuse batches without events."""
+    if rows < 1:
+        raise ConfigurationError("rows has to be above zero.")
+
+
 def _in_transaction(connection: Connection, batch: Batch, after: int) -> Deleted:
     with database_of(connection).lock_timeout(connection, LOCK_SECONDS):
         deleted = batch(connection, after)
@@ -359,6 +365,7 @@ class Trimmer:
 
     def batch(self, plan: TrimPlan, rows: int) -> Batch:
         """Return the function that deletes the next `rows` events of a plan and moves the mark."""
+        _check(rows)
 
         def delete_batch(connection: Connection, _: int) -> Deleted:
             mark, until = self.marks.locked(connection), plan.until
@@ -437,6 +444,7 @@ class Compactor:
 
         It deletes superseded events up to the horizon that are old enough.
         """
+        _check(rows)
         settled, until = self.reader.removable(connection, older_than)
         tombstones = 0
         if self.tombstone is not None:

@@ -1,6 +1,7 @@
 """Events are deleted batch by batch while writers write and readers read."""
 
 import threading
+from functools import partial
 
 import pytest
 from harness.ordering_table import ALL, OBSERVED, OBSERVED_MARIADB, SEQUENCING, for_each
@@ -11,8 +12,9 @@ from harness.trimmed import numbers, trim
 from sqlalchemy import event, func, select
 
 from zeroeventhub import TableFeed
-from zeroeventhub.errors import FeedFailure, Unavailable
+from zeroeventhub.errors import ConfigurationError, FeedFailure, Unavailable
 from zeroeventhub.publisher import deletion
+from zeroeventhub.publisher.deletion import Compaction
 from zeroeventhub.publisher.retention import Retention
 
 
@@ -37,6 +39,17 @@ def test_batches_are_bounded_and_told(feed, engine):
     trim(feed, 9, rows=3, on_progress=lambda *progress: heard.append(progress))
     assert heard == [(3, 3), (6, 6), (8, 8)]
     assert [left for left in dict.fromkeys(there) if left < 10] == [7, 4, 2]
+
+
+def test_batches_without_events_are_refused(any_shop):
+    """A trim, or a compaction, in batches of no events is refused."""
+    feed = TableFeed(
+        orders, data="data", key="customer", retention=Retention(), compaction=Compaction()
+    )
+    bound = feed.bind(any_shop)
+    for use in (partial(trim, bound, 9), bound.compact):
+        with pytest.raises(ConfigurationError, match="rows has to be above zero"):
+            use(rows=0)
 
 
 def test_feed_that_is_trimmed_by_two_at_once_goes_on(any_feed):
