@@ -18,7 +18,6 @@ from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.keyset import LIMIT, NearRows
 from zeroeventhub.publisher.mapping import Mapper, attribute_text, moment
 from zeroeventhub.publisher.reader import Reader
-from zeroeventhub.publisher.retention import numbers_begin_again
 from zeroeventhub.publisher.rows import Row, RowQuery, check_json
 from zeroeventhub.wire.ndjson import one_line
 
@@ -301,7 +300,10 @@ class Sealer:
         _, until = self.reader.removable(connection, older_than)
         trimmed = self.reader.history.mark(connection).trimmed
         if self.rows.read(connection, 0, trimmed, 1)[1] is not None:
-            raise numbers_begin_again(trimmed)
+            raise FeedFailure(
+                f"The table's numbers start again below {trimmed}, up to which it was trimmed; or "
+                "it is being restored, and can be sealed when that is done."
+            )
         self._refuse_gap(connection, kept.sealed)
         if kept.last is not None:
             self.reader.vouch_in_table(connection, kept.last)

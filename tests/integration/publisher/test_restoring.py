@@ -90,7 +90,7 @@ def test_restored_table_has_its_rows_and_cursors(engine, tmp_path, options, chan
 
 
 def test_feed_is_read_and_written_to_while_it_is_restored(sqlite, tmp_path):
-    """Before the first row is there, readers get all that was sealed, and then what is new."""
+    """Readers get all that was sealed, and then what is new; nothing is sealed or trimmed."""
     opened(sqlite, Archive(tmp_path)).seal(segment_events=10)
     emptied(sqlite)
     seen = []
@@ -102,6 +102,10 @@ def test_feed_is_read_and_written_to_while_it_is_restored(sqlite, tmp_path):
                 place(connection, (0, 1, 2))
         other = source(Archive(tmp_path)).bind(sqlite, SMALL)
         seen.append([number for part in range(PARTITIONS) for number in numbers(other, part)])
+        if len(seen) == 1:
+            with pytest.raises(FeedFailure, match="being restored"):
+                other.seal()
+            assert other.plan_trim(below=9).first is None
 
     bound.restore(on_progress=meanwhile)
     meanwhile()
