@@ -210,7 +210,7 @@ class Sealer:
                 break
             writer = self.archive.segment_writer()
             last = await self._collect(
-                writer, options, ask, work, after=known.sealed, until=until, before=events
+                writer, options, ask, work, known=known, until=until, before=events
             )
             if last is None or writer.places < options.least:
                 break
@@ -237,11 +237,12 @@ class Sealer:
         ask: Call,
         work: Call,
         *,
-        after: int,
+        known: "Manifest",
         until: int,
         before: int,
     ) -> tuple[int, str] | None:
         """Collect the events of a segment; return its last position and the cursor after it."""
+        after: tuple[int, str | None] = known.sealed, known.last
         last, places = None, 0
         begun: Future[None] | None = None
         worker = ThreadPoolExecutor(1)
@@ -255,8 +256,8 @@ class Sealer:
                     await work(begun.result)
                 # In a thread while the next rows are read: its size lags by one step.
                 begun = worker.submit(writer.add, columns)
-                count, last = len(columns["position"]), found
-                after, places = last[0], places + count
+                count, after, last = len(columns["position"]), found, found
+                places += count
                 options.on_progress(before + places)
                 if count < limit:
                     break
@@ -310,12 +311,15 @@ class Sealer:
         return until
 
     def _rows(
-        self, connection: Connection, after: int, until: int, limit: int
+        self, connection: Connection, after: tuple[int, str | None], until: int, limit: int
     ) -> tuple[Columns, tuple[int, str] | None]:
-        """Return the first rows in (after, until], the last position and the cursor after it."""
-        columns, last = self.rows.read(connection, after, until, limit)
+        """Return the first rows after a position and its cursor, and the last of both."""
+        position, cursor = after
+        columns, last = self.rows.read(connection, position, until, limit)
         # After the rows: a trim that deleted some of them has moved the mark by now.
-        self._refuse_gap(connection, after)
+        self._refuse_gap(connection, position)
+        if cursor is not None:  # a failover may have replaced the history meanwhile
+            self.reader.history.vouch_in_table(connection, cursor)
         return columns, None if last is None else (last[0], self.reader.history.cursor(*last))
 
     def _refuse_gap(self, connection: Connection, sealed: int) -> None:

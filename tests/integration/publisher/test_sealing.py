@@ -23,7 +23,7 @@ from harness.statements import before_query, execute
 from harness.trimmed import numbers, trim
 from sqlalchemy import insert
 
-from zeroeventhub import FIRST, LAST
+from zeroeventhub import FIRST, LAST, ArchiveFeed
 from zeroeventhub.archive import Archive
 from zeroeventhub.errors import ConfigurationError, Diverged, FeedFailure, Trimmed, Unavailable
 from zeroeventhub.partitions import Layout
@@ -304,6 +304,32 @@ def test_history_that_is_another_is_neither_sealed_nor_trimmed(
                 use()
     assert archive.sealed() == 8
     assert numbers(log.feed) == numbers(restarted) == numbers_left
+
+
+@pytest.mark.slow
+def test_table_that_fails_over_while_it_is_sealed_mixes_no_histories(tmp_path, monkeypatch):
+    """If the table gets another history during sealing, the archive has events of one alone."""
+    monkeypatch.setattr(sealing, "AT_ONCE", 4)
+    step, struck = 0, True
+    while struck:
+        folder = tmp_path / str(step)
+        url = f"sqlite:///{folder}.db"
+        with connected(url) as engine, connected(url) as beside:
+            log, primary = Log(engine, SINGLE_WRITER), Log(beside, SINGLE_WRITER)
+            log.publish(retention=Retention(), archive=Archive(folder))
+            log.write(*range(16))
+
+            def fail_over(primary=primary):
+                primary.run("DELETE FROM log WHERE id > 2", "UPDATE sqlite_sequence SET seq = 2")
+                primary.write(*range(100, 116))
+
+            with before_query(engine, step, fail_over) as struck, suppress(Diverged):
+                log.feed.seal(segment_events=6)
+        found = Archive(folder)
+        sealed = numbers(ArchiveFeed(found)) if found.sealed() else []
+        assert sealed in ([*range(len(sealed))], [0, 1, *range(100, 98 + len(sealed))]), step
+        step += 1
+    assert step > 10
 
 
 def test_plan_from_before_a_failover_deletes_nothing(log):
