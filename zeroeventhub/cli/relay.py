@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -126,16 +125,14 @@ def relay(
         choices["key"] = _member(key)
     if identity is not None:
         choices["identity"] = _member(identity)
-    delivery: AbstractContextManager[Any]
+    delivery: Any
     if target.startswith("kafka:"):
         if lanes is not None or secret_file is not None:
             raise ConfigurationError("--lanes and --secret-file are for webhooks.")
         from zeroeventhub.relay.kafka import KafkaTarget  # noqa: PLC0415 - it needs its extra
 
-        delivery = nullcontext(
-            KafkaTarget(
-                target, keep_partitions=keep_partitions, settings=_settings(settings), **choices
-            )
+        delivery = KafkaTarget(
+            target, keep_partitions=keep_partitions, settings=_settings(settings), **choices
         )
     else:
         if keep_partitions or settings is not None:

@@ -46,8 +46,8 @@ class KafkaTarget(Target):
     well; the id of any other event is the header `id`.
 
     Example:
-        target = KafkaTarget("kafka://127.0.0.1:9092/orders")
-        Consumer(client, store, "kafka").run(target.apply)
+        with KafkaTarget("kafka://127.0.0.1:9092/orders") as target:
+            Consumer(client, store, "kafka").run(target.apply)
 
     Args:
         url: the brokers and the topic, such as kafka://one:9092,two:9092/orders.

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from sqlalchemy import Connection
 
@@ -44,6 +44,13 @@ class Target(ABC):
 
     def __init__(self) -> None:
         self._delivered: dict[int, tuple[str, dict[int, Event]]] = {}
+
+    def __enter__(self) -> Self:
+        """Return the target."""
+        return self
+
+    def __exit__(self, *_: object) -> None:  # noqa: B027 - not every target has something to close
+        """Close what the target has opened."""
 
     def apply(self, connection: Connection, page: PendingPage) -> None:  # noqa: ARG002 - of `run`
         """Deliver a page; for `Consumer.run`.

@@ -9,7 +9,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from ipaddress import ip_address
-from typing import Self
 from urllib.parse import quote, urlsplit
 
 import httpx
@@ -80,10 +79,6 @@ class WebhookTarget(Target):
         self._lanes = lanes
         self._http = httpx.Client(timeout=TIMEOUT, limits=httpx.Limits(max_connections=lanes))
         self._threads = ThreadPoolExecutor(lanes, "zeroeventhub-webhook")
-
-    def __enter__(self) -> Self:
-        """Return the target."""
-        return self
 
     def __exit__(self, *_: object) -> None:
         """Close the connections."""

@@ -45,8 +45,8 @@ ALL = [*range(0, 100, 2)]
 @pytest.mark.parametrize("error", [TargetUnavailable("away"), EventRefused("no")])
 def test_page_that_failed_goes_on_where_it_was(consume, error):
     """After an outage, or a refusal that passes, what the target has taken does not come again."""
-    target = Listing(once={20: error, 70: error})
-    consume(target.apply)
+    with Listing(once={20: error, 70: error}) as target:
+        consume(target.apply)
     assert target.taken == ALL
 
 
