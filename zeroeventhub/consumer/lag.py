@@ -9,6 +9,7 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from zeroeventhub.client import AsyncClient, Client
+from zeroeventhub.consumer.steps import EmptyPages
 from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.consumer.store_session import in_store
 from zeroeventhub.coroutines import blocking, maybe_await
@@ -104,14 +105,14 @@ async def _ask(client: Client | AsyncClient, partition: int, cursor: str) -> Lag
 
 async def _count(client: Client | AsyncClient, partition: int, cursor: str, most: int) -> Lag:
     """Read from a cursor to the head, or until `most` events are counted."""
-    events, first = 0, None
+    events, first, empty_pages = 0, None, EmptyPages()
     while events <= most:
         limit = min(most - events + 1, LARGEST_PAGE)
         page: Page = await maybe_await(client.fetch(partition, cursor, limit=limit))
         if first is None and page.events:
             first = page.events[0]
         events += len(page.events)
-        if page.caught_up or page.cursor == cursor:
+        if page.caught_up or not empty_pages.moves(page, partition, cursor):
             break
         cursor = page.cursor
     return Lag(min(events, most), 0.0 if first is None else _age(first), exact=events <= most)

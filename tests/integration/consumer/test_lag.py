@@ -24,6 +24,7 @@ from zeroeventhub import (
     CursorStore,
     Event,
     Lag,
+    Page,
     Partition,
     TableFeed,
     async_lag,
@@ -32,7 +33,7 @@ from zeroeventhub import (
 )
 from zeroeventhub.consumer.lag import consequence, find_moves
 from zeroeventhub.coroutines import blocking
-from zeroeventhub.errors import ConfigurationError, StoreUnavailable, TokenChanged
+from zeroeventhub.errors import ConfigurationError, ProtocolError, StoreUnavailable, TokenChanged
 from zeroeventhub.extensions import CAUGHT_UP, LAG
 
 
@@ -111,6 +112,14 @@ def counting(shop, *ages, seconds=5.0):
 
     shop.feed.lag = count
     return asked
+
+
+def test_feed_that_leads_in_a_circle_is_not_read_for_ever(sync_shop):
+    """Empty pages whose cursors come again are the feed's fault, which the error says."""
+    sync_shop.feed.extensions = frozenset()
+    sync_shop.feed.read = lambda _, cursor, __: Page([], "b" if cursor == "a" else "a")
+    with pytest.raises(ProtocolError, match="circle"):
+        lag_of(sync_shop)
 
 
 @pytest.mark.parametrize("seconds", [5.0, None])
