@@ -470,10 +470,11 @@ class CursorStore:
         """Give a consumer that no process runs another name; it goes on where it was.
 
         Raises:
-            ConfigurationError: a process of the consumer runs, or the new name is taken or invalid.
+            ConfigurationError: the store has no such consumer, a process of it runs, or the new
+                name is taken or invalid.
         """
         self.leases.end(connection, consumer)
-        self._check_unused(connection, name)
+        self._check_names(connection, consumer, name)
         for table in self._existing_tables(connection).values():
             rename = table.update().where(table.c.consumer == consumer)
             connection.execute(rename.values(consumer=name))
@@ -486,7 +487,8 @@ class CursorStore:
         transaction, after this call, which waits for pages that are being committed.
 
         Raises:
-            ConfigurationError: the name of the copy is taken or invalid.
+            ConfigurationError: the store has no such consumer, or the name of the copy is taken or
+                invalid.
         """
         cursors, letters = self.tables.cursors, self.tables.dead_letters
         # Pages and lanes lock their cursor, and who applies a dead letter deletes it: these writes
@@ -494,7 +496,7 @@ class CursorStore:
         for column in (cursors.c.epoch, letters.c.tries):
             of_consumer = column.table.c.consumer == consumer
             connection.execute(column.table.update().where(of_consumer).values({column: column}))
-        self._check_unused(connection, name)
+        self._check_names(connection, consumer, name)
         for table in (cursors, self.tables.inbox, letters, self.tables.lanes):
             # Ids of dead letters and epochs of cursors are the copy's own.
             columns = [each for each in table.c if each.name not in {"consumer", "id", "epoch"}]
@@ -531,8 +533,11 @@ class CursorStore:
             del found["failures"]
         return found
 
-    def _check_unused(self, connection: Connection, name: str) -> None:
+    def _check_names(self, connection: Connection, consumer: str, name: str) -> None:
+        """Raise ConfigurationError unless a consumer exists and another name is free."""
         check_consumer_name(name)
+        if not any(self.holdings(connection, consumer).values()):
+            raise ConfigurationError(f"This store has no consumer {consumer!r}.")
         if any(self.holdings(connection, name).values()):
             raise ConfigurationError(
                 f"This store has a consumer {name!r} already: choose another name."

@@ -462,6 +462,14 @@ def test_copy_is_a_consumer_of_its_own(store):
             call(store, store.copy, name)
 
 
+@pytest.mark.parametrize("method", ["copy", "rename"])
+def test_consumer_that_is_not_there_has_no_other_name(store, method):
+    """A name that is misspelled is refused: the other name would begin at the first event."""
+    lived(store)
+    with pytest.raises(ConfigurationError, match="no consumer 'biling'"):
+        call(store, getattr(store, method), "shadow", name="biling")
+
+
 @pytest.mark.parametrize("what", ["page", "letter"])
 def test_copy_waits_for_what_is_being_committed(leveled_store, what):
     """A copy sees a page, or a dead letter, as before its transaction or as after it: after it."""
