@@ -34,6 +34,7 @@ from zeroeventhub.databases import database_of
 from zeroeventhub.databases.error_codes import store_error
 from zeroeventhub.errors import Fenced, StoreUnavailable, TooManyDeadLetters
 from zeroeventhub.protocol import FIRST, Event
+from zeroeventhub.wire.ndjson import restore_data
 
 _log = logging.getLogger("zeroeventhub.consumer")
 
@@ -319,6 +320,7 @@ class PageTransactions:
                 except Exception as error:  # noqa: BLE001 - judged, and raised
                     raise store_error(error)  # noqa: B904 - it has its cause
         except Exception as error:  # noqa: BLE001 - judged with those of the other works
+            restore_data(work.events)
             return error
 
     # What a work does in its transaction.
@@ -449,6 +451,7 @@ class PageTransactions:
             error = transaction.call(partial(self._handler.call, transaction, *content), catch=True)
             if error is None:
                 return None
+            restore_data((event,))
             if isinstance(step, Deliver):
                 _note(error, step, event)
             self._config.observer.failed(self._name, step.partition, error, attempt)

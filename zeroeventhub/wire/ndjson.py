@@ -290,6 +290,11 @@ class PageEvents(EventSequence):
         return self._count
 
     @property
+    def made(self) -> Sequence[Event]:
+        """The events, or none if none of them has been read."""
+        return self._events or ()
+
+    @property
     def has_read_data(self) -> bool:
         """Whether the caller has read the data of the last event, which was decoded only then."""
         return bool(self._events) and self._events[-1]._data is not _UNSET  # type: ignore[index] # noqa: SLF001 - of the protocol
@@ -332,6 +337,14 @@ class PageEvents(EventSequence):
             headers = (getattr(line, "headers", None) or {} for line in lines)
             self._events = [*map(Event, map(bytes, map(_data_of, lines)), headers)]
         return self._events
+
+
+def restore_data(events: Iterable[Event]) -> None:
+    """Undo what a caller has changed in the decoded data of events, which come again."""
+    for event in events.made if isinstance(events, PageEvents) else events:
+        is_decoded = isinstance(event, _DecodedEvent)
+        name, data = ("data", msgspec.json.decode(event.raw)) if is_decoded else ("_data", _UNSET)
+        msgspec.structs.force_setattr(event, name, data)
 
 
 class PageDecoder:

@@ -50,6 +50,21 @@ def test_page_and_cursor_are_committed_together(either_shop, lanes):
     assert shop.observer.reports == [("applying", [1, 2]), ("committed", 2)]
 
 
+@pytest.mark.parametrize("failures", [Failures(tries=5), Failures(tries=3, then="set-aside")])
+def test_apply_that_changes_data_gets_it_unchanged_when_it_is_called_again(sync_shop, failures):
+    """What apply has changed in an event's data before it raised is there in the next try."""
+    shop, seen = sync_shop, []
+    shop.feed.publish(*map(event, range(4)))
+
+    def apply(connection, one: Event):
+        seen.append(one.data.pop("n"))
+        if seen.count(seen[-1]) < 3:
+            raise Poison
+
+    shop.run(apply, failures=failures, limit=2)
+    assert ([*dict.fromkeys(seen)], shop.letters()) == ([0, 1, 2, 3], [])
+
+
 def test_error_of_apply_undoes_everything(either_shop):
     """What apply raises is the cause of the halt, and neither effects nor cursor stay."""
     shop = either_shop
