@@ -402,9 +402,10 @@ def _register_instead(
     client: Client, consumer: str, name: str, cursors: Mapping[int, str], *, is_repeated: bool
 ) -> int:
     """Register a new name before the old one is withdrawn, so that trimming waits all the time."""
-    for number, cursor in cursors.items():
+    for partition in client.discover().partitions:
+        cursor = cursors.get(partition.id, FIRST)
         if cursor not in {FIRST, LAST}:
-            client.register_progress(name, number, cursor)
+            client.register_progress(name, partition.id, cursor)
     registered = client.forget_progress(consumer)
     # An earlier run of this command may have withdrawn the old name.
     if not registered and not is_repeated:

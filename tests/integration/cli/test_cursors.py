@@ -241,6 +241,17 @@ def test_cursor_of_a_lost_history_is_not_counted(feed, sqlite, sqlite_url):
     assert json.loads(done.stdout)["moves"][0]["again"] is None
 
 
+def test_consumer_of_a_dropped_partition_gets_another_name_at_its_publisher(
+    registering, of_billing
+):
+    """A cursor in a partition that the feed no longer has is renamed, and not registered."""
+    url, store, feed = registering
+    load(store, 7, start="c")
+    done = run("rename", *of_billing, "invoices", "--feed", url)
+    assert done.exit_code == 0, done.stderr
+    assert {name for _, name, _ in registered.heard(feed)} == {"invoices"}
+
+
 @pytest.fixture
 def registering(any_engine):
     """The URL of a feed at which billing has registered, with its consumer in the same database."""
