@@ -17,6 +17,8 @@ def test_failures_that_cannot_be_are_refused(options):
     ("options", "complaint"),
     [
         ({"name": ""}, "name"),
+        ({"name": "billing "}, "space at its end"),
+        ({"name": "a\0b"}, "printable"),
         ({"start": ""}, "start is FIRST"),
         ({"partitions": ()}, "leave partitions out"),
         ({"poll_interval": -1}, "0 or more"),

@@ -569,9 +569,11 @@ class CursorStore:
 
 def check_consumer_name(name: str) -> None:
     """Raise ConfigurationError unless a name can be a consumer's key in the store."""
-    if not 0 < len(name) <= NAME_LENGTH:
+    # MariaDB and MySQL ignore spaces at the end of a text.
+    if not 0 < len(name) <= NAME_LENGTH or not name.isprintable() or name.endswith(" "):
         raise ConfigurationError(
-            f"A consumer's name has 1 to {NAME_LENGTH} characters; this one {len(name)}."
+            f"A consumer's name is one line of 1 to {NAME_LENGTH} printable characters without a "
+            f"space at its end; this one has {len(name)}."
         )
 
 
