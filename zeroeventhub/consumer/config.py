@@ -112,6 +112,10 @@ class Config:
                 "A consumer waits at the head for a number of seconds: poll_interval is 0 or more.",
             ),
             (
+                self.limit is None or self.limit >= 1,
+                "A consumer asks for at least one event in a page: limit is 1 or more.",
+            ),
+            (
                 self.attempts is None or self.attempts >= 1,
                 "A consumer tries at least once: attempts is 1 or more.",
             ),

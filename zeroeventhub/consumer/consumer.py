@@ -23,6 +23,7 @@ from zeroeventhub.consumer.follower import Follower
 from zeroeventhub.consumer.page import AsyncPendingPage, DecodeHint, PendingPage
 from zeroeventhub.consumer.runner import Runner
 from zeroeventhub.consumer.steps import Deliver, Discover, Fetch, Pause, Step
+from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.consumer.store_session import carry_out, in_store
 from zeroeventhub.coroutines import blocking, maybe_await, next_step
 from zeroeventhub.errors import BadRequest, ConfigurationError, Gone, ZeroEventHubError
@@ -47,6 +48,12 @@ class _Consumer(Config, Generic[_AnyClient]):
             raise ConfigurationError(
                 f"The client of {type(self).__name__} is of the class "
                 f"{self._client_type.__name__}, not {type(client).__name__}."
+            )
+        store: object = self.store
+        if not isinstance(store, CursorStore):
+            raise ConfigurationError(
+                f"A consumer keeps its cursors in a CursorStore, such as CursorStore(engine), not "
+                f"in an object of the class {type(store).__name__}."
             )
         super().__post_init__()
         # A copy: another user of the client may discover a new layout, which this one must notice.

@@ -27,6 +27,7 @@ from sqlalchemy import (
 from sqlalchemy import Enum as Choice
 
 from zeroeventhub.databases import database_of
+from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.wire.ndjson import PageEvents
 
 ABSENT = msgspec.UNSET
@@ -280,7 +281,15 @@ class TableForm:
 
 @lru_cache(maxsize=64)
 def table_form(table: Table, dialect: Dialect) -> TableForm:
-    """Return the form of a table, made once."""
+    """Return the form of a table, made once.
+
+    Raises:
+        ConfigurationError: it is no Table of SQLAlchemy's.
+    """
+    if not isinstance(table, Table):
+        raise ConfigurationError(
+            "Rows are inserted into a Table of SQLAlchemy's: a mapped class has it as __table__."
+        )
     return TableForm(table, dialect)
 
 

@@ -114,6 +114,13 @@ def test_place_counts_over_rows_that_leave_out_other_columns(sqlite):
         insert_events(connection, orders, [Event(raw) for raw in raws])
 
 
+@pytest.mark.parametrize("table", ["orders", type("Order", (), {"__table__": orders})])
+def test_what_is_no_table_is_refused(sqlite, table):
+    """A name or a mapped class is refused, and the error says where a class has its table."""
+    with sqlite.connect() as connection, pytest.raises(ConfigurationError, match="__table__"):
+        insert_events(connection, table, [Event(FULL)])
+
+
 def test_event_that_names_no_column_is_refused(sqlite):
     """Where all columns may be left out, an event about something else is refused all the same."""
     small.create(sqlite)

@@ -20,6 +20,7 @@ def test_failures_that_cannot_be_are_refused(options):
         ({"name": "billing "}, "space at its end"),
         ({"name": "a\0b"}, "printable"),
         ({"start": ""}, "start is FIRST"),
+        ({"limit": 0}, "limit is 1 or more"),
         ({"partitions": ()}, "leave partitions out"),
         ({"poll_interval": -1}, "0 or more"),
         ({"lanes": 0}, "lanes is 1 or more"),
@@ -34,6 +35,13 @@ def test_option_that_cannot_work_is_refused(sqlite, options, complaint):
     for consumer in (Consumer, AsyncConsumer):
         with pytest.raises(ConfigurationError, match=complaint):
             consumer(None, CursorStore(sqlite), **options)
+
+
+def test_engine_is_not_taken_for_a_store(sqlite):
+    """Who gives the engine where the store belongs is told so before anything is read."""
+    for consumer in (Consumer, AsyncConsumer):
+        with pytest.raises(ConfigurationError, match=r"CursorStore\(engine\), not .* Engine"):
+            consumer(None, sqlite, "billing")
 
 
 def test_partitions_may_be_an_iterator(sqlite):
