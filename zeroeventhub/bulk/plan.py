@@ -269,10 +269,12 @@ class Plan:
                 "This feed cannot be read up to an offset, because it does not have the extension "
                 f"stop: leave out {self._options.words.end}, and the batch ends at the head."
             )
-        scans = {
-            one: feed.scan(one, start, events=None, stop=None) for one, start in starts.items()
-        }
-        return [Range(one, starts[one], end.cursor, end.events) for one, end in scans.items()]
+        ranges = []
+        for one, start in starts.items():
+            found = self._loss.request(one, start, partial(feed.scan, one, events=None, stop=None))
+            if found is not None:
+                ranges.append(Range(one, start, found.cursor, found.events))
+        return ranges
 
     def _pieces_each(self, planned: Sized) -> int:
         """Return into how many pieces each range is divided, so that there are enough tasks."""

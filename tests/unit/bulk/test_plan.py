@@ -226,6 +226,22 @@ def test_task_whose_events_are_trimmed(losing, url, caplog, tells_earliest):
         rows_of(*strict)
 
 
+@pytest.mark.parametrize(
+    ("lowest", "there", "error", "left"),
+    [(10, 30, Trimmed, [*range(11, 31)]), (0, 3, Diverged, [])],
+)
+def test_batch_by_count_whose_start_is_gone(lowest, there, error, left):
+    """A batch of a feed that cannot stop is planned with advice, or without what is gone."""
+    feed = LosingFeed(1, frozenset())
+    publish(feed, 0, there)
+    feed.lowest = lowest
+    begin = {"startingOffsets": json.dumps({"0": "5"})}
+    with mounted(feed) as url:
+        with pytest.raises(error, match=f"Events of partition 0 cannot be read.*{ADVICE}"):
+            planned(url, **begin)
+        assert numbers(rows_of(*planned(url, **begin, **PASSING))) == left
+
+
 def test_partition_that_is_gone(losing, url, caplog):
     """A partition that is gone without an heir ends a task, or is skipped with a warning."""
     losing.layout = Layout.of(1).split(0, into=1)
