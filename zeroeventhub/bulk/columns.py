@@ -73,6 +73,7 @@ _SCALARS: dict[pa.DataType, Any] = {
     pa.uint8(): _whole(0, 2**8 - 1),
     pa.uint16(): _whole(0, 2**16 - 1),
     pa.uint32(): _whole(0, 2**32 - 1),
+    pa.uint64(): Annotated[int, msgspec.Meta(ge=0)],  # Arrow refuses those that are too large
 }
 
 

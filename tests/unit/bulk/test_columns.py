@@ -86,6 +86,15 @@ def test_value_is_exact_or_does_not_fit(kind, text, value):
         ]
 
 
+@pytest.mark.parametrize("number", [-1, 0, 2**64 - 1, 2**64])
+def test_unsigned_number_of_64_bits_is_exact_or_does_not_fit(number):
+    """Python, and not Spark, has a type for whole numbers up to the largest of 64 bits."""
+    fields, event = pa.schema({"x": pa.uint64()}), f'{{"x":{number}}}'
+    found = JsonColumns([*fields], CORRUPT).columns(pa.array([event]), fields)
+    expected = (number, None) if 0 <= number < 2**64 else (None, event)
+    assert (found["x"][0].as_py(), found[CORRUPT][0].as_py()) == expected
+
+
 @pytest.mark.parametrize("event", ["7", "null", "[{}]", '{"x":1', "", '{"x":1}],[{"x":2}'])
 def test_event_that_is_no_object_does_not_fit(event):
     """Only objects have members; those beside it keep their rows."""
