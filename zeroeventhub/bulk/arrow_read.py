@@ -15,7 +15,7 @@ import pyarrow as pa
 from zeroeventhub.bulk.columns import Columns, default_schema
 from zeroeventhub.bulk.connection import LIMITS, Connection
 from zeroeventhub.bulk.offsets import Offsets, Range
-from zeroeventhub.bulk.options import LATEST, Boundary, Moments, ReadOptions, origin_of
+from zeroeventhub.bulk.options import LATEST, Boundary, Moments, ReadOptions, origins_of
 from zeroeventhub.bulk.plan import Plan, Share
 from zeroeventhub.bulk.range_reader import RangeReader
 from zeroeventhub.client import Client
@@ -314,6 +314,12 @@ def read_arrow(
     """
     if readers < 1 or not 1 <= page_size <= LARGEST_PAGE:
         raise ConfigurationError("readers is 1 or more, and page_size is 1 to 10,000.")
+    try:
+        origins = origins_of(segment_origins)
+    except ValueError:
+        raise ConfigurationError(
+            "segment_origins is a list of origins, such as https://cdn.example or file://."
+        ) from None
     starting = _boundary(start)
     options = ReadOptions(
         starting=starting,
@@ -321,7 +327,7 @@ def read_arrow(
         partitions=None if partitions is None else tuple(partitions),
         page_size=page_size,
         read_segments=read_segments,
-        segment_origins=frozenset(map(origin_of, segment_origins)),
+        segment_origins=origins,
         types=types,
         begins_new_partitions=True,
     )

@@ -1,6 +1,6 @@
 """What is read of a feed: from where to where, and how."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, TypeAlias
@@ -14,6 +14,8 @@ from zeroeventhub.protocol import LARGEST_PAGE, TypeFilter
 
 TIMEOUT = httpx.Timeout(30.0, connect=10.0)
 """Seconds for one operation on a connection."""
+
+_SCHEMES = {"file", "http", "https"}
 
 EARLIEST = "earliest"
 LATEST = "latest"
@@ -102,6 +104,13 @@ class ReadOptions:
     since: datetime | None = None
     column_name_of_corrupt_record: str = "_corrupt_record"
     words: ClassVar[Words] = Words()
+
+
+def origins_of(urls: Iterable[str]) -> frozenset[str]:
+    """Return the origins of URLs; ValueError if they are not URLs of files that may be read."""
+    if isinstance(urls, str) or any(urlsplit(url).scheme not in _SCHEMES for url in urls):
+        raise ValueError
+    return frozenset(map(origin_of, urls))
 
 
 def origin_of(url: str) -> str:

@@ -11,7 +11,6 @@ from difflib import get_close_matches
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
-from urllib.parse import urlsplit
 
 import httpx
 
@@ -24,7 +23,7 @@ from zeroeventhub.bulk.options import (
     Moments,
     ReadOptions,
     Words,
-    origin_of,
+    origins_of,
 )
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import LARGEST_PAGE, TypeFilter
@@ -198,10 +197,7 @@ def _positive(text: str) -> int:
 
 
 def _origins(text: str) -> frozenset[str]:
-    urls = [url.strip() for url in text.split(",")]
-    if not all(urlsplit(url).scheme in {"file", "http", "https"} for url in urls):
-        raise ValueError
-    return frozenset(map(origin_of, urls))
+    return origins_of([url.strip() for url in text.split(",")])
 
 
 def _types(text: str, *, skip: bool = False) -> TypeFilter:

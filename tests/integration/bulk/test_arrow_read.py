@@ -459,3 +459,10 @@ def test_what_cannot_be_meant_is_refused(given):
     """A number out of its range is refused before anything is requested."""
     with pytest.raises(ConfigurationError, match="readers is 1 or more"):
         read_arrow("http://127.0.0.1:1/orders", **given)
+
+
+@pytest.mark.parametrize("origins", ["file://", ["cdn.example"], ["https://cdn.example:port"]])
+def test_origins_that_match_no_file_are_refused(origins):
+    """What is no list of origins is refused before anything is requested."""
+    with pytest.raises(ConfigurationError, match="segment_origins is a list of origins, such as"):
+        read_arrow("http://127.0.0.1:1/orders", segment_origins=origins)
