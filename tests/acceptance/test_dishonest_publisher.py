@@ -111,7 +111,8 @@ def test_chain_of_partitions_is_checked_in_its_length():
         assert next(pages).partition == last
 
 
-@pytest.mark.parametrize("command", ["tail", "sync"])
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("command", ["tail", "sync", "export"])
 def test_feed_that_leads_in_a_circle_is_given_up(tmp_path, command):
     """Where pages without events lead from one cursor to another and back, a command ends."""
 
@@ -119,9 +120,14 @@ def test_feed_that_leads_in_a_circle_is_given_up(tmp_path, command):
         cursor = "2" if request.query_params["cursor"] == "1" else "1"
         return PlainTextResponse(f'{{"cursor":"{cursor}"}}\n')
 
-    options = ["--into", f"sqlite:///{tmp_path}/c.db", "--table", "t", "--consumer", "c"]
-    routes = [Route("/feed", lambda request: feed()), Route("/feed/events", turn)]
+    options = {
+        "tail": [],
+        "sync": ["--into", f"sqlite:///{tmp_path}/c.db", "--table", "t", "--consumer", "c"],
+        "export": ["--to", tmp_path / "c.parquet"],
+    }
+    info = Route("/feed", lambda request: feed(extensions=["stop"]))
+    routes = [info, Route("/feed/events", turn)]
     with serving(Starlette(routes=routes)) as url:
-        ended = invoke(command, f"{url}/feed", *(options if command == "sync" else []))
+        ended = invoke(command, f"{url}/feed", *options[command])
     assert ended.exit_code != 0
     assert "in a circle" in ended.output

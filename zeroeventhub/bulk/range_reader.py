@@ -11,7 +11,7 @@ from zeroeventhub.bulk.options import ReadOptions
 from zeroeventhub.bulk.plan import DataLossPolicy
 from zeroeventhub.bulk.segment_reader import read_segments
 from zeroeventhub.client import Client
-from zeroeventhub.consumer.steps import moves_cursor
+from zeroeventhub.consumer.steps import circle, moves_cursor
 from zeroeventhub.errors import ProtocolError, TokenChanged, Trimmed, Unavailable
 from zeroeventhub.extensions import EVENT_TYPES, SEGMENTS
 from zeroeventhub.protocol import FeedInfo
@@ -71,6 +71,7 @@ class RangeReader:
         if self._has_segments(one):
             one = yield from read_segments(self._connection, one)
         budget = self._connection.retry_budget()
+        empty = set[str]()  # the cursors of pages without events, since the last event
         while one.count is None or one.count > 0:
             page = self._fetch(one)
             if page is None:
@@ -86,6 +87,12 @@ class RangeReader:
                 self._connection.back_off(budget, lacking)
                 continue
             budget.failed = 0
+            if events:
+                empty.clear()
+            elif page.cursor in empty and not page.stop_reached:
+                raise circle(one.partition)
+            else:
+                empty.add(page.cursor)
             is_filtered = self._filters and one.count is None
             taken = events if one.count is None else min(events, one.count)
             left = None if one.count is None else one.count - taken

@@ -392,13 +392,18 @@ class EmptyPages:
         if page.events or page.caught_up:
             self.cursors.clear()
         elif moved and page.cursor in self.cursors:
-            raise ProtocolError(
-                f"The feed leads in a circle in partition {partition}: pages without events end "
-                "where earlier ones began."
-            )
+            raise circle(partition)
         elif moved:
             self.cursors.add(page.cursor)
         return moved
+
+
+def circle(partition: int) -> ProtocolError:
+    """Return the error about empty pages that lead in a circle."""
+    return ProtocolError(
+        f"The feed leads in a circle in partition {partition}: pages without events end where "
+        "earlier ones began."
+    )
 
 
 def moves_cursor(events: int, partition: int, before: str, after: str) -> bool:
