@@ -69,7 +69,9 @@ class _Commands(click.Group):
         except ZeroEventHubError as error:
             raise _Failure(str(error), FAILED) from error
         except UnicodeError as error:
-            raise _Failure("An argument holds bytes that are not UTF-8.", MISUSED) from error
+            raise _Failure(
+                "An argument, or a file that one names, is not UTF-8.", MISUSED
+            ) from error
         except OSError as error:
             if error.errno == EPIPE:
                 raise  # click ends quietly, as its reader has

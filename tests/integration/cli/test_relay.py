@@ -108,7 +108,9 @@ def expect_misuse(feed, store, secret, tmp_path):
     """A function that runs the command, which must refuse and not repeat what a file holds."""
     wrong = tmp_path / "wrong"
     wrong.write_text("canary")
-    places = {"{secret}": secret, "{wrong}": wrong}
+    latin = tmp_path / "latin"
+    latin.write_text("canary\u00fc", "latin-1")
+    places = {"{secret}": secret, "{wrong}": wrong, "{latin}": latin}
 
     def expect_misuse(target, options, words):
         refused = relay(feed, target, store, *(places.get(one, one) for one in options))
@@ -129,6 +131,7 @@ def expect_misuse(feed, store, secret, tmp_path):
         ("http://billing.example", ["--secret-file", "{secret}"], "https"),
         ("https://billing.example", ["--secret-file", "{wrong}"], "whsec_"),
         ("kafka://127.0.0.1:1/orders", ["--kafka-settings", "{wrong}"], "name=value"),
+        ("kafka://127.0.0.1:1/orders", ["--kafka-settings", "{latin}"], "a file that one names"),
     ],
 )
 def test_options_that_cannot_work_are_refused(expect_misuse, target, options, words):
