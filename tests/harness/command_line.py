@@ -22,7 +22,7 @@ ADDRESS = re.compile(r"(?:[Rr]unning on|Listening at:|server at) (http://[0-9.]+
 """How uvicorn, gunicorn and Django say where they listen."""
 
 
-def invoke(*arguments: object, answer: str | None = None) -> Result:
+def invoke(*arguments: object, answer: str | bytes | None = None) -> Result:
     """Run a command in this process, to its end."""
     from zeroeventhub.cli.commands import commands
 

@@ -122,6 +122,7 @@ def _decode_lines(lines: Sequence[bytes]) -> list[_Line]:
 
 def _decode_line(number: int, line: bytes) -> _Line:
     try:
+        line.decode()  # also what the decoder skips must be UTF-8
         return _line(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"Line {number} is not an event: {error}.") from None

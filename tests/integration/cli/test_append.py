@@ -90,15 +90,17 @@ def test_other_file_of_a_producer_is_refused(written, file, content):
         ('{"id": "x", "type": "placed", "data": 5}', 2, "Line 41: The data is a bare"),
         ('{"id": "x", "type": "", "data": {}}', 2, "Line 41: The type of an event"),
         ("{", 2, "Line 41 is not an event"),
+        ('{"id": "x", "type": "a", "data": "\udcfc"}', 2, "Line 41 is not an event: 'utf-8'"),
         ('{"id": "x", "type": "a", "data": "%s"}' % ("x" * 2**20), 2, "Line 41: the data"),
         ("x" * 2**21, 2, "Line 41 is longer"),
     ],
-    ids=["id", "missing", "number", "name", "cut", "large", "long"],
+    ids=["id", "missing", "number", "name", "cut", "bytes", "large", "long"],
 )
 def test_command_ends_at_a_line_that_is_refused(written, sqlite, line, code, words):
     """A sentence names the line; those before it are appended, and none after it."""
     log, url, _ = written
-    shown = invoke("append", url, answer=f"{lines(40)}{line}\n{lines(40, first=40)}")
+    file = f"{lines(40)}{line}\n{lines(40, first=40)}".encode(errors="surrogateescape")
+    shown = invoke("append", url, answer=file)
     assert (shown.exit_code, shown.stdout) == (code, "")
     assert f"Error: {words}" in shown.stderr
     assert ids(sqlite, log) == expected(40)
