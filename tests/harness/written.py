@@ -1,5 +1,6 @@
 """A log over HTTP that tests append to, and what happens to the requests before they arrive."""
 
+import math
 from contextlib import contextmanager
 
 from starlette.middleware import Middleware
@@ -18,6 +19,8 @@ class Requests:
         """How many of the next requests are answered with 503."""
         self.garbled = 0
         """How many of the next answers of the log arrive as other bytes."""
+        self.largest = math.inf
+        """Bytes of a request at most; larger ones are answered with 413, as by a proxy."""
 
     def middleware(self, app):
         async def passing(scope, receive, send):
@@ -30,6 +33,9 @@ class Requests:
                 if self.garbled:
                     self.garbled -= 1
                     await app(scope, receive, garbling(send))
+                    return
+                if int(dict(scope["headers"])[b"content-length"]) > self.largest:
+                    await Response(status_code=413)(scope, receive, send)
                     return
             await app(scope, receive, send)
 

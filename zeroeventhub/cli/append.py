@@ -91,11 +91,12 @@ def _append(
     except (Conflict, *OF_AN_EVENT) as error:
         if len(batch) == 1:
             error.args = (f"Line {batch[0][0]}: {error}",)
-        else:
-            middle = len(batch) // 2
-            _append(client, batch[:middle])
-            _append(client, batch[middle:])
-        raise
+            raise
+        middle = len(batch) // 2
+        _append(client, batch[:middle])
+        _append(client, batch[middle:])
+        if sequence is not None:  # which the log does not have now
+            raise
 
 
 def _batches(file: BinaryIO) -> Iterator[tuple[_Batch, bool]]:

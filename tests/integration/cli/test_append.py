@@ -106,6 +106,14 @@ def test_command_ends_at_a_line_that_is_refused(written, sqlite, line, code, wor
     assert ids(sqlite, log) == expected(40)
 
 
+def test_batch_that_a_proxy_refuses_is_divided(written, sqlite, file):
+    """If a proxy takes only small requests, the command sends small ones, and goes on."""
+    log, url, requests = written
+    requests.largest = 30_000
+    assert counts(invoke("append", url, file, "--json")) == {"appended": 2_100, "skipped": 0}
+    assert ids(sqlite, log) == expected(2_100)
+
+
 def test_conflict_names_the_line(written):
     """A line that expects another version than its key has ends the command."""
     _, url, _ = written
