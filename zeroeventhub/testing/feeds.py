@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 
 from zeroeventhub.client import AsyncClient, Client
 from zeroeventhub.conformance.scripted_feed import Reply, problem
-from zeroeventhub.errors import BadCursor, printable
+from zeroeventhub.errors import BadCursor, ConfigurationError, printable
 from zeroeventhub.event_log import EventLog
 from zeroeventhub.extensions import CAUGHT_UP, WAIT
 from zeroeventhub.new_events import NewEvent
@@ -51,8 +51,10 @@ class MemoryFeed:
         self._listeners: list[Callable[[], None]] = []
 
     def append(self, *events: Any, partition: int = 0) -> None:
-        """Publish events: what Event.of takes, or Events."""
-        self._logs[partition] += map(event_of, events)
+        """Publish events: what Event.of takes, or Events; all of them, or none."""
+        if not 0 <= partition < len(self._logs):
+            raise ConfigurationError(f"The feed has no partition {partition}: it counts from 0.")
+        self._logs[partition] += [*map(event_of, events)]
         for notify in self._listeners:
             notify()
 

@@ -11,6 +11,7 @@ from starlette.applications import Starlette
 from zeroeventhub import FIRST, LAST, Event, NewEvent, Principal, feed_routes
 from zeroeventhub.errors import (
     BadCursor,
+    ConfigurationError,
     CutPage,
     TokenChanged,
     Trimmed,
@@ -36,6 +37,22 @@ def test_feed_holds_to_cursors_and_limits():
     assert feed.read(0, LAST, 2).cursor == page.cursor
     feed.append({"n": 3})
     assert data(feed.read(0, page.cursor, 2)) == [{"n": 3}]
+
+
+@pytest.mark.parametrize(
+    ("events", "partition", "said"),
+    [
+        ([{"n": 1}, object()], 0, "no JSON form"),
+        ([1], 1, "no partition 1"),
+        ([1], -1, "no partition"),
+    ],
+)
+def test_events_that_cannot_be_published_are_refused(events, partition, said):
+    """If one of several events has no JSON form, or there is no such partition, none comes."""
+    feed = feed_of()
+    with pytest.raises(ConfigurationError, match=said):
+        feed.append(*events, partition=partition)
+    assert feed.head() == 0
 
 
 def test_lists_are_partitions():
