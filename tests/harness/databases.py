@@ -89,6 +89,45 @@ def mariadb_server() -> Iterator[str]:
         with container.with_command("--plugin-load-add=metadata_lock_info"):
             yield container.get_connection_url()
         return
+    # No test that shares this server cuts its power.
+    with own_mariadb("--innodb-flush-log-at-trx-commit=0") as own:
+        yield own.url
+
+
+class MariaDB:
+    """A MariaDB server that runs in a folder, for as long as its test needs it."""
+
+    def __init__(self, program: str, options: list[str], folder: str) -> None:
+        self._address = f"{folder}/socket"
+        self._log = Path(folder) / "log"
+        self._command = [program, *options, "--skip-networking", f"--socket={self._address}"]
+        url = URL.create(
+            "mariadb+pymysql", "root", database="mysql", query={"unix_socket": self._address}
+        )
+        self.url = url.render_as_string(hide_password=False)
+
+    def start(self) -> None:
+        with self._log.open("a") as log:
+            self.process = subprocess.Popen(self._command, stdout=log, stderr=log)
+        until(
+            lambda: _accepts(self._address) or self.process.poll() is not None,
+            "mariadbd listens",
+            PATIENCE,
+        )
+        assert self.process.poll() is None, (
+            f"mariadbd ended with {self.process.returncode} before it listened"
+        )
+
+    def crash(self) -> None:
+        """Kill the server, and start it again."""
+        self.process.kill()
+        self.process.wait(PATIENCE)
+        self.start()
+
+
+@contextmanager
+def own_mariadb(*settings: str) -> Iterator[MariaDB]:
+    """Run a server of one's own, wherever the other tests have theirs."""
     server, install = shutil.which("mariadbd", path=PROGRAMS), shutil.which("mariadb-install-db")
     if server is None or install is None:
         give_up(
@@ -111,27 +150,14 @@ def mariadb_server() -> Iterator[str]:
         )
         if installed.returncode:
             raise RuntimeError(f"mariadb-install-db failed:\n{installed.stdout}")
-        address = f"{folder}/socket"
-        settings = ["--skip-networking", "--max-connections=200", f"--socket={address}"]
-        settings += ["--plugin-load-add=metadata_lock_info", "--innodb-flush-log-at-trx-commit=0"]
-        with (Path(folder) / "log").open("w") as log:
-            process = subprocess.Popen([server, *place, *settings], stdout=log, stderr=log)
+        options = [*place, "--max-connections=200", "--plugin-load-add=metadata_lock_info"]
+        own = MariaDB(server, [*options, *settings], folder)
+        own.start()
         try:
-            url = URL.create(
-                "mariadb+pymysql", "root", database="mysql", query={"unix_socket": address}
-            )
-            until(
-                lambda: _accepts(address) or process.poll() is not None,
-                "mariadbd listens",
-                PATIENCE,
-            )
-            assert process.poll() is None, (
-                f"mariadbd ended with {process.returncode} before it listened"
-            )
-            yield url.render_as_string(hide_password=False)
+            yield own
         finally:
-            process.terminate()
-            process.wait(60)
+            own.process.terminate()
+            own.process.wait(60)
 
 
 def _accepts(address: str) -> bool:

@@ -22,7 +22,7 @@ from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.ordering import port
 from zeroeventhub.publisher.ordering.port import Blocker, Events, Horizon, Ordering
 from zeroeventhub.publisher.ordering.side_tables import check_key
-from zeroeventhub.publisher.ordering.writer_tracker import PREPARED, WriterTracker, server_name
+from zeroeventhub.publisher.ordering.writer_tracker import PREPARED, WriterTracker
 
 OLDEST = {True: (10, 5), False: (8, 0, 13)}
 """The first versions of MariaDB (True) and of MySQL (False) that list prepared transactions
@@ -45,8 +45,15 @@ _WRITERS = {
             'SHARED', 'SHARED_HIGH_PRIO', 'SHARED_READ', 'SHARED_READ_ONLY', 'INTENTION_EXCLUSIVE'
         ) AND OBJECT_SCHEMA = COALESCE(:schema, DATABASE()) AND OBJECT_NAME = :name""",
 }
-# Identifies a server among those that replicate from each other.
-_SERVER = text("SELECT CONCAT(@@hostname, '/', @@port, '/', @@server_id)")
+# Identifies a server among those that replicate from each other, and since when it runs: after a
+# crash it may draw numbers again.
+_SERVER = """
+    SELECT CONCAT(@@hostname, '/', @@port, '/', @@server_id, '/', UNIX_TIMESTAMP() - VARIABLE_VALUE)
+    FROM {}.GLOBAL_STATUS WHERE VARIABLE_NAME = 'Uptime'"""
+_SERVERS = {
+    True: text(_SERVER.format("information_schema")),
+    False: text(_SERVER.format("performance_schema")),
+}
 
 _SHOWS_WRITERS = {
     True: """
@@ -136,7 +143,7 @@ class Observed(Ordering):
 
     def horizon(self, connection: Connection) -> Horizon:
         """Observe the writers once, and return the highest number known to be decided."""
-        began = self._tracker.begin(server_name(connection, _SERVER))
+        began, origin = self._tracker.begin(), _server_name(connection)
         number = self._last_number(connection)
         query = text(_WRITERS[is_mariadb(connection)])
         holders = connection.execute(query, self._table_name(connection)).all()
@@ -145,7 +152,7 @@ class Observed(Ordering):
         writers = frozenset(
             [*(str(holder.name) for holder in holders), *(f"{PREPARED}{name}" for name in prepared)]
         )
-        return self._tracker.horizon(began, number, writers)
+        return self._tracker.horizon(began, origin, number, writers)
 
     def continue_after(self, connection: Connection, position: int) -> None:
         """Set AUTO_INCREMENT, which commits the transaction."""
@@ -193,6 +200,18 @@ class Observed(Ordering):
     def _table_name(self, connection: Connection, **more: str) -> dict[str, str | None]:
         events = self._events
         return {"schema": events.schema(connection), "name": events.table.name, **more}
+
+
+_KEPT_AS = "zeroeventhub_server"
+"""The key under which a connection's `info` stores the name of its server."""
+
+
+def _server_name(connection: Connection) -> str:
+    """Return the name of a connection's server, queried once per connection."""
+    if _KEPT_AS not in connection.info:
+        query = _SERVERS[is_mariadb(connection)]
+        connection.info[_KEPT_AS] = str(connection.scalar(query))
+    return str(connection.info[_KEPT_AS])
 
 
 _ENGINE = text("""

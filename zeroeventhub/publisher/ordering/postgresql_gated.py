@@ -124,7 +124,7 @@ class Gated(SequenceOrdering):
 
     def horizon(self, connection: Connection, seconds: float | None = None) -> Horizon:
         """Return the highest number below the mark of every writer."""
-        number = self._last_number(connection, seconds)
+        number, _ = self._last_number(connection, seconds)
         # In this order: a writer that arrives in between draws only numbers above this one.
         marks = connection.scalars(_MARKS, self._table_name(connection)).all()
         return Horizon(settled=lowest(number, marks), highest=number)

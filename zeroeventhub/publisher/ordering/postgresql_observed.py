@@ -16,7 +16,7 @@ from sqlalchemy import Connection, func, select, text
 from zeroeventhub.databases.postgresql import time_bound
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.ordering.port import Blocker, Events, Horizon, Ordering, quoted
-from zeroeventhub.publisher.ordering.writer_tracker import WriterTracker, server_name
+from zeroeventhub.publisher.ordering.writer_tracker import WriterTracker
 
 # Locks on the table and all that inherit from it, as writers may insert into a partition directly.
 _HOLDS = """
@@ -36,7 +36,13 @@ _WRITERS = text(f"SELECT DISTINCT virtualtransaction FROM pg_locks WHERE {_HOLDS
 
 _CONTINUE = text("SELECT setval(CAST(:sequence AS regclass), :last)")
 
-_STARTED = text("SELECT CAST(pg_postmaster_start_time() AS text)")
+# What numbers come from: a server, since its start or its last crash, which resets its statistics,
+# and the file of a sequence, which TRUNCATE … RESTART IDENTITY replaces. No time zone changes the
+# text. Before PostgreSQL 15, to ask for statistics takes milliseconds.
+_ORIGIN = """concat(extract(epoch FROM pg_postmaster_start_time()), '/', CASE
+    WHEN CAST(current_setting('server_version_num') AS integer) >= 150000
+    THEN extract(epoch FROM pg_stat_get_bgwriter_stat_reset_time()) END, '/',
+    pg_relation_filenode('{name}'::regclass))"""
 
 
 class SequenceOrdering(Ordering):
@@ -61,7 +67,7 @@ class SequenceOrdering(Ordering):
     def horizon(self, connection: Connection, seconds: float | None = None) -> Horizon:
         """Return the horizon; `seconds` is that of `last_number`."""
 
-    def _last_number(self, connection: Connection, seconds: float | None) -> int:
+    def _last_number(self, connection: Connection, seconds: float | None) -> tuple[int, str]:
         return last_number(connection, *(self._names or self._find_names(connection)), seconds)
 
     def _find_names(self, connection: Connection) -> tuple[str, str]:
@@ -92,12 +98,12 @@ class Observed(SequenceOrdering):
 
     def horizon(self, connection: Connection, seconds: float | None = None) -> Horizon:
         """Observe the writers once, and return the highest number known to be decided."""
-        began = self._tracker.begin(server_name(connection, _STARTED))
-        number = self._last_number(connection, seconds)
-        if (decided := self._tracker.decided(began, number)) is not None:
+        began = self._tracker.begin()
+        number, origin = self._last_number(connection, seconds)
+        if (decided := self._tracker.decided(origin, number)) is not None:
             return decided
         writers = connection.scalars(_WRITERS, self._table_name(connection)).all()
-        return self._tracker.horizon(began, number, frozenset(writers))
+        return self._tracker.horizon(began, origin, number, frozenset(writers))
 
 
 # The sequence that a column draws from by itself: by its default, or as an identity (i).
@@ -143,8 +149,8 @@ _HAS_HEIRS = text("""
 
 def last_number(
     connection: Connection, sequence: str, table: str, seconds: float | None = None
-) -> int:
-    """Read the last number drawn from a sequence, committed or not.
+) -> tuple[int, str]:
+    """Read the last number drawn from a sequence, committed or not, and what it comes from.
 
     Args:
         connection: in autocommit mode if `seconds` is given.
@@ -154,23 +160,27 @@ def last_number(
             sequence; None for as long as the session allows.
     """
     unformatted = {"no_parameters": True}
+    name = sequence.replace("'", "''")
+    origin = _ORIGIN.format(name=name)
     if seconds is not None:
         # One statement. PostgreSQL evaluates its condition, and so sets the timeout, before it may
         # have to wait.
-        name = sequence.replace("'", "''")
-        number = connection.exec_driver_sql(
+        number, found = connection.exec_driver_sql(
             f"SELECT CASE WHEN {time_bound('lock_timeout', seconds)} IS NOT NULL "
-            f"THEN pg_sequence_last_value('{name}'::regclass) END",
+            f"THEN pg_sequence_last_value('{name}'::regclass) END, {origin}",
             execution_options=unformatted,
-        ).scalar()
+        ).one()
         if number is not None:  # it is before the first number is drawn
-            return int(number)
+            return int(number), found
     # TRUNCATE locks a table before its sequence, and so does this statement, or the two could
     # deadlock. ONLY keeps the planner from the table's partitions.
     locked = f"SELECT FROM ONLY {table} LIMIT 0"
-    state = f"SELECT last_value, is_called FROM ({locked}) AS locked RIGHT JOIN {sequence} ON true"  # noqa: S608 - the same
-    last, is_called = connection.exec_driver_sql(state, execution_options=unformatted).one()
-    return int(last if is_called else last - 1)
+    state = (
+        f"SELECT last_value, is_called, {origin} "  # noqa: S608 - the names are quoted
+        f"FROM ({locked}) AS locked RIGHT JOIN {sequence} ON true"
+    )
+    last, is_called, found = connection.exec_driver_sql(state, execution_options=unformatted).one()
+    return int(last if is_called else last - 1), found
 
 
 def find_sequence(connection: Connection, events: Events) -> str:
@@ -207,7 +217,7 @@ def find_sequence(connection: Connection, events: Events) -> str:
     events.check_lowest(connection)
     highest = connection.scalar(select(func.max(position)))
     # Read after the rows: by now the sequence has drawn every number in the table, or never did.
-    drawn = last_number(connection, found.quoted, named["table"])
+    drawn, _ = last_number(connection, found.quoted, named["table"])
     if highest is not None and highest > drawn:
         raise ConfigurationError(
             f"{position} holds {highest}, but its sequence stands at {drawn}: writers gave some "

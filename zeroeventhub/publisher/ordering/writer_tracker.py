@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from itertools import count
 from threading import Lock
 
-from sqlalchemy import Connection, TextClause
-
 from zeroeventhub.errors import Unavailable
 from zeroeventhub.publisher.ordering.port import Horizon
 
@@ -28,42 +26,35 @@ class _Round:
 class WriterTracker:
     """Decide rounds by the writers that are still open; performs no I/O.
 
-    Readers may observe concurrently: each calls `begin`, reads the last number drawn and then the
-    open writers, in this order, and passes both to `horizon`.
+    Readers may observe concurrently: each calls `begin`, reads the last number drawn, with its
+    origin, and then the open writers, in this order, and passes all of it to `horizon`.
     """
 
     def __init__(self) -> None:
         self._ticks = count(1)
         self._lock = Lock()
-        self._server: str | None = None
-        self._server_since = 0
+        self._origin: str | None = None
+        self._origin_since = 0
         self._settled: _Round | None = None
         self._open: dict[frozenset[str], _Round] = {}
 
-    def begin(self, server: str) -> int:
-        """Begin a reading of the server of a unique name; return the moment.
-
-        If the server changes, all rounds are forgotten: after a failover, another server may draw
-        the same numbers again.
-        """
+    def begin(self) -> int:
+        """Begin a reading; return the moment."""
         with self._lock:
-            if server != self._server:
-                self._server, self._server_since = server, next(self._ticks)
-                self._settled, self._open = None, {}
             return next(self._ticks)
 
-    def decided(self, began: int, number: int) -> Horizon | None:
+    def decided(self, origin: str, number: int) -> Horizon | None:
         """Return the horizon if an earlier round has decided the last number; else None."""
         with self._lock:
             settled = self._settled
-            if settled is None or settled.number != number or began < self._server_since:
+            if settled is None or settled.number != number or origin != self._origin:
                 return None
             for round_ in self._open.values():
                 if round_.number > number:
                     return None  # the sequence was set back
         return Horizon(settled=number, highest=number)
 
-    def horizon(self, began: int, number: int, writers: frozenset[str]) -> Horizon:
+    def horizon(self, began: int, origin: str, number: int, writers: frozenset[str]) -> Horizon:
         """Decide open rounds by a new reading, open another, and return the horizon.
 
         A reading that began before a round was complete does not count for that round: a writer of
@@ -71,16 +62,21 @@ class WriterTracker:
 
         Args:
             began: the moment at which the reading began.
+            origin: what the numbers come from, by a unique name. If it changes, all rounds are
+                forgotten: another server, or one that has restarted, may draw them again.
             number: the last number drawn.
             writers: the writers open after it was read, by names that the server never reuses.
 
         Raises:
-            Unavailable: no round has been decided yet, or another reader has found another server
+            Unavailable: no round has been decided yet, or another reader has found another origin
                 since the reading began.
         """
         with self._lock:
-            if began < self._server_since:
-                raise Unavailable("The database has moved to another server.", retry_after=1)
+            if origin != self._origin:
+                if began < self._origin_since:
+                    raise Unavailable("The database has moved to another server.", retry_after=1)
+                self._origin, self._origin_since = origin, next(self._ticks)
+                self._settled, self._open = None, {}
             self._decide(began, number, writers)
             if self._settled is None:
                 raise Unavailable(
@@ -112,14 +108,3 @@ class WriterTracker:
         if decided and (self._settled is None or decided.number > self._settled.number):
             self._settled = decided
         self._open = judged
-
-
-_KEPT_AS = "zeroeventhub_server"
-"""The key under which a connection's `info` stores the name of its server."""
-
-
-def server_name(connection: Connection, query: TextClause) -> str:
-    """Return the name of a connection's server, queried once per connection."""
-    if _KEPT_AS not in connection.info:
-        connection.info[_KEPT_AS] = str(connection.scalar(query))
-    return str(connection.info[_KEPT_AS])

@@ -128,18 +128,19 @@ def test_transaction_prepared_elsewhere_is_a_writer_on_mariadb(log):
     assert log.news() == [1]
 
 
+@pytest.mark.parametrize("more", [[4], [4, 5, 6]], ids=["below", "above"])
 @for_each(OBSERVED)
-def test_horizon_of_numbers_that_start_again_is_not_believed(log):
+def test_horizon_of_numbers_that_start_again_is_not_believed(log, more):
     """After TRUNCATE … RESTART IDENTITY the old horizon does not vouch for new writers."""
     log.assert_news(0, 1, 2)
     log.run("TRUNCATE log RESTART IDENTITY")
     with log.engine.connect() as slow:
         append(slow, 3)
-        log.write(4)
+        log.write(*more)
         with pytest.raises(Unavailable):
             log.everything()
         slow.commit()
-    assert log.everything() == [3, 4]
+    assert log.everything() == [3, *more]
 
 
 @for_each(OBSERVED, GATED)

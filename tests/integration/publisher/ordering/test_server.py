@@ -3,7 +3,7 @@
 from contextlib import contextmanager, nullcontext
 
 import pytest
-from harness.databases import new_database, restore
+from harness.databases import new_database, own_mariadb, restore
 from harness.log import LOG, Log, append, connected, prepared
 from harness.ordering_table import (
     ALL,
@@ -19,6 +19,7 @@ from harness.ordering_table import (
     refusal,
     shows,
 )
+from harness.waiting import until
 from sqlalchemy import event
 
 from zeroeventhub.errors import Diverged, Unavailable
@@ -213,6 +214,51 @@ def test_what_another_server_has_drawn_says_nothing_here(log):
             assert log.news() == [1]
         finally:
             log.run(f"SET GLOBAL server_id = {number}")
+
+
+@pytest.fixture
+def crashing(request, case):
+    """A server that may crash, with a published log, whose engine a crash leaves broken."""
+    if case.database == "mariadb":
+        with own_mariadb() as server, connected(server.url) as engine:
+            log = Log(engine, case)
+            # It knows since which second it runs.
+            until(lambda: int(log.count(UPTIME)) > 0, "a second has passed", 5)
+            log.publish()
+            yield server, log
+    else:
+        server, log = request.getfixturevalue("primary"), request.getfixturevalue("primary_log")
+        for setting in ("SET wal_writer_delay = '10s'", "RESET wal_writer_delay"):
+            server.ask(f"ALTER SYSTEM {setting}")
+            server.ask("SELECT pg_reload_conf()")
+            if setting.startswith("SET"):
+                log.publish()
+                yield server, log
+
+
+UPTIME = (
+    "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'UPTIME'"
+)
+
+
+@for_each(OBSERVED, OBSERVED_MARIADB)
+def test_numbers_that_are_drawn_again_after_a_crash_are_waited_for(crashing):
+    """A server that crashes forgets numbers that open writers drew: the horizon starts anew."""
+    server, log = crashing
+    log.assert_news(0)
+    lost = log.engine.connect()
+    append(lost, *range(100, 164))
+    assert log.news() == []
+    server.crash()
+    lost.invalidate()
+    log.engine.dispose()
+    with log.engine.connect() as slow:
+        append(slow, 1)
+        log.write(*range(2, 66))
+        with pytest.raises(Unavailable):
+            log.news()
+        slow.commit()
+    assert log.news() == [*range(1, 66)]
 
 
 @contextmanager

@@ -32,10 +32,9 @@ class Database:
 
     def __init__(self):
         self.tracker = WriterTracker()
-        self.sequence = self.horizon = self.highest_read = 0
+        self.sequence = self.horizon = self.origin = 0
         self.open = []
         self.readings = {}
-        self.unnoticed = False
         self._names = count(1)
 
     def begin(self):
@@ -46,9 +45,7 @@ class Database:
 
     def draw(self, writer):
         """Draw a number, which only a holder of the lock does."""
-        # A restart shows in the number alone: it is noticed before the sequence has caught up.
-        unseen = self.unnoticed and self.sequence + 1 >= self.highest_read
-        if writer.locked and not writer.prepared and not unseen:
+        if writer.locked and not writer.prepared:
             self.sequence += 1
             writer.drawn.append(self.sequence)
 
@@ -75,23 +72,21 @@ class Database:
         """TRUNCATE … RESTART IDENTITY, which waits for writers, and here for readers too."""
         if not self.readings and not any(writer.locked for writer in self.open):
             self.sequence = self.horizon = 0
-            self.unnoticed = self.highest_read > 0
+            self.origin += 1
 
     def observe(self, reader):
         """Take the next step of a reader's observation; return the horizon at its end."""
         if reader not in self.readings:
-            self.readings[reader] = (self.tracker.begin("server"), [])
+            self.readings[reader] = [self.tracker.begin()]
             return None
-        began, seen = self.readings[reader]
-        decided = self.tracker.decided(began, *seen) if len(seen) == 1 else None
-        if decided is None and len(seen) < 2:
+        reading = self.readings[reader]
+        decided = self.tracker.decided(*reading[1:]) if len(reading) == 3 else None
+        if decided is None and len(reading) < 4:
             writers = frozenset(writer.name for writer in self.open if writer.locked)
-            seen.append(writers if seen else self.sequence)
+            reading += [writers] if len(reading) == 3 else [str(self.origin), self.sequence]
             return None
         del self.readings[reader]
-        horizon = decided.settled if decided else observed(self.tracker, began, *seen)
-        self.highest_read = max(0 if self.unnoticed else self.highest_read, seen[0])
-        self.unnoticed = False
+        horizon = decided.settled if decided else observed(self.tracker, *reading)
         if horizon is not None:
             undecided = [number for writer in self.open for number in writer.drawn]
             assert all(number > horizon for number in undecided)
@@ -144,30 +139,29 @@ def test_no_horizon_passes_an_open_transaction():
 def test_what_one_server_has_drawn_says_nothing_of_another():
     """After a failover nothing is settled that was so before, and late readings are refused."""
     tracker = WriterTracker()
-    assert observed(tracker, tracker.begin("primary"), 100, frozenset()) == 100
-    late = tracker.begin("primary")
-    began = tracker.begin("standby")
-    assert observed(tracker, began, 200, frozenset({"writer"})) is None
+    assert observed(tracker, tracker.begin(), "primary", 100, frozenset()) == 100
+    late = tracker.begin()
+    assert observed(tracker, tracker.begin(), "standby", 100, frozenset({"writer"})) is None
     with pytest.raises(Unavailable, match="another server"):
-        tracker.horizon(late, 100, frozenset())
-    assert observed(tracker, tracker.begin("standby"), 200, frozenset()) == 200
-    assert tracker.decided(late, 200) is None
+        tracker.horizon(late, "primary", 100, frozenset())
+    assert observed(tracker, tracker.begin(), "standby", 100, frozenset()) == 100
+    assert tracker.decided("primary", 100) is None
 
 
 def test_number_that_came_back_is_not_decided():
     """The last number that was decided is not so once higher ones were drawn and set back."""
     tracker = WriterTracker()
-    assert observed(tracker, tracker.begin("server"), 5, frozenset()) == 5
-    assert tracker.decided(tracker.begin("server"), 5) == Horizon(settled=5, highest=5)
-    assert observed(tracker, tracker.begin("server"), 8, frozenset({"writer"})) == 5
-    assert tracker.decided(tracker.begin("server"), 5) is None
+    assert observed(tracker, tracker.begin(), "", 5, frozenset()) == 5
+    assert tracker.decided("", 5) == Horizon(settled=5, highest=5)
+    assert observed(tracker, tracker.begin(), "", 8, frozenset({"writer"})) == 5
+    assert tracker.decided("", 5) is None
 
 
 def test_reading_from_before_a_transaction_was_prepared_says_nothing_of_it():
     """A reading that began before a transaction was prepared does not show that it has ended."""
     tracker, writer = WriterTracker(), frozenset({"3/1"})
-    assert observed(tracker, tracker.begin("server"), 1, writer) is None
-    late = tracker.begin("server")
-    assert observed(tracker, tracker.begin("server"), 1, frozenset({"-1/7"})) is None
-    assert observed(tracker, late, 1, writer) is None
-    assert observed(tracker, tracker.begin("server"), 1, frozenset()) == 1
+    assert observed(tracker, tracker.begin(), "", 1, writer) is None
+    late = tracker.begin()
+    assert observed(tracker, tracker.begin(), "", 1, frozenset({"-1/7"})) is None
+    assert observed(tracker, late, "", 1, writer) is None
+    assert observed(tracker, tracker.begin(), "", 1, frozenset()) == 1
