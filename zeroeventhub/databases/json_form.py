@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 from sqlalchemy import ColumnElement, Text, case, cast, func, literal_column, type_coerce
 from sqlalchemy import types as sql
-from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.dialects.postgresql import JSON, TIMESTAMP
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
@@ -78,6 +78,7 @@ _AS_TEXT = (
     postgresql.INET,
     postgresql.MACADDR,
     postgresql.MACADDR8,
+    mysql.SET,
     sql.Enum,
     sql.Numeric,
 )
