@@ -221,6 +221,8 @@ def _session_statements(seconds: float, of_mariadb: bool) -> tuple[str, str, str
         # The host's own limit is kept if it is less; 0 is no limit.
         limit: f"IF(@@SESSION.{limit} = 0, {most}, LEAST(@@SESSION.{limit}, {most}))",
         **{name: f"LEAST(@@SESSION.{name}, {math.ceil(seconds)})" for name in _LOCK_TIMEOUTS},
+        # MariaDB cuts the JSON array of the events that get positions here.
+        "group_concat_max_len": "GREATEST(@@SESSION.group_concat_max_len, 1048576)",
     }
     kept = {name: f"@zeroeventhub_{name}" for name in values}
     # All values are read before the first one is set.

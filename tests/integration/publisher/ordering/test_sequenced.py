@@ -258,6 +258,17 @@ def test_sessions_of_any_kind_read_what_has_positions(log):
     assert log.news() == [0, 1]
 
 
+@for_each(SEQUENCED_MARIADB)
+def test_sessions_with_short_texts_give_positions(log):
+    """A host's limit of joined texts is no limit of the events that get positions at once."""
+    log.write(*range(99))
+    with connected(log.engine.url, init_command="SET group_concat_max_len = 64") as own:
+        log.feed = log.restarted(own)
+        assert log.news() == [*range(99)]
+        with own.connect() as connection:
+            assert connection.exec_driver_sql("SELECT @@group_concat_max_len").scalar() == 64
+
+
 @for_each(SEQUENCED)
 def test_position_that_was_read_outlives_a_crash(log):
     """Where commits are not awaited, one that gives positions is: else they might come again."""
