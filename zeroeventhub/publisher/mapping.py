@@ -215,7 +215,13 @@ class Mapper:
                     if (value := get(row)) is not None
                 },
             )
-        except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+        except (
+            msgspec.MsgspecError,
+            AttributeError,  # a driver returns the timestamp 0000-00-00 as text
+            TypeError,
+            ValueError,
+            RecursionError,
+        ) as error:
             raise FeedFailure(
                 f"The row at position {row[0]} cannot be published: {error}"
             ) from error

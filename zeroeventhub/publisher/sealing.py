@@ -144,7 +144,7 @@ class SegmentRows:
             attributes.setdefault("type", (None,) * len(rows))
         try:
             found |= {name: self._values(name, values) for name, values in attributes.items()}
-        except (TypeError, ValueError, LookupError, msgspec.MsgspecError) as error:
+        except (AttributeError, TypeError, ValueError, LookupError, msgspec.MsgspecError) as error:
             raise FeedFailure(
                 f"A row after position {after} has an attribute that cannot be kept: {error}"
             ) from error

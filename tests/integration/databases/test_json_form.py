@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from cloudevents.core.v1.event import CloudEvent
+from harness.engines import connected
 from harness.statements import add, execute
 from harness.tables import event_table
 from hypothesis import HealthCheck, given, settings
@@ -163,6 +164,19 @@ def test_value_that_its_column_does_not_declare_is_an_error(sqlite):
     """A row that does not hold what its column declares is an error of the feed."""
     with pytest.raises(FeedFailure, match="position 0"):
         published(sqlite, {"at": sa.DateTime()}, {"at": sa.text("'yesterday'")})
+
+
+def test_timestamp_that_is_none_is_an_error(mariadb):
+    """MariaDB may hold timestamps that no calendar has: errors of pages and lags name the row."""
+    table = event_table("log", at=sa.DateTime())
+    table.metadata.create_all(mariadb)
+    with connected(mariadb.url, init_command="SET sql_mode = ''") as lenient:
+        execute(lenient, "INSERT INTO log (at) VALUES (0)")
+    feed = TableFeed(table, data=["at"], time="at").bind(mariadb)
+    with pytest.raises(FeedFailure, match="position 1"):
+        feed.read(0, FIRST, 1)
+    with pytest.raises(FeedFailure, match="position 1"):
+        feed.lag(0, FIRST)
 
 
 def test_expressions_are_published_by_name(engine):
