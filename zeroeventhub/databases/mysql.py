@@ -123,6 +123,17 @@ class MySQL(Database):
             if not connection.invalidated:
                 connection.exec_driver_sql(f"SET {back}")
 
+    @contextmanager
+    def in_utc(self, connection: Connection) -> Iterator[None]:
+        connection.exec_driver_sql(
+            "SET @zeroeventhub_zone = @@SESSION.time_zone, SESSION time_zone = '+00:00'"
+        )
+        try:
+            yield
+        finally:
+            if not connection.invalidated:
+                connection.exec_driver_sql("SET SESSION time_zone = @zeroeventhub_zone")
+
     def read_only(self, dialect: Dialect, seconds: float) -> "_Session":
         return _Session(seconds)
 
@@ -221,6 +232,8 @@ def _session_statements(seconds: float, of_mariadb: bool) -> tuple[str, str, str
         # The host's own limit is kept if it is less; 0 is no limit.
         limit: f"IF(@@SESSION.{limit} = 0, {most}, LEAST(@@SESSION.{limit}, {most}))",
         **{name: f"LEAST(@@SESSION.{name}, {math.ceil(seconds)})" for name in _LOCK_TIMEOUTS},
+        # A TIMESTAMP is an instant, which comes in the session's time zone.
+        "time_zone": "'+00:00'",
         # MariaDB cuts the JSON array of the events that get positions here.
         "group_concat_max_len": "GREATEST(@@SESSION.group_concat_max_len, 1048576)",
     }

@@ -281,6 +281,10 @@ class Database(ABC):
         """
         return nullcontext()
 
+    def in_utc(self, connection: Connection) -> AbstractContextManager[None]:
+        """Let a connection read and write times without a zone in UTC, as `read_only` does."""
+        return nullcontext()
+
     @abstractmethod
     def read_only(self, dialect: Dialect, seconds: float) -> ReadOnlySession:
         """Return what makes connections read-only.

@@ -118,7 +118,8 @@ def _check(rows: int) -> None:
 
 
 def _in_transaction(connection: Connection, batch: Batch, after: int) -> Deleted:
-    with database_of(connection).lock_timeout(connection, LOCK_SECONDS):
+    database = database_of(connection)
+    with database.lock_timeout(connection, LOCK_SECONDS), database.in_utc(connection):
         deleted = batch(connection, after)
         connection.commit()
     return deleted

@@ -4,12 +4,13 @@ are told of what was not sealed.
 
 import sys
 from contextlib import nullcontext, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import count
 
 import pytest
 from harness.archives import EVENTS, PARTITIONS, opened, place, source
 from harness.drill import SMALL, drilled
+from harness.engines import connected
 from harness.killed import opened as opened_store
 from harness.killed import restoring, until_killed
 from harness.killed import source as log_source
@@ -18,8 +19,10 @@ from harness.ordering_table import OBSERVED, OBSERVED_MARIADB, SINGLE_WRITER
 from harness.published import install
 from harness.shop import metadata, orders
 from harness.statements import execute, scalars
+from harness.tables import event_table
 from harness.trimmed import numbers, position_of, trim
 from sqlalchemy import Column, Integer, MetaData, Table, Text, func, insert, select
+from sqlalchemy.dialects import mysql
 
 from zeroeventhub import FIRST, ArchiveFeed, EventLog, NewEvent, Retention, TableFeed
 from zeroeventhub.archive import Archive, segment_writer
@@ -87,6 +90,38 @@ def test_restored_table_has_its_rows_and_cursors(engine, tmp_path, options, chan
     assert bound.seal().events == 1
     with pytest.raises(ConfigurationError, match="nothing to restore"):
         bound.restore()
+
+
+def test_instants_of_mariadb_are_the_same_in_sessions_of_all_zones(mariadb, tmp_path):
+    """A TIMESTAMP is read, compared, trimmed and restored in UTC, whatever the session's zone."""
+    table = event_table("log", at=mysql.TIMESTAMP(fsp=6))
+    table.metadata.create_all(mariadb)
+    zones = [connected(mariadb.url, init_command=f"SET time_zone = '{zone}'") for zone in ZONES]
+    options = {"data": ["at"], "time": "at", "retention": Retention(), "append_only": True}
+    with zones[0] as behind, zones[1] as ahead:
+        install(TableFeed(table, **options), behind)
+        for _ in range(3):
+            execute(behind, "INSERT INTO log (at) VALUES (CURRENT_TIMESTAMP(6))")
+        feeds = [
+            TableFeed(table, **options, archive=Archive(tmp_path)).bind(engine)
+            for engine in (behind, ahead)
+        ]
+        moment = datetime.now(UTC) - timedelta(minutes=1)
+        pages = [feed.read(0, feed.cursor_at(moment), 2) for feed in feeds]
+        assert pages[0] == pages[1]
+        assert moment < datetime.fromisoformat(f"{pages[0].events[0].data['at']}Z")
+        feeds[0].seal()
+        assert feeds[0].plan_trim(older_than=timedelta(minutes=1)).until == 0
+        feeds[0].trim(feeds[0].plan_trim(below=3))
+        alone = TableFeed(table, **options).bind(ahead)
+        assert len(alone.read(0, pages[0].cursor, 2).events) == 1
+        feeds[0].restore()
+        assert alone.read(0, FIRST, 2) == pages[0]
+        with behind.connect() as connection:
+            assert connection.exec_driver_sql("SELECT @@time_zone").scalar() == ZONES[0]
+
+
+ZONES = ["-05:00", "+05:30"]
 
 
 def test_feed_is_read_and_written_to_while_it_is_restored(sqlite, tmp_path):
