@@ -150,7 +150,8 @@ def _form(expression: ColumnElement[Any], kind: sql.TypeEngine[Any]) -> JsonForm
             return JsonForm(stored, _as_stored, text=stored, stored=stored.declared)
         case sql.Float():
             # PostgreSQL sometimes writes other digits than Python.
-            return JsonForm(type_coerce(expression, sql.Float()), _number)
+            plain = _Real(expression) if isinstance(kind, sql.REAL) else expression
+            return JsonForm(type_coerce(plain, sql.Float()), _number)
         case sql.DateTime():
             return JsonForm(
                 type_coerce(expression, kind),
@@ -182,7 +183,8 @@ def _array_form(expression: ColumnElement[Any], kind: sql.ARRAY[Any]) -> JsonFor
     if isinstance(item_kind, (*_AS_TEXT, sql.JSON)) and not isinstance(item_kind, sql.Float):
         expression = cast(expression, postgresql.ARRAY(Text))
     else:
-        expression = type_coerce(expression, postgresql.ARRAY(item_kind))
+        plain = _Real(expression, "[]") if isinstance(item_kind, sql.REAL) else expression
+        expression = type_coerce(plain, postgresql.ARRAY(item_kind))
     convert = item.convert or (lambda value: value)
 
     def each(value: Any) -> Any:
@@ -191,6 +193,28 @@ def _array_form(expression: ColumnElement[Any], kind: sql.ARRAY[Any]) -> JsonFor
         return None if value is None else convert(value)
 
     return JsonForm(expression, each)
+
+
+class _Real(FunctionElement[Any]):
+    """Numbers of single precision, or an array of them, with the digits that PostgreSQL prints.
+
+    Some of its drivers read the text, and others convert the binary number to double precision.
+    """
+
+    inherit_cache = True
+    name = "real"
+
+    def __init__(self, expression: ColumnElement[Any], end: str = "") -> None:
+        self.end = end
+        super().__init__(expression)
+
+
+@compiles(_Real)
+def _compile_real(element: _Real, compiler: Any, **options: Any) -> str:
+    column: str = compiler.process(element.clauses, **options)
+    if compiler.dialect.name != "postgresql":
+        return column
+    return f"CAST(CAST({column} AS text{element.end}) AS double precision{element.end})"
 
 
 class _StoredJson(FunctionElement[str]):

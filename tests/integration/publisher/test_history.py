@@ -10,7 +10,9 @@ from harness.log import connected
 from harness.shop import metadata, orders
 from harness.soak_histories import KINDS, Histories
 from harness.statements import add, before_query, execute
+from harness.tables import event_table
 from harness.trimmed import NOON, NOTHING, PLACED, numbers, place_at, uses
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from zeroeventhub import FIRST, LAST, TableFeed
 from zeroeventhub.errors import Diverged, Gone
@@ -78,6 +80,21 @@ async def test_digests_are_the_same_everywhere(engine, async_engine):
         for place, arguments in ((engine.url, ELSEWHERE[engine.dialect.name]), (url, {})):
             with connected(place, **arguments) as other:
                 assert source.bind(other).read(0, FIRST, 9, each=True).cursors == cursors
+
+
+@pytest.mark.anyio
+async def test_digests_are_the_same_by_all_drivers(postgresql):
+    """A driver that takes numbers in binary form gives the same cursors as one that reads text."""
+    table = event_table("wide", real=sa.REAL, reals=sa.ARRAY(sa.REAL))
+    table.create(postgresql)
+    add(postgresql, table, [{"real": 0.1, "reals": [3.4e38, None, float("nan")]}])
+    source = TableFeed(table)
+    (cursor,) = source.bind(postgresql).read(0, FIRST, 9, each=True).cursors
+    own = create_async_engine(postgresql.url.set(drivername="postgresql+asyncpg"))
+    page = await source.bind(own).read(0, FIRST, 9)
+    await own.dispose()
+    assert page.events[0].data == {"id": 1, "real": 0.1, "reals": [3.4e38, None, "NaN"]}
+    assert page.cursor == cursor
 
 
 @contextmanager
