@@ -46,7 +46,7 @@ class Answer:
         """The decoded body; None for a body that is not JSON."""
         try:
             return msgspec.json.decode(self.body)
-        except (msgspec.DecodeError, RecursionError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
 
     @property
@@ -63,7 +63,7 @@ class Answer:
         if "no-store" in control or "no-cache" in control:
             return False
         age = control.get("s-maxage") or control.get("max-age") or "0"
-        return "immutable" in control or (age.isdigit() and int(age) > 0)
+        return "immutable" in control or (age.isdecimal() and age.strip("0") != "")
 
 
 class Outcome(StrEnum):

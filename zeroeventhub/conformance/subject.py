@@ -28,6 +28,7 @@ from zeroeventhub.errors import ConfigurationError, ProtocolError
 from zeroeventhub.extensions import EXTENSIONS, PARTITION
 from zeroeventhub.protocol import FIRST
 from zeroeventhub.wire.documents import decode_answer
+from zeroeventhub.wire.problem import seconds_in
 
 Parameters = Sequence[tuple[str, str | bytes]]
 
@@ -102,8 +103,8 @@ class Probe:
             answer = self._send(suffix, parameters, method, headers or {}, content)
             if answer.status not in _LATER or attempt == TRIES:
                 break
-            wanted = answer.headers.get("retry-after", "")
-            time.sleep(min(float(wanted) if wanted.isdigit() else 1.0, LONGEST_RETRY))
+            wanted = seconds_in(answer.headers.get("retry-after", ""))
+            time.sleep(min(1.0 if wanted is None else wanted, LONGEST_RETRY))
         self.last = answer
         if answer.status >= BAD_REQUEST:
             self.refusals.append(answer)

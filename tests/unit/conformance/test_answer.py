@@ -1,8 +1,9 @@
-"""What the checks see in the lines of a page."""
+"""What the checks see in answers, and in the lines of a page."""
 
+import httpx
 import pytest
 
-from zeroeventhub.conformance.answer import PageText
+from zeroeventhub.conformance.answer import Answer, PageText
 
 
 @pytest.mark.parametrize(
@@ -41,3 +42,11 @@ def test_fault_of_a_line_is_seen(line, fault):
     page = PageText.of(line + b'\n{"cursor":"end"}\n')
     assert set(page.faults) == ({fault} if fault else set())
     assert page.cursor == "end"
+
+
+@pytest.mark.parametrize(("age", "is_kept"), [(b"0", False), (b"\xb2", False), (b"9" * 5000, True)])
+def test_answer_of_any_form_is_seen(age, is_kept):
+    """A body that is not UTF-8 is no document, and an age that is no number keeps no answer."""
+    headers = httpx.Headers([(b"Cache-Control", b"max-age=" + age)])
+    answer = Answer("GET", "/feed", 200, headers, b'{"a":"\xff"}')
+    assert (answer.document, answer.cacheable) == (None, is_kept)

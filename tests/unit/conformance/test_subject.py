@@ -22,10 +22,14 @@ def probe(answer, url="http://user:canary@host/feed?key=canary"):
 
 
 @pytest.mark.parametrize(("refusals", "status"), [(2, 200), (3, 503)])
-def test_answer_that_says_later_is_asked_for_again(refusals, status):
-    """A request that is answered with 503 is sent three times at most."""
-    answers = iter([*(response(503, retry_after="0") for _ in range(refusals)), response()])
+@pytest.mark.parametrize(("later", "pause"), [("0", 0), ("2", 2), ("9" * 400, 5), (b"\xb2", 1)])
+def test_answer_that_says_later_is_asked_for_again(monkeypatch, refusals, status, later, pause):
+    """A request that is answered with 503 is sent three times at most, after a pause of seconds."""
+    pauses = []
+    monkeypatch.setattr("time.sleep", pauses.append)
+    answers = iter([*(response(503, retry_after=later) for _ in range(refusals)), response()])
     assert probe(lambda _: next(answers)).ask().status == status
+    assert pauses == [pause] * 2
 
 
 def test_new_token_is_fetched_once_the_old_one_is_refused():
