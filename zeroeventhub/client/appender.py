@@ -21,6 +21,7 @@ from zeroeventhub.errors import (
     IdReused,
     InvalidEvent,
     NotAppended,
+    OutOfSequence,
     ProtocolError,
     TooLarge,
     Unreachable,
@@ -288,8 +289,23 @@ class _BaseAppender:
         except ProtocolError:
             self._sequence = None  # the log may have counted the batch, and is asked
             raise
+        except IdReused:
+            await self._expect_next(sequence)
+            raise
         self._sequence = sequence
         return answers
+
+    async def _expect_next(self, sequence: int | None) -> None:
+        """Raise OutOfSequence if the log has a batch of this sequence: parts of it would be new."""
+        if sequence is None:
+            return
+        last = await maybe_await(self._client.producer_sequence(self._producer))
+        if last >= sequence:
+            raise OutOfSequence(
+                f"Another process has appended batch {sequence} of producer {self._producer!r}: "
+                f"the last one is {last}.",
+                sequence=last,
+            )
 
     async def _settle(self, batch: Sequence[_Entry], outcome: list[Appended] | Exception) -> None:
         async with self._changed:

@@ -315,6 +315,20 @@ def test_two_processes_of_one_producer_are_noticed(written):
     assert (type(error), error.sequence) == (OutOfSequence, 3)
 
 
+def test_process_that_was_overtaken_appends_nothing_new(written, sqlite):
+    """A batch is refused as a whole if another process has appended a part of it under its name."""
+    log, url, _ = written
+    with client_of(url) as client, Appender(client, producer="till", linger=100) as appender:
+        appender.append(FIFTY[0])
+        appender.flush()
+        sync_append(url, FIFTY[1:2], producer="till")
+        futures = [appender.append(event) for event in FIFTY[1:3]]
+        with pytest.raises(NotAppended):
+            appender.flush()
+        assert {type(future.exception()) for future in futures} == {OutOfSequence}
+    assert ids(sqlite, log) == ["e0", "e1"]
+
+
 def test_block_that_ends_its_program_waits_for_the_log(append, written, sqlite):
     """Events before sys.exit() are in the log before the program ends."""
     log, url, _ = written
