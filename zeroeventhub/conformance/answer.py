@@ -3,7 +3,7 @@
 import json
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from typing import Any, NoReturn
 
@@ -232,6 +232,14 @@ class PageText:
             self.checkpoints.append(Checkpoint(cursor, len(self.events), caught_up, stop_reached))
 
 
+def exact(number: str) -> Decimal | str:
+    """Decode a number of JSON exactly; return the text of one that Python cannot hold."""
+    try:
+        return Decimal(number)
+    except InvalidOperation:
+        return number
+
+
 def _decode(line: bytes) -> Generator[tuple[str, str], None, dict[str, Any]]:
     """Yield the faults of a line as JSON; return its object, or an empty one."""
     try:
@@ -251,8 +259,8 @@ def _decode(line: bytes) -> Generator[tuple[str, str], None, dict[str, Any]]:
         document = json.loads(
             text,
             parse_constant=constants.append,
-            parse_float=Decimal,
-            parse_int=Decimal,
+            parse_float=exact,
+            parse_int=exact,
             object_pairs_hook=build,
         )
     except RecursionError:

@@ -113,7 +113,8 @@ def _make(chosen: Check, subject: Subject | None) -> Result:
         if chosen.extension and chosen.extension not in subject.extensions:
             skip(f"The feed does not list the extension {chosen.extension}.")
         chosen.run(subject)
-    except Finding as finding:
+    except Exception as error:  # noqa: BLE001 - answers may have any form
+        finding = error if isinstance(error, Finding) else _unexpected(error)
         outcome, reason, fault = finding.outcome, finding.reason, finding.fault
         answer = finding.answer
         if outcome is Outcome.FAIL and answer is None and subject is not None:
@@ -122,6 +123,12 @@ def _make(chosen: Check, subject: Subject | None) -> Result:
     return Result(
         chosen.name, chosen.section, chosen.sentence, outcome, reason, answer, seconds, fault
     )
+
+
+def _unexpected(error: Exception) -> Finding:
+    # Its text may hold anything that the publisher has sent.
+    reason = f"An answer is not what the check expects: {type(error).__name__}."
+    return Finding(Outcome.FAIL, reason)
 
 
 def check_feed(

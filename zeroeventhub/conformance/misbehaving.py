@@ -9,13 +9,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from decimal import Decimal
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import zeroeventhub.conformance.scenarios  # noqa: F401 - registers the scenarios
+from zeroeventhub.conformance.answer import exact
 from zeroeventhub.conformance.scripted_feed import Reply, Request, Run, Scenario, all_scenarios
 from zeroeventhub.errors import ConfigurationError
 
@@ -77,7 +77,7 @@ def judge(scenario: Scenario, run: Run, body: bytes) -> dict[str, Any]:
 
 
 def _read(line: bytes) -> Any:
-    return json.loads(line, parse_float=Decimal)
+    return json.loads(line, parse_float=exact)
 
 
 class _Server(ThreadingHTTPServer):

@@ -5,7 +5,15 @@ from itertools import count
 
 import pytest
 from harness.checked import check, outcomes
-from harness.mutant_publishers import MUTANTS, MUTANTS_OF_LOGS, log_publisher, publisher, status
+from harness.mutant_publishers import (
+    MUTANTS,
+    MUTANTS_OF_LOGS,
+    answered,
+    log_publisher,
+    publisher,
+    status,
+    swapped,
+)
 from harness.readers import mounted
 from harness.shop import metadata, orders
 from harness.statements import add
@@ -156,6 +164,40 @@ def test_mutant_is_caught(name):
         result = check(f"{url}/feed", only=[caught_by])[caught_by]
     assert result.outcome == "fail", result.reason
     assert result.answer is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("event-types", swapped(b'"order.paid"', b'"\\ud800"')),
+        ("v1-several-cursors", swapped(b'"partition":1', b'"partition":[]', "/feed")),
+    ],
+)
+def test_answer_that_no_check_expects_fails_its_check_alone(name, fault):
+    """An answer of any form is a failed check, and the checks after it are made."""
+    with serving(publisher(("", fault))) as url:
+        results = check(f"{url}/feed", only=[name, "caching-discovery"])
+    assert (results[name].outcome, results["caching-discovery"].outcome) == ("fail", "pass")
+    assert "is not what the check expects" in results[name].reason
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("reading-again", b'"n":7,', b'"n":1e99999999999999999999,'),
+        ("key-history", b'"n":0,', b'"n":1e999,'),
+        ("cursor-of-time", b"2026-01-01T00:00:00+00:00", b"0001-01-01T00:00:00+14:00"),
+    ],
+)
+def test_what_python_cannot_hold_is_no_fault(name, old, new):
+    """Numbers of any size, and times at the edge of the calendar, are the publisher's to send."""
+
+    def change(exchange):
+        exchange.body = exchange.body.replace(old, new)
+
+    with serving(publisher(("", answered(change)))) as url:
+        result = check(f"{url}/feed", only=[name])[name]
+    assert result.outcome == "pass", result.reason
 
 
 @pytest.mark.parametrize("options", [{}, {"cloudevents": True}], ids=["data", "cloudevents"])
