@@ -373,7 +373,7 @@ def _rfc3339(moment: datetime) -> str:
     Raises:
         ConfigurationError: it has no time zone, or is not in the years 1 to 9999 of UTC.
     """
-    if moment.tzinfo is None:
+    if getattr(moment, "tzinfo", None) is None:  # a date or a text has none
         raise ConfigurationError("A moment needs a time zone, such as datetime.now(UTC) has.")
     try:
         return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -229,7 +229,7 @@ def test_wait_is_written_in_digits(any_call, wait, written):
 
 UNUTTERABLE = [
     *[("fetch", (0, FIRST), {"wait": wait}) for wait in (-1, math.nan, 1e6)],
-    ("cursor_at", (NOON.replace(tzinfo=None),), {}),
+    *[("cursor_at", (moment,), {}) for moment in (NOON.replace(tzinfo=None), NOON.date(), "12:00")],
     ("read_key", ("k",), {"after_version": -1}),
 ]
 
