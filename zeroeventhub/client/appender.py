@@ -49,12 +49,13 @@ class _ReadFuture:
     was_read = False
 
     def result(self, *arguments: Any) -> Any:
-        self.was_read = True
-        return super().result(*arguments)  # type: ignore[misc] # of a future
+        self.exception(*arguments)
+        return super().result()  # type: ignore[misc] # of a future
 
     def exception(self, *arguments: Any) -> Any:
-        self.was_read = True
-        return super().exception(*arguments)  # type: ignore[misc] # of a future
+        found = super().exception(*arguments)  # type: ignore[misc] # of a future
+        self.was_read = True  # unless it has not come, or not in time
+        return found
 
 
 class _TaskFuture(_ReadFuture, asyncio.Future[Appended]):

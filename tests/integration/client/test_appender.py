@@ -214,6 +214,21 @@ def test_awaited_refusal_is_not_raised_again(written):
     anyio.run(_refusals_of_tasks, url)
 
 
+def test_refusal_that_came_too_late_for_its_reader_is_raised(written):
+    """Who has not waited until the log answered has not read the refusal: a flush raises it."""
+    _, url, _ = written
+    with client_of(url) as client:
+        client.append([NewEvent("other", {}, id="e0"), NewEvent("other", {}, id="e1")])
+        with Appender(client, linger=100) as appender:
+            first, second = [appender.append(event) for event in batch(2)]
+            for read in (first.result, second.exception):
+                with pytest.raises(TimeoutError):
+                    read(0)
+            with pytest.raises(NotAppended) as raised:
+                appender.flush()
+            assert [*raised.value.errors] == ["e0", "e1"]
+
+
 def test_refusals_that_nobody_looks_at_are_bounded(written):
     """An appender that has seen as many refusals as its buffer holds takes no more events."""
     _, url, _ = written
