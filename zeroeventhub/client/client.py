@@ -92,7 +92,7 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
             partition: the partition's id.
             cursor: FIRST, LAST, or the cursor of an earlier page.
             limit: how many events to request (`pagesizehint` on the wire); a hint.
-            headers: v1 headers to request by name; `_all` for all.
+            headers: names of the v1 headers to request, or one name; `_all` for all.
             types: the types of events to request; a feed that does not announce the extension
                 "event-types" may send events of other types as well.
             stop: the cursor at which to stop; for feeds with the extension "stop".

@@ -197,7 +197,7 @@ class RequestBuilder(Generic[_Http]):
                 self._expect_extension(info, STOP)
             parameters |= {"n": len(info.partitions), f"cursor{partition}": cursor}
             if headers:
-                parameters["headers"] = ",".join(headers)
+                parameters["headers"] = headers if isinstance(headers, str) else ",".join(headers)
             url = self._with_parameters(self._address_v1, parameters)
         else:
             if types is not None:

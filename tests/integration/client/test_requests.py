@@ -263,6 +263,7 @@ def test_v1_feed_is_read_where_its_partitions_are_known(call):
         page = call(url, wait=5, **V1)
         assert [event.data for event in page.events] == [{"n": 1}]
         call(url, "fetch", 0, FIRST, limit=3, headers=["a", "b"], **V1)
+        call(url, "fetch", 0, FIRST, headers="_all", **V1)
         for method, options, reason in (
             ("fetch", {}, "partitions"),
             ("fetch", {"types": TypeFilter({"a"}), **V1}, "filter by types"),
@@ -272,7 +273,7 @@ def test_v1_feed_is_read_where_its_partitions_are_known(call):
                 call(url, method, 0, FIRST, **options)
     first = "/?n=2&cursor0=_first"
     named = "/?pagesizehint=3&n=2&cursor0=_first&headers=a%2Cb"
-    assert seen == ["/", first, "/", named, *["/"] * 3]
+    assert seen == ["/", first, "/", named, "/", f"{first}&headers=_all", *["/"] * 3]
 
 
 def test_problem_of_discovery_is_not_taken_for_v1(any_call):
