@@ -55,7 +55,7 @@ def judge(scenario: Scenario, run: Run, body: bytes) -> dict[str, Any]:
                 applied[partition].append(document["data"])
                 sequence.append(partition)
             error = document.get("error", error)
-    except (ValueError, TypeError, RecursionError, AttributeError) as problem:
+    except (ArithmeticError, ValueError, TypeError, RecursionError, AttributeError) as problem:
         reason = f"The report of what was applied cannot be read: {problem}"
         return {"passed": False, "reasons": [reason]}
     for partition in sorted({*scenario.applied, *applied}):

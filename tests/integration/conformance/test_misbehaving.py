@@ -19,6 +19,13 @@ def test_verdict_says_what_is_wrong(scenarios_url, applied):
     assert reason in verdict["reasons"][0]
 
 
+@pytest.mark.parametrize("line", ["[]", "{", '{"data":1,"partition":Infinity}'])
+def test_report_of_another_form_is_judged(scenarios_url, line):
+    """A client whose report cannot be read gets a verdict that says so."""
+    verdict = verdict_on(f"{scenarios_url}/good", [line])
+    assert "cannot be read" in verdict["reasons"][0]
+
+
 def test_index_lists_every_scenario(scenarios_url):
     """The address of the scenarios lists them, with what a right client has applied."""
     listed = httpx.get(f"{scenarios_url}/").json()
