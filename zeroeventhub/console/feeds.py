@@ -304,7 +304,7 @@ async def _horizon(reader: Reader, info: FeedInfo, status: dict[str, Any]) -> di
     """
     found: dict[str, Any] | None = status.get("horizon")
     if found is None:
-        if reader.http is not None or LAG not in info.extensions:
+        if reader.http is not None or LAG not in info.extensions or not info.partitions:
             return None
         try:
             age = (await reader.client.lag(info.partitions[0].id, LAST)).held_back

@@ -1,6 +1,6 @@
 """What a console shows of feeds, as documents of its API."""
 
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -227,10 +227,10 @@ def test_lag_has_a_past(sqlite, monkeypatch):
         assert past["times"] == sorted(past["times"])
 
 
-def test_feed_elsewhere_is_read_over_http(sqlite):
-    """A feed of another process is shown as far as a client can read it."""
-    append(sqlite, *({} for _ in range(4)))
-    with serving(Starlette(routes=shop_routes(sqlite))) as url:
+@contextmanager
+def elsewhere(routes):
+    """Serve a feed, and a console in another application; yield its URL, and a client of that."""
+    with serving(Starlette(routes=routes)) as url:
         feeds = httpx.AsyncClient()
         shown = console_routes("/", feeds={"orders": AsyncClient(f"{url}/orders", feeds)})
 
@@ -241,12 +241,30 @@ def test_feed_elsewhere_is_read_over_http(sqlite):
 
         host = Starlette(routes=shown, lifespan=lifespan)
         with serving(host) as place, httpx.Client(base_url=place) as http:
-            found = fetch(http)
-            assert (found["partitions"][0]["events"], found["horizon"]["age"]) == (4, 0)
-            by_id = fetch(http, "feeds/orders/events", id="3")
-            assert (ids_of(by_id), by_id["searched"]) == ([3, 4], 2)
-            assert by_id["curl"].startswith(f"curl '{url}/orders/events?")
-            assert "who holds it back" in http.get("feeds/orders").text
+            yield url, http
+
+
+def test_feed_elsewhere_is_read_over_http(sqlite):
+    """A feed of another process is shown as far as a client can read it."""
+    append(sqlite, *({} for _ in range(4)))
+    with elsewhere(shop_routes(sqlite)) as (url, http):
+        found = fetch(http)
+        assert (found["partitions"][0]["events"], found["horizon"]["age"]) == (4, 0)
+        by_id = fetch(http, "feeds/orders/events", id="3")
+        assert (ids_of(by_id), by_id["searched"]) == ([3, 4], 2)
+        assert by_id["curl"].startswith(f"curl '{url}/orders/events?")
+        assert "who holds it back" in http.get("feeds/orders").text
+
+
+def test_feed_elsewhere_may_show_no_partition(sqlite):
+    """A feed of another process of which a client may read nothing is shown without partitions."""
+    append(sqlite, {})
+    nothing = Principal(name="none", partitions=())
+    with elsewhere(shop_routes(sqlite, authorize=lambda _: nothing)) as (_, http):
+        (line,) = fetch(http, "overview")["feeds"]
+        assert (line["partitions"], line["horizon"]) == (0, None)
+        assert (fetch(http)["partitions"], fetch(http)["horizon"]) == ([], None)
+        assert "You may read no partition" in http.get("feeds/orders").text
 
 
 def test_feed_of_ones_own_is_shown(sqlite):
