@@ -122,7 +122,7 @@ class Principal:
 
     Attributes:
         name: the reader's name in logs, in metrics and for its quota, one line of at most 256
-            characters; empty for a feed without names.
+            characters that does not end with a space; empty for a feed without names.
         partitions: the partitions that it may read; None for all; an empty collection for none.
         types: the types of events that it may see, by name, or a TypeFilter, which may exclude
             some; None for all. Readers of all types, or of all but some, also see events without a
@@ -144,9 +144,15 @@ class Principal:
     def __post_init__(self) -> None:
         """Convert collections to sets, and check the values."""
         name: object = self.name
-        if not isinstance(name, str) or len(name) > _LONGEST_NAME or not name.isprintable():
+        if (
+            not isinstance(name, str)
+            or len(name) > _LONGEST_NAME
+            or not name.isprintable()
+            or name.endswith(" ")
+        ):
             raise ConfigurationError(
-                f"The name of a Principal is one line of at most {_LONGEST_NAME} characters."
+                f"The name of a Principal is one line of at most {_LONGEST_NAME} characters, and "
+                "does not end with a space, which MariaDB and MySQL overlook."
             )
         partitions: object = self.partitions
         if partitions is not None:

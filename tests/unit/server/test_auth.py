@@ -9,7 +9,7 @@ from zeroeventhub.errors import ConfigurationError, TooManyRequests
 from zeroeventhub.server.auth import Quotas
 
 WRONG = {
-    "name": [None, 7, b"reader", "a\nb", "a\x00", "a\x1b[0m", "x" * 257],
+    "name": [None, 7, b"reader", "a\nb", "a\x00", "a\x1b[0m", "a ", "x" * 257],
     "partitions": ["01", 1, [True], [-1], [32768], ["0"], [0.0], [None]],
     "types": ["placed", 1, [1], [None], b"placed", {"order.*"}, {""}, {"å"}],
     "quota": [5],
