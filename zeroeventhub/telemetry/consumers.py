@@ -13,7 +13,7 @@ from zeroeventhub.consumer.observer import Observer
 from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import Event
-from zeroeventhub.telemetry.metrics import Collect, Instruments, Lookup, Observations
+from zeroeventhub.telemetry.metrics import LAG_METRICS, Collect, Instruments, Lookup, Observations
 
 
 def lag_gauges(client: Client, store: CursorStore, name: str) -> Collect:
@@ -54,6 +54,26 @@ class ConsumerMetrics(Observer):
     def __init__(self, instruments: Instruments) -> None:
         self._instruments = instruments
         self._halted: dict[str, set[int]] = {}  # partitions that have ever halted
+        self._lags: list[Collect] = []
+
+    def observe_lag(self, client: Client, store: CursorStore, name: str) -> None:
+        """Show a consumer's lag and its dead letters whenever metrics are collected.
+
+        Call it for each consumer. If a value cannot be read, its series are absent and the log says
+        why.
+
+        Args:
+            client: reads the feed.
+            store: has the consumer's cursors; made with a sync engine.
+            name: the consumer's name.
+        """
+        if not self._lags:  # systems of telemetry take an instrument of a name once
+            self._instruments.observe(LAG_METRICS, self._collect_lags)
+        self._lags.append(lag_gauges(client, store, name))
+
+    def _collect_lags(self, metric: str) -> Observations:
+        for collect in self._lags:
+            yield from collect(metric)
 
     def _record(self, name: str, value: float, consumer: str, partition: int, *labels: str) -> None:
         self._instruments.record(f"consumer.{name}", value, consumer, str(partition), *labels)

@@ -10,18 +10,9 @@ from opentelemetry import metrics, trace
 from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from zeroeventhub.client import Client
-from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.protocol import Event
-from zeroeventhub.telemetry.consumers import ConsumerMetrics, lag_gauges
-from zeroeventhub.telemetry.metrics import (
-    CONSUMER_METRICS,
-    LAG_METRICS,
-    SECONDS,
-    Collect,
-    Kind,
-    Metric,
-)
+from zeroeventhub.telemetry.consumers import ConsumerMetrics
+from zeroeventhub.telemetry.metrics import CONSUMER_METRICS, SECONDS, Collect, Kind, Metric
 from zeroeventhub.wire.cloud_event import traceparent
 
 RELEASE = version("zeroeventhub")
@@ -148,18 +139,6 @@ class OpenTelemetry(ConsumerMetrics):
             except Exception as error:
                 current.set_attribute("error.type", type(error).__name__)
                 raise
-
-    def observe_lag(self, client: Client, store: CursorStore, name: str) -> None:
-        """Show a consumer's lag and its dead letters whenever metrics are collected.
-
-        If a value cannot be read, its series are absent and the log says why.
-
-        Args:
-            client: reads the feed.
-            store: has the consumer's cursors; made with a sync engine.
-            name: the consumer's name.
-        """
-        self._instruments.observe(LAG_METRICS, lag_gauges(client, store, name))
 
 
 def describe_current_span(attributes: Mapping[str, str | float]) -> None:

@@ -95,7 +95,9 @@ class Prometheus(ConsumerMetrics):
 
     Example:
         start_http_server(9100)
-        Consumer(client, store, "billing", observer=Prometheus()).run(apply)
+        telemetry = Prometheus()
+        telemetry.observe_lag(client, store, "billing")
+        Consumer(client, store, "billing", observer=telemetry).run(apply)
 
     Args:
         registry: where the metrics are registered; None for the client library's own registry.
@@ -117,8 +119,8 @@ class Prometheus(ConsumerMetrics):
 def lag_collector(client: Client, store: CursorStore, name: str) -> Collector:
     """Return a collector that looks up a consumer's lag and its dead letters at each scrape.
 
-    Register it with a registry. If a value cannot be read, its series are absent and the log says
-    why.
+    For a registry of its own; `observe_lag` of Prometheus shows the same of several consumers. If a
+    value cannot be read, its series are absent and the log says why.
 
     Args:
         client: reads the feed.

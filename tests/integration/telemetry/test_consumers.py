@@ -116,6 +116,27 @@ def test_lag_is_looked_up_when_it_is_collected(feed, registry, observed, monkeyp
     assert len(feed.asked) > 4
 
 
+def test_observer_shows_the_lags_of_several_consumers(client, store):
+    """An observer shows the lag of each consumer that it was told of."""
+    registry, reader = CollectorRegistry(), InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    for telemetry in (Prometheus(registry), OpenTelemetry(meter_provider=provider)):
+        for name in (CONSUMER, "shipping"):
+            telemetry.observe_lag(client, store, name)
+    lags, found = "zeroeventhub_consumer_lag_events", reader.get_metrics_data()
+    provider.shutdown()
+    for name in (CONSUMER, "shipping"):
+        labels = {"consumer": name, "partition": "0"}
+        assert registry.get_sample_value(lags, labels) == 7
+    (one,) = (
+        metric
+        for metric in found.resource_metrics[0].scope_metrics[0].metrics
+        if metric.name == "zeroeventhub.consumer.lag.events"
+    )
+    points = [point.attributes for point in one.data.data_points]
+    assert {one["messaging.consumer.group.name"] for one in points} == {CONSUMER, "shipping"}
+
+
 def test_lag_that_cannot_be_had_is_absent(feed, registry, caplog):
     """If the feed refuses, other metrics are still shown, and the log says why."""
     Prometheus(registry).committed(CONSUMER, 3, 1)
