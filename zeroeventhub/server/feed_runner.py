@@ -322,10 +322,10 @@ def _bind(feed: Feed | AsyncFeed | FeedSource, engine: Any, capacity: Capacity) 
             raise ConfigurationError("This feed reads from a database: give its engine as well.")
         feed = bind(engine, capacity)
         feed = getattr(feed, "without_fetching", lambda: feed)()
-    elif engine is not None:
-        raise ConfigurationError("This feed does not read from a database: give no engine.")
     if not (hasattr(feed, "info") and hasattr(feed, "read")):
         raise ConfigurationError(f"{feed!r} is not a feed: it has no info() and read().")
+    if bind is None and engine is not None:
+        raise ConfigurationError("This feed does not read from a database: give no engine.")
     read_pages = getattr(feed, "read_pages", None)
     if read_pages is not None:
         try:

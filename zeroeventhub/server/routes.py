@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from zlib import crc32
 
 import msgspec
@@ -304,6 +304,10 @@ def feed_routes(
             that an option needs, an option has another type, `shared_cache` is given together with
             `authorize`, or `help_url` is not a URL.
     """
+    if not isinstance(cast("object", path), str):
+        raise ConfigurationError(
+            f'The path of a feed, such as "/orders", comes first; {path!r} is none.', "path"
+        )
     path = "/" + path.strip("/")
     below = path.rstrip("/")
     for option, given, kind in (("quota", quota, Quota), ("capacity", capacity, Capacity)):

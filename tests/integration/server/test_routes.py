@@ -74,6 +74,7 @@ class Early(Plain):
         ((Early(),), {}, "cannot read pages ahead: got an unexpected keyword argument 'on_page'"),
         ((Plain(), create_engine("sqlite://")), {}, "give no engine"),
         ((object(),), {}, "is not a feed"),
+        ((create_engine("sqlite://"), FEED), {}, "is not a feed"),
         ((Plain(),), {"http_feed": True}, "cursor_of"),
         ((Plain(),), {"server_sent_events": True}, "head"),
         ((Plain(),), {"quota": 5}, "quota is a Quota, not 5"),
@@ -84,6 +85,12 @@ def test_what_does_not_fit_is_refused(arguments, options, match):
     """A feed that cannot do what its routes need, or a wrong option, is refused at its mounting."""
     with pytest.raises(ConfigurationError, match=match):
         feed_routes("/", *arguments, **options)
+
+
+def test_feed_in_the_place_of_its_path_is_refused():
+    """A feed whose path was forgotten is refused by an error that says so."""
+    with pytest.raises(ConfigurationError, match="path of a feed"):
+        feed_routes(Plain(), None)
 
 
 BATCH = "application/cloudevents-batch+json"
