@@ -88,7 +88,7 @@ class AppendRight:
         partitions: the partitions that it may append to; None for all.
 
     Raises:
-        ConfigurationError: an attribute is not a collection.
+        ConfigurationError: an attribute is not a collection of texts, or of whole numbers.
     """
 
     types: Collection[str] | None = None
@@ -96,12 +96,17 @@ class AppendRight:
     partitions: Collection[int] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a text, which is a collection of its letters."""
-        for name in ("types", "keys", "partitions"):
+        """Refuse a text, which is a collection of its letters, and members of another type."""
+        for name, kind in (("types", str), ("keys", str), ("partitions", int)):
             given: object = getattr(self, name)
-            if given is not None and (isinstance(given, str) or not isinstance(given, Collection)):
+            if given is not None and (
+                isinstance(given, str)
+                or not isinstance(given, Collection)
+                or not all(isinstance(one, kind) for one in given)
+            ):
+                members = "whole numbers" if kind is int else "texts"
                 raise ConfigurationError(
-                    f"The {name} of an AppendRight are a collection, or None for all."
+                    f"The {name} of an AppendRight are a collection of {members}, or None for all."
                 )
 
     def allows(self, event: NewEvent) -> bool:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from zeroeventhub import Principal, Quota, TypeFilter
+from zeroeventhub import AppendRight, Principal, Quota, TypeFilter
 from zeroeventhub.errors import ConfigurationError, TooManyRequests
 from zeroeventhub.server.auth import Quotas
 
@@ -22,6 +22,16 @@ def test_malformed_permission_is_refused(field):
     for value in WRONG[field]:
         with pytest.raises(ConfigurationError):
             Principal(**{"name": "reader", field: value})
+
+
+@pytest.mark.parametrize(
+    "right",
+    [{"types": "placed"}, {"types": 1}, {"keys": {7}}, {"keys": [None]}, {"partitions": {"0"}}],
+)
+def test_right_that_would_allow_nothing_is_refused(right):
+    """A right to append to what no event can have is refused when it is made."""
+    with pytest.raises(ConfigurationError, match=f"The {next(iter(right))} of an AppendRight"):
+        AppendRight(**right)
 
 
 def test_collections_are_kept_as_they_were():
