@@ -154,8 +154,9 @@ async def carry_out(store: ConsoleStore, change: Change, principal: str, *, conf
     audit, name = _audit_table(store.store), change.consumer
 
     def create(connection: Connection) -> None:
-        database_of(connection).lock_creation(connection)
-        connection.execute(CreateTable(audit, if_not_exists=True))
+        if not _exists(connection, audit):  # else its user need not be allowed to create tables
+            database_of(connection).lock_creation(connection)
+            connection.execute(CreateTable(audit, if_not_exists=True))
 
     def write(connection: Connection) -> int:
         _write(connection, store.store, change)
@@ -203,7 +204,7 @@ async def audit_entries(store: ConsoleStore) -> list[dict[str, Any]]:
     audit = _audit_table(store.store)
 
     def ask(connection: Connection) -> list[dict[str, Any]]:
-        if not inspect(connection).has_table(audit.name, schema=audit.schema):
+        if not _exists(connection, audit):
             return []
         query = select(audit).order_by(audit.c.id.desc()).limit(MOST_SHOWN)
         return [
@@ -212,6 +213,10 @@ async def audit_entries(store: ConsoleStore) -> list[dict[str, Any]]:
         ]
 
     return await store.look(ask)
+
+
+def _exists(connection: Connection, table: Table) -> bool:
+    return inspect(connection).has_table(table.name, schema=table.schema)
 
 
 def _audit_table(store: CursorStore) -> Table:

@@ -5,12 +5,15 @@ import logging
 import re
 from contextlib import contextmanager
 from html import unescape
+from uuid import uuid4
 
 import pytest
 from harness.console import append, console
+from harness.engines import connected
+from harness.statements import execute
 from harness.stores import call, cursor, load, new_store
 
-from zeroeventhub import FIRST, Client, Event, Principal, everybody
+from zeroeventhub import FIRST, Client, CursorStore, Event, Principal, everybody
 from zeroeventhub.errors import Fenced, Forbidden
 
 CONFIRM = "stores/billing/confirm"
@@ -187,6 +190,28 @@ def test_change_is_in_the_audit_log(shop, store, caplog):
         record = next(one for one in caplog.records if "A consumer was changed" in one.message)
         assert (record.principal, record.consumer, record.action) == ("ann", "billing", "reset")
         assert before not in caplog.text
+
+
+def test_user_that_may_not_create_tables_changes_consumers(postgresql):
+    """Once the table of the audit log is there, a change needs no right to create tables."""
+    append(postgresql, {})
+    with console_of(postgresql, (store := new_store(postgresql))) as http:
+        stand(store, FIRST)
+        confirm(http, action="reset")
+    role = f"role_{uuid4().hex}"
+    execute(
+        postgresql,
+        f"CREATE ROLE {role} LOGIN PASSWORD 'secret'",
+        f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {role}",
+        f"GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO {role}",
+        "REVOKE CREATE ON SCHEMA public FROM PUBLIC",
+    )
+    try:
+        url = postgresql.url.set(username=role, password="secret")
+        with connected(url) as engine, console_of(postgresql, CursorStore(engine)) as http:
+            confirm(http, action="reset")
+    finally:
+        execute(postgresql, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
 
 
 @pytest.mark.parametrize(
