@@ -153,6 +153,8 @@ async def answer_http_feed(app: FeedApp, request: FeedRequest) -> Response:
         # A client without cursors cannot move on past deleted events.
         if page.events or page.caught_up or page.cursor == cursor:
             break
+        if await request.is_disconnected():
+            break
         cursor = page.cursor
     for event in page.events[:1]:
         _expect_cloud_event(event)

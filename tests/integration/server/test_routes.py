@@ -14,7 +14,9 @@ from harness import readers
 from harness.published import install
 from harness.readers import Numbers, client_of, kind, mounted
 from harness.shop import fill, metadata, orders, write
+from harness.stalled import ask
 from harness.statements import add, execute
+from harness.waiting import until
 from sqlalchemy import create_engine, delete
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -151,6 +153,33 @@ def test_timeout_is_waited_for(empty_shop, watcher, pool):
             assert get(url, timeout=timeout).status_code == 400
         address = f"{url}/http-feed?timeout=20000&lastEventId=1"
         assert httpx.head(address, timeout=10).status_code == 200
+
+
+def test_search_ends_when_its_reader_has_left():
+    """A search for the next event that a client may see ends when the client has left."""
+
+    class Endless(Plain):
+        reads = 0
+
+        def read(self, partition, cursor, limit):
+            self.reads += 1
+            time.sleep(0.01)
+            return Page([], str(self.reads))
+
+        def cursor_of(self, event_id, partition):
+            return event_id
+
+    feed = Endless()
+    with as_http_feed(feed) as url:
+        with ask(f"{url}/http-feed"):
+            until(lambda: feed.reads > 5, "it searches")
+
+        def has_ended():
+            before = feed.reads
+            time.sleep(0.2)
+            return feed.reads == before
+
+        until(has_ended, "the search ends")
 
 
 def test_partitions_are_named(empty_shop):
