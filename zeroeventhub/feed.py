@@ -54,7 +54,7 @@ class Feed(Protocol):
         Args:
             partition: one of those that `info` names.
             cursor: FIRST, LAST, or the cursor of an earlier page.
-            limit: the most events to return.
+            limit: the most events to return, 1 or more.
 
         Returns:
             A page, complete in memory. Its cursor is the requested one if no event follows it,
@@ -114,7 +114,7 @@ class ExtendedFeed(Feed, Protocol):
         Args:
             partition: one of those that `info` names.
             cursor: FIRST, LAST, or the cursor of an earlier page.
-            limit: the most events to return.
+            limit: the most events to return, 1 or more.
             types: the types of events to return (EVENT_TYPES). The page's cursor moves on over
                 events of other types.
             stop: the cursor at which to stop reading (STOP).
@@ -140,7 +140,7 @@ class ExtendedFeed(Feed, Protocol):
         Args:
             partition: one of those that `info` names.
             cursor: FIRST, or the cursor of an earlier page.
-            limit: the most events of each page.
+            limit: the most events of each page, 1 or more.
             count: the most pages to read.
             types: the types of events to return.
             stop: the cursor at which to stop reading.
@@ -241,7 +241,7 @@ class ExtendedFeed(Feed, Protocol):
         Args:
             key: the key, as in the event's JSON.
             after_version: the version after which to begin, from 0 on.
-            limit: the most events to return.
+            limit: the most events to return, 1 or more.
             partitions: passed only for a reader that may not see all partitions: those it may.
         """
 

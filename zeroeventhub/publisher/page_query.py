@@ -114,6 +114,8 @@ class PageQuery:
 
         Each but the last is full. Until then, the connection may be in the middle of a statement.
         """
+        if request.limit < 1:
+            raise ConfigurationError("A page has one event or more: limit is 1 or more.")
         if self._archive is None:
             return self._read_table(connection, request, Stretch(request.until))
         return self._read_both(self._archive, connection, request)

@@ -19,7 +19,7 @@ from sqlalchemy import create_engine, delete, event, insert, text
 from sqlalchemy.pool import StaticPool
 
 from zeroeventhub import FIRST, LAST, CountedCursor, TableFeed, TypeFilter
-from zeroeventhub.errors import BadCursor, Diverged, Trimmed, Unavailable
+from zeroeventhub.errors import BadCursor, ConfigurationError, Diverged, Trimmed, Unavailable
 from zeroeventhub.publisher import lookups, page_query, reader
 
 THREE = {"partition": "part", "partitions": 3}
@@ -78,6 +78,13 @@ def test_cursors_of_each_event_are_those_of_pages(shop):
     assert list(page.cursors) == found
     assert page.cursor == found[-1]
     assert len(feed.read(2, FIRST, 9).cursors) == 0
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_page_has_one_event_or_more(shop, limit):
+    """A page of no events, or of fewer, is refused: it would seem to be the head, or never end."""
+    with pytest.raises(ConfigurationError, match="1 or more"):
+        shop[0].read(0, FIRST, limit)
 
 
 def test_head_has_a_cursor(shop):
