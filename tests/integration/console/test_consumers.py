@@ -234,13 +234,14 @@ def test_texts_of_consumers_stay_texts(sqlite, store):
     with shown(sqlite, store) as http:
         structures = []
         for text in ("harmless", "\n".join(OWASP)):
-            stand(store, FIRST, name=text[:200])
-            claim(store, text[:200], [0])
-            set_aside(store, {"x": text}, key=text, error=text, name=text[:200])
-            halt(store, text, name=text[:200])
+            name = " ".join(text.split())[:200].rstrip()
+            stand(store, FIRST, name=name)
+            claim(store, name, [0])
+            set_aside(store, {"x": text}, key=text, error=text, name=name)
+            halt(store, text, name=name)
             number = len(structures) + 1
-            page = http.get(CONSUMER, params={"name": text[:200]})
-            query = {"name": text[:200], "id": number}
+            page = http.get(CONSUMER, params={"name": name})
+            query = {"name": name, "id": number}
             letter = http.get("stores/billing/dead-letter", params=query)
             assert {page.status_code, letter.status_code} == {200}
             structures.append((Structure(page).elements, Structure(letter).elements))
