@@ -25,7 +25,7 @@ def errors(caplog):
 
 def test_log_never_has_the_words_of_a_handler(shop, caplog):
     """The log names consumer, partition and an exception's type; its text is in the cause alone."""
-    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, "zeroeventhub")  # drivers log the values of statements
 
     def refuse(*_):
         raise Poison(SECRET)
