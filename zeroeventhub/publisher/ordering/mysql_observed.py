@@ -49,7 +49,7 @@ _WRITERS = {
 # crash it may draw numbers again.
 _SERVER = """
     SELECT CONCAT(@@hostname, '/', @@port, '/', @@server_id, '/', UNIX_TIMESTAMP() - VARIABLE_VALUE)
-    FROM {}.GLOBAL_STATUS WHERE VARIABLE_NAME = 'Uptime'"""
+    FROM {}.global_status WHERE VARIABLE_NAME = 'Uptime'"""
 _SERVERS = {
     True: text(_SERVER.format("information_schema")),
     False: text(_SERVER.format("performance_schema")),
