@@ -150,7 +150,7 @@ def _form(expression: ColumnElement[Any], kind: sql.TypeEngine[Any]) -> JsonForm
             return JsonForm(stored, _as_stored, text=stored, stored=stored.declared)
         case sql.Float():
             # PostgreSQL sometimes writes other digits than Python.
-            plain = _Real(expression) if isinstance(kind, sql.REAL) else expression
+            plain = _Real(expression) if _is_single(kind) else expression
             return JsonForm(type_coerce(plain, sql.Float()), _number)
         case sql.DateTime():
             return JsonForm(
@@ -183,7 +183,7 @@ def _array_form(expression: ColumnElement[Any], kind: sql.ARRAY[Any]) -> JsonFor
     if isinstance(item_kind, (*_AS_TEXT, sql.JSON)) and not isinstance(item_kind, sql.Float):
         expression = cast(expression, postgresql.ARRAY(Text))
     else:
-        plain = _Real(expression, "[]") if isinstance(item_kind, sql.REAL) else expression
+        plain = _Real(expression, "[]") if _is_single(item_kind) else expression
         expression = type_coerce(plain, postgresql.ARRAY(item_kind))
     convert = item.convert or (lambda value: value)
 
@@ -193,6 +193,16 @@ def _array_form(expression: ColumnElement[Any], kind: sql.ARRAY[Any]) -> JsonFor
         return None if value is None else convert(value)
 
     return JsonForm(expression, each)
+
+
+def _is_single(kind: sql.TypeEngine[Any]) -> bool:
+    """Return whether PostgreSQL stores numbers of single precision: REAL, and up to FLOAT(24)."""
+    precision = kind.precision if isinstance(kind, sql.Float) else None
+    return isinstance(kind, sql.REAL) or (precision is not None and precision <= _SINGLE)
+
+
+_SINGLE = 24
+"""The bits of a number of single precision."""
 
 
 class _Real(FunctionElement[Any]):

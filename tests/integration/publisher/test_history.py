@@ -85,15 +85,19 @@ async def test_digests_are_the_same_everywhere(engine, async_engine):
 @pytest.mark.anyio
 async def test_digests_are_the_same_by_all_drivers(postgresql):
     """A driver that takes numbers in binary form gives the same cursors as one that reads text."""
-    table = event_table("wide", real=sa.REAL, reals=sa.ARRAY(sa.REAL))
+    table = event_table(
+        "wide", real=sa.REAL, short=sa.Float(24), long=sa.Float(25), reals=sa.ARRAY(sa.REAL)
+    )
     table.create(postgresql)
-    add(postgresql, table, [{"real": 0.1, "reals": [3.4e38, None, float("nan")]}])
+    reals = [3.4e38, None, float("nan")]
+    add(postgresql, table, [{"real": 0.1, "short": 0.1, "long": 0.1, "reals": reals}])
     source = TableFeed(table)
     (cursor,) = source.bind(postgresql).read(0, FIRST, 9, each=True).cursors
     own = create_async_engine(postgresql.url.set(drivername="postgresql+asyncpg"))
     page = await source.bind(own).read(0, FIRST, 9)
     await own.dispose()
-    assert page.events[0].data == {"id": 1, "real": 0.1, "reals": [3.4e38, None, "NaN"]}
+    numbers_read = dict.fromkeys(["real", "short", "long"], 0.1)
+    assert page.events[0].data == {"id": 1, **numbers_read, "reals": [3.4e38, None, "NaN"]}
     assert page.cursor == cursor
 
 
