@@ -231,6 +231,12 @@ class Restorer:
     def _write(self, connection: Connection, rows: Any) -> None:
         """Insert rows of a segment, whose events are not erased."""
         mapper, table = self.mapper, self.events.table
+        numbered = _column_of(self.version)
+        if numbered is not None and not numbered.nullable and rows.column("version").null_count:
+            raise ConfigurationError(
+                f"The archive was sealed by an earlier release, without versions of keys: let "
+                f"{numbered} be NULL, and number the events when they are restored."
+            )
         forms = table_form(table, connection.dialect).columns
         found: dict[str, Sequence[Any]] = {}
 

@@ -259,6 +259,11 @@ def test_archives_of_earlier_releases_have_no_versions(sqlite, tmp_path, monkeyp
     assert scalars(sqlite, select(log.table.c.version).order_by(log.table.c.position)) == (
         [None] * 8 + [1, 2, 3]
     )
+    emptied(sqlite, log.table)
+    log, feed = versioned(sqlite, Archive(tmp_path, erasable=True))
+    log.table.c.version.nullable = False
+    with pytest.raises(ConfigurationError, match="sealed by an earlier release"):
+        feed.restore(skipped=10)
 
 
 def test_tables_that_cannot_be_restored_are_refused(sqlite, tmp_path):
