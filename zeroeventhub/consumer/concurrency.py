@@ -294,7 +294,7 @@ class Threads:
             return [queue.get(timeout=seconds)]
         return []
 
-    async def take(self, slot: Future[None], limiter: "Limiter") -> None:  # noqa: ARG002 - as Tasks
+    async def take(self, slot: Future[None]) -> None:
         """Wait for a slot."""
         slot.result()
 
@@ -343,15 +343,9 @@ class Tasks:
                 return [await queue.get()]
         return []
 
-    async def take(self, slot: Future[None], limiter: "Limiter") -> None:
-        """Wait for a slot; return it if the task is cancelled meanwhile."""
-        try:
-            await asyncio.wrap_future(slot)
-        except asyncio.CancelledError:
-            # The slot may have been given in the same moment.
-            if not slot.cancel():
-                limiter.release()
-            raise
+    async def take(self, slot: Future[None]) -> None:
+        """Wait for a slot."""
+        await asyncio.wrap_future(slot)
 
     def start(self, work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
         """Start a task."""
@@ -410,7 +404,13 @@ class Limiter:
                 self.queue.appendleft(slot)
             else:
                 self.queue.append(slot)
-        await self._concurrency.take(slot, self)
+        try:
+            await self._concurrency.take(slot)
+        except BaseException:  # the task was cancelled, or the thread interrupted
+            # The slot may have been given in the same moment.
+            if not slot.cancel():
+                self.release()
+            raise
 
     def release(self) -> None:
         """Return a slot, and give it to the next request."""

@@ -1,11 +1,14 @@
 """Partitions shared between processes, and nothing left however a run ends."""
 
 import asyncio
+import os
+import signal
 import threading
+import time
 
 import httpx
 import pytest
-from harness.deliveries import Seen, event, filled, write_page, write_page_async
+from harness.deliveries import Seen, event, filled, opened, write_page, write_page_async
 from harness.waiting import DEADLINE, until
 
 from zeroeventhub import AsyncClient
@@ -166,6 +169,22 @@ def test_run_that_is_cancelled_leaves_nothing(async_shop):
     assert (shop.landed(), shop.leases()) == ([], 0)
     shop.run(write_page)
     assert sorted(shop.landed()) == list(range(20))
+
+
+def test_run_that_is_interrupted_as_it_renews_its_leases_leaves_nothing(sqlite_url):
+    """Ctrl-C while the main thread waits for SQLite ends the run, and gives the leases back."""
+
+    def interrupt(connection, page):
+        write_page(connection, page)
+        time.sleep(LEASE / 2)  # meanwhile the leases are due, and wait for this page
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(LEASE / 2)
+
+    with opened(sqlite_url) as shop:
+        filled(shop, 2, 1)
+        with pytest.raises(KeyboardInterrupt):
+            shop.run(interrupt, lease=LEASE)
+        assert shop.leases() == 0
 
 
 def test_event_reaches_a_consumer_that_waits_at_the_head(shop):
