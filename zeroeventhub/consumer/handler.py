@@ -142,7 +142,7 @@ class Handler:
             driver: Any = transaction.connection.connection.dbapi_connection
             driver.run_async(lambda _: self._call_async(transaction, AsyncPendingPage(*content)))
             return
-        page, applied = PendingPage(*content), 0
+        page, applied, is_whole = PendingPage(*content), 0, False
         try:
             # SQLAlchemy does not see a commit through the driver, but psycopg refuses it in here.
             with argument.transaction() if self.kind is Kind.DRIVER else nullcontext():
@@ -157,22 +157,29 @@ class Handler:
                             "it with `async def`, for an AsyncConsumer."
                         )
                     applied += 1
+                is_whole = True
         except Fenced as error:
             raise _committed_page() from error
         finally:
             transaction.applied = applied
+        if not is_whole:
+            raise _undone()
 
     async def _call_async(self, transaction: "Transaction", page: AsyncPendingPage) -> None:
-        apply, decode, argument, applied = self.apply, self.decode, transaction.argument, 0
+        apply, decode, argument = self.apply, self.decode, transaction.argument
+        applied, is_whole = 0, False
         try:
             async with argument.transaction() if self.kind is Kind.DRIVER else nullcontext():
                 for item in (page,) if decode is None else self._convert(decode, page.events):
                     await apply(argument, item)
                     applied += 1
+                is_whole = True
         except Fenced as error:
             raise _committed_page() from error
         finally:
             transaction.applied = applied
+        if not is_whole:
+            raise _undone()
 
 
 def _committed_page() -> ConfigurationError:
@@ -180,6 +187,14 @@ def _committed_page() -> ConfigurationError:
     return ConfigurationError(
         "apply must not commit the page: its cursor has been moved in the transaction that apply "
         "was given."
+    )
+
+
+def _undone() -> ConfigurationError:
+    """Return the error for an `apply` that undoes a page where psycopg expects that."""
+    return ConfigurationError(
+        "apply has raised psycopg.Rollback outside of a block of its own, which would undo the "
+        "page's effects and move the cursor: raise it within `with connection.transaction()`."
     )
 
 

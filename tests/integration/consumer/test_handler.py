@@ -315,6 +315,29 @@ def test_psycopg_connection_is_the_one_of_the_transaction(postgresql_shop):
 # What apply must not do.
 
 
+def test_rollback_of_psycopg_moves_no_cursor(postgresql_shop):
+    """An apply that raises what psycopg's blocks swallow fails, instead of skipping its page."""
+
+    def plain(connection: psycopg.Connection, one: Event) -> None:
+        connection.execute(INSERT, (one.data["n"], one.data["n"]))
+        if one.data["n"] == 2:
+            raise psycopg.Rollback
+
+    async def async_plain(connection: psycopg.AsyncConnection, one: Event) -> None:
+        await connection.execute(INSERT, (one.data["n"], one.data["n"]))
+        if one.data["n"] == 2:
+            raise psycopg.Rollback
+
+    shop = postgresql_shop
+    apply = async_plain if shop.is_async else plain
+    shop.feed.publish(*map(event, range(1, 4)))
+    with halting(ConfigurationError, "outside of a block of its own"):
+        shop.run(apply)
+    assert (shop.landed(), shop.cursor()) == ([], "_first")
+    shop.run(apply, failures=ASIDE)
+    assert (shop.landed(), shop.letters()) == ([1, 3], [(2, "failed", 1)])
+
+
 def commit_in_silence(transaction, page):
     """Commit, and go on whatever comes of it."""
     with suppress(ConfigurationError):
