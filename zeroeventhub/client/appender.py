@@ -163,7 +163,7 @@ class _BaseAppender:
             self._is_open = False
             self._changed.notify_all()
         try:
-            if kind is None or issubclass(kind, Exception | SystemExit):
+            if kind is None or issubclass(kind, Exception | SystemExit | GeneratorExit):
                 await self._flush()
         finally:
             await self._end()  # if this was interrupted, some events have no answer

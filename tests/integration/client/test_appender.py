@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 import time
-from contextlib import nullcontext
+from contextlib import aclosing, nullcontext
 
 import anyio
 import httpx
@@ -355,6 +355,34 @@ def test_block_that_ends_its_program_waits_for_the_log(append, written, sqlite):
     with pytest.raises(SystemExit):
         append(url, events())
     assert ids(sqlite, log) == ["e0"]
+
+
+def test_block_of_a_generator_that_is_closed_waits_for_the_log(written, sqlite):
+    """Events before a `break` are in the log when the loop has ended, as are those of any block."""
+    log, url, _ = written
+
+    def appended(client):
+        with Appender(client, linger=100) as appender:
+            for event in FIFTY:
+                appender.append(event)
+                yield event
+
+    async def appended_async(http):
+        async with AsyncAppender(AsyncClient(url, http), linger=100) as appender:
+            for event in FIFTY[1:]:
+                await appender.append(event)
+                yield event
+
+    async def append_one():
+        async with httpx.AsyncClient() as http, aclosing(appended_async(http)) as events:
+            await anext(events)
+
+    with client_of(url) as client:
+        for _ in appended(client):
+            break
+        assert ids(sqlite, log) == ["e0"]
+    asyncio.run(append_one())
+    assert ids(sqlite, log) == ["e0", "e1"]
 
 
 @pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
