@@ -304,7 +304,11 @@ class Threads:
         thread = threading.Thread(
             target=copy_context().run, args=(blocking, work), name=name, daemon=True
         )
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # the machine has no room for another thread
+            work.close()
+            raise
         return thread
 
     def abandon(self, job: threading.Thread) -> None:

@@ -110,8 +110,8 @@ class Coordinator:
                 yield Stop(stop)
             for partition in self._chosen:
                 if partition.id in due - self._running:
-                    self._running.add(partition.id)
                     yield Start(partition, among)
+                    self._running.add(partition.id)
             if not self._running:
                 return (yield from self._stand_by())
             outcomes: tuple[Outcome, ...] = yield Await(self.config.lease / 3)

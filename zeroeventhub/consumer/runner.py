@@ -269,10 +269,11 @@ class Runner:
                     self.transactions.inbox = info.token is not None and not info.exactly_once
                 return info
             case Start():
-                reader = self._readers[step.partition.id] = PartitionReader(step, self)
+                reader = PartitionReader(step, self)
                 if self._stopped():
                     reader.stop()
                 reader.start()
+                self._readers[step.partition.id] = reader
             case Stop():
                 for partition in step.partitions & self._readers.keys():
                     self._readers[partition].stop()

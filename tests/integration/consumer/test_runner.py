@@ -114,6 +114,26 @@ def test_observer_that_raises_ends_the_run(busy):
     assert busy.leases() == 0
 
 
+def test_thread_that_cannot_be_started_ends_the_run(sync_shop, monkeypatch):
+    """A machine without room for another thread ends a run, and its leases, with that error."""
+    shop, start, started = filled(sync_shop), threading.Thread.start, []
+
+    def start_two(thread):
+        if "partition" in thread.name:
+            if len(started) == 2:
+                raise RuntimeError("can't start new thread")
+            started.append(thread)
+        start(thread)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start_two)
+        with pytest.raises(RuntimeError, match="can't start"):
+            shop.run(write_page)
+    assert shop.leases() == 0
+    shop.run(write_page)
+    assert sorted(shop.landed()) == list(range(20))
+
+
 # Stopping.
 
 
