@@ -1,6 +1,7 @@
 """Feeds of tests, in memory or a log in SQLite; clients of them without sockets; and faults."""
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -267,12 +268,12 @@ class _Transport(httpx.BaseTransport):
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request, and return its whole response."""
         sent = self._inner.handle_async_request(request)
-        return asyncio.run_coroutine_threadsafe(sent, _event_loop()).result()
+        return asyncio.run_coroutine_threadsafe(sent, _event_loop(os.getpid())).result()
 
 
 @cache
-def _event_loop() -> asyncio.AbstractEventLoop:
-    """Return the event loop in which all applications run that are read by threads."""
+def _event_loop(_process: int) -> asyncio.AbstractEventLoop:
+    """Return the event loop in which all applications of a process run that threads read."""
     running: Future[asyncio.AbstractEventLoop] = Future()
 
     async def run() -> None:

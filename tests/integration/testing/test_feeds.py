@@ -1,6 +1,8 @@
 """Feeds of tests, their clients, faults on demand, and pages that a test requests itself."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -190,3 +192,21 @@ def test_failing_feed_answers_as_a_server_does(fetching):
 
     with pytest.raises(Unavailable):
         fetching(app)()
+
+
+FORKING = """
+import os, sys
+from zeroeventhub import FIRST
+from zeroeventhub.testing import client_of, feed_of
+
+client = client_of(feed_of([1]))
+client.fetch(0, FIRST)
+if (child := os.fork()) and os.waitpid(child, 0)[1]:
+    sys.exit("The child failed.")
+client.fetch(0, FIRST)
+"""
+
+
+def test_forked_process_reads_a_feed_as_well():
+    """A process that is forked from one that has read a feed gets answers, too."""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", FORKING], check=True, timeout=60)
