@@ -38,11 +38,13 @@ _CONTINUE = text("SELECT setval(CAST(:sequence AS regclass), :last)")
 
 # What numbers come from: a server, since its start or its last crash, which resets its statistics,
 # and the file of a sequence, which TRUNCATE … RESTART IDENTITY replaces. No time zone changes the
-# text. Before PostgreSQL 15, to ask for statistics takes milliseconds.
-_ORIGIN = """concat(extract(epoch FROM pg_postmaster_start_time()), '/', CASE
+# text. Before PostgreSQL 15, to ask for statistics takes milliseconds. NULL on a standby: a pool
+# may get connections to one at any time, by a name or an address that leads to several servers.
+_ORIGIN = """CASE WHEN NOT pg_is_in_recovery() THEN
+    concat(extract(epoch FROM pg_postmaster_start_time()), '/', CASE
     WHEN CAST(current_setting('server_version_num') AS integer) >= 150000
     THEN extract(epoch FROM pg_stat_get_bgwriter_stat_reset_time()) END, '/',
-    pg_relation_filenode('{name}'::regclass))"""
+    pg_relation_filenode('{name}'::regclass)) END"""
 
 
 class SequenceOrdering(Ordering):
@@ -158,7 +160,11 @@ def last_number(
         table: the quoted name of the table that draws from it.
         seconds: how long to wait for a lock, such as that of a transaction that alters the
             sequence; None for as long as the session allows.
+
+    Raises:
+        ConfigurationError: the server is a standby.
     """
+    number = None
     unformatted = {"no_parameters": True}
     name = sequence.replace("'", "''")
     origin = _ORIGIN.format(name=name)
@@ -170,17 +176,21 @@ def last_number(
             f"THEN pg_sequence_last_value('{name}'::regclass) END, {origin}",
             execution_options=unformatted,
         ).one()
-        if number is not None:  # it is before the first number is drawn
-            return int(number), found
-    # TRUNCATE locks a table before its sequence, and so does this statement, or the two could
-    # deadlock. ONLY keeps the planner from the table's partitions.
-    locked = f"SELECT FROM ONLY {table} LIMIT 0"
-    state = (
-        f"SELECT last_value, is_called, {origin} "  # noqa: S608 - the names are quoted
-        f"FROM ({locked}) AS locked RIGHT JOIN {sequence} ON true"
-    )
-    last, is_called, found = connection.exec_driver_sql(state, execution_options=unformatted).one()
-    return int(last if is_called else last - 1), found
+    if number is None:  # as it is before the first number is drawn
+        # TRUNCATE locks a table before its sequence, and so does this statement, or the two could
+        # deadlock. ONLY keeps the planner from the table's partitions.
+        locked = f"SELECT FROM ONLY {table} LIMIT 0"
+        number, found = connection.exec_driver_sql(
+            "SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END, "  # noqa: S608 - the names are quoted
+            f"{origin} FROM ({locked}) AS locked RIGHT JOIN {sequence} ON true",
+            execution_options=unformatted,
+        ).one()
+    if found is None:
+        raise ConfigurationError(
+            "This database is a standby, which cannot tell who is writing on its primary: "
+            "let the feed read from the primary."
+        )
+    return int(number), found
 
 
 def find_sequence(connection: Connection, events: Events) -> str:
@@ -246,11 +256,6 @@ def _check_table(connection: Connection, events: Events) -> None:
         raise ConfigurationError(
             f"{fullname!r} is a partition or child of {kind.parent}, whose "
             f"writers draw numbers before they reach it: publish {kind.parent}."
-        )
-    if connection.scalar(select(func.pg_is_in_recovery())):
-        raise ConfigurationError(
-            "This database is a standby, which cannot tell who is writing on its primary: "
-            "let the feed read from the primary."
         )
 
 

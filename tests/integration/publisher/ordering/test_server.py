@@ -140,6 +140,25 @@ def moved(log, server):
         log.engine.dispose()
 
 
+@shows("on a standby or replica", OBSERVED, GATED, later=(GATED,))
+def test_connection_that_leads_to_a_standby_is_refused(primary, primary_log):
+    """A standby is refused also if the feed's connections lead there between two checks."""
+    log = primary_log
+    log.publish()
+    log.assert_news(0)
+    with log.engine.connect() as slow:
+        append(slow, 1)
+        log.write(2)
+        with primary.standby() as standby:
+            standby.catch_up(primary)
+            with moved(log, standby):
+                for look in (log.news, log.feed.head):
+                    with refusal("standby"):
+                        look()
+        slow.commit()
+    assert log.news() == [1, 2]
+
+
 @shows("after a standby was promoted", OBSERVED, GATED, SEQUENCED, later=(GATED, SEQUENCED))
 def test_feed_goes_on_after_promotion(primary, primary_log, case, monkeypatch, short_rounds):
     """Cursors stay good on a promoted standby, and who wrote before it is waited for after it."""
