@@ -5,6 +5,7 @@ import os
 import signal
 import sqlite3
 import subprocess
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -90,6 +91,23 @@ def test_upkeep_goes_on_after_no_process_could_be_started(monkeypatch, caplog):
     with upkeep([Task("tidy", "orders", "zeroeventhub.toml", "1s")]):
         until(lambda: len(starts) > 1, "it is tried again", PATIENCE)
     assert "tidy orders failed: [Errno 11]" in caplog.text
+
+
+def test_upkeep_that_is_stopped_as_it_begins_leaves_no_thread(monkeypatch):
+    """SIGTERM while the threads are started ends them, and so the process."""
+    start = threading.Thread.start
+
+    def start_and_stop(thread):
+        start(thread)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Task, "run", lambda _, stopping: stopping.wait(PATIENCE))
+        patched.setattr(threading.Thread, "start", start_and_stop)
+        tasks = [Task("tidy", "orders", "zeroeventhub.toml", "1h")]
+        with pytest.raises(SystemExit), upkeep(tasks):
+            pass
+    assert "upkeep" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_sealing_ends_with_a_server_that_is_killed(shop, tmp_path):

@@ -97,12 +97,12 @@ def upkeep(tasks: Sequence[Task]) -> Iterator[None]:
     others = [task for task in tasks if task.command != "seal"]
     groups = [[task] for task in tasks if task.command == "seal"] + ([others] if others else [])
     threads = [threading.Thread(target=run, args=(group,), name="upkeep") for group in groups]
-    for thread in threads:
-        thread.start()
     try:
+        for thread in threads:
+            thread.start()
         yield
     finally:
         stopping.set()
-        for thread in threads:
+        for thread in filter(threading.Thread.is_alive, threads):
             thread.join()
         signal.signal(signal.SIGTERM, before)
