@@ -34,20 +34,20 @@ class _Group:
     """Batches that are appended together.
 
     Attributes:
-        batches: the batches, in the order in which they came.
+        batches: the batches by their requests, in the order in which they came.
         events: how many events they have.
         has_appender: whether one of the requests is appending them.
         ended: set when it has, or was cancelled.
-        outcomes: for each batch where its events are, or why they are not in the log.
+        outcomes: by request where its events are, or why they are not in the log.
         traceback: that of an error which all of them share.
     """
 
     def __init__(self) -> None:
-        self.batches: list[Batch] = []
+        self.batches: dict[object, Batch] = {}
         self.events = 0
         self.has_appender = False
         self.ended = anyio.Event()
-        self.outcomes: list[list[Appended] | Exception] = []
+        self.outcomes: dict[object, list[Appended] | Exception] = {}
         self.traceback: TracebackType | None = None
 
 
@@ -136,15 +136,20 @@ class Appends:
         """Append a batch together with those that come while the group before it is appended."""
         if self._forming.events + len(batch.events) > LARGEST_BATCH:
             self._forming = _Group()
-        group, place = self._forming, len(self._forming.batches)
-        group.batches.append(batch)
+        group, place = self._forming, object()
+        group.batches[place] = batch
         group.events += len(batch.events)
-        # One event wakes all: a lock would wake one request after the other.
-        while not group.outcomes:
-            if group.has_appender:
-                await group.ended.wait()
-            else:
-                await self._append_group(group)
+        try:
+            # One event wakes all: a lock would wake one request after the other.
+            while not group.outcomes:
+                if group.has_appender:
+                    await group.ended.wait()
+                else:
+                    await self._append_group(group)
+        except BaseException:  # cancelled
+            if self._forming is group:  # else a later request would append the events, at any time
+                del group.batches[place]
+            raise
         outcome = group.outcomes[place]
         if isinstance(outcome, Exception):
             # Each raise would extend the traceback of the error that these requests share.
@@ -161,9 +166,10 @@ class Appends:
                 try:
                     # After an append that was cancelled, its events may be in the log, which
                     # knows them.
-                    group.outcomes = await self._runner.call("append", group.batches)
+                    found = await self._runner.call("append", [*group.batches.values()])
+                    group.outcomes = dict(zip(group.batches, found, strict=True))
                 except Exception as error:  # noqa: BLE001 - each request of the group reports it
-                    group.outcomes = [error] * len(group.batches)
+                    group.outcomes = dict.fromkeys(group.batches, error)
                     group.traceback = error.__traceback__
         finally:
             group.has_appender = False
