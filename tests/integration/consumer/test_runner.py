@@ -200,11 +200,16 @@ def test_run_that_is_interrupted_as_it_renews_its_leases_leaves_nothing(sqlite_u
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(LEASE / 2)
 
-    with opened(sqlite_url) as shop:
-        filled(shop, 2, 1)
-        with pytest.raises(KeyboardInterrupt):
-            shop.run(interrupt, lease=LEASE)
-        assert shop.leases() == 0
+    # A process that a shell has started in the background ignores Ctrl-C.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with opened(sqlite_url) as shop:
+            filled(shop, 2, 1)
+            with pytest.raises(KeyboardInterrupt):
+                shop.run(interrupt, lease=LEASE)
+            assert shop.leases() == 0
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_event_reaches_a_consumer_that_waits_at_the_head(shop):

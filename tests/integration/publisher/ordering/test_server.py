@@ -147,6 +147,7 @@ def test_connection_that_leads_to_a_standby_is_refused(primary, primary_log):
     log.publish()
     log.assert_news(0)
     with log.engine.connect() as slow:
+        slow.detach()  # else it would go back to a pool that is gone by then
         append(slow, 1)
         log.write(2)
         with primary.standby() as standby:
