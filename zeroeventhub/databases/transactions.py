@@ -105,7 +105,7 @@ def commits_each(handle: Connection | Engine | AsyncEngine) -> bool:
     """Return whether SQLAlchemy lets the database commit each statement by itself."""
     level = handle.get_execution_options().get("isolation_level")
     made_with = handle.dialect._on_connect_isolation_level  # noqa: SLF001 - no public attribute
-    return (level or made_with) == "AUTOCOMMIT"
+    return (level or made_with or "").upper() == "AUTOCOMMIT"  # SQLAlchemy takes any case
 
 
 def _transacting(connection: _AnyConnection, *, alone: bool = False) -> _AnyConnection:

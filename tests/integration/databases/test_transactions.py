@@ -86,12 +86,13 @@ MADE = {
 }
 
 
+@pytest.mark.parametrize("level", ["AUTOCOMMIT", "autocommit"])
 @pytest.mark.parametrize("make", MADE.values(), ids=MADE)
-def test_engine_without_transactions_is_refused(sqlite_url, make):
+def test_engine_without_transactions_is_refused(sqlite_url, make, level):
     """At AUTOCOMMIT the cursor would move before the effects: a loop and `run` refuse it."""
     with opened(sqlite_url) as shop:
         shop.feed.publish(event(1))
-        page, engine = shop.page(), make(shop.engine, "AUTOCOMMIT")
+        page, engine = shop.page(), make(shop.engine, level)
         for begin in (engine.connect, lambda: Session(engine)):
             with begin() as transaction, pytest.raises(ConfigurationError, match="AUTOCOMMIT"):
                 page.commit(transaction)
