@@ -369,7 +369,9 @@ def build(
     registry = None
     if defined.progress is not None:
         # With an archive, trimming loses nothing.
-        registry = Registry(defined.progress, source, marks if archive is None else None)
+        registry = Registry(
+            defined.progress, source, defined.info.partitions, marks if archive is None else None
+        )
     history = History(
         RowQuery(all_near, mapper, database),
         defined.signer,

@@ -329,7 +329,7 @@ class Trimmer:
         if self.registry is None:
             return until, []
         reasons, lowest = [], until
-        for one in self.registry.registered(connection):
+        for one in self.registry.needed(connection):
             allowed = self.registry.allowed(connection, one, mark, until)
             if allowed is not None and allowed >= until:
                 continue

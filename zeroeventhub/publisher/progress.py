@@ -1,13 +1,13 @@
 """The progress that consumers report to the publisher, so that trimming waits for them."""
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import (
     BigInteger,
     Column,
-    ColumnElement,
     Connection,
     Double,
     Integer,
@@ -20,7 +20,7 @@ from sqlalchemy import (
 
 from zeroeventhub.databases.statements import exact, upsert
 from zeroeventhub.errors import BadCursor, BadRequest, Forbidden, Gone, Trimmed
-from zeroeventhub.protocol import FIRST, LAST
+from zeroeventhub.protocol import FIRST, LAST, Partition
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.keyset import NearRows
 from zeroeventhub.publisher.ordering import Source
@@ -38,7 +38,8 @@ class Registered:
         consumer: its name.
         principal: the principal that reported it; empty for a feed without principals.
         partition: the partition.
-        cursor: the cursor that the consumer has committed.
+        cursor: the cursor that the consumer has committed; FIRST in a partition that it has not
+            begun, as it still reads the parent.
         heard: seconds since the report.
     """
 
@@ -102,8 +103,17 @@ class Registry:
     The marks are None if trimming loses nothing, as with an archive.
     """
 
-    def __init__(self, progress: Progress, source: Source, marks: MarkTable | None = None) -> None:
+    def __init__(
+        self,
+        progress: Progress,
+        source: Source,
+        partitions: Collection[Partition],
+        marks: MarkTable | None = None,
+    ) -> None:
         self._table = progress.table
+        self._parents = {
+            one.id: one.starts_after for one in partitions if one.starts_after is not None
+        }
         self._feed = feed_key(source)
         self._near = NearRows(source)
         self._marks = marks
@@ -168,19 +178,33 @@ class Registry:
         names = select(columns.principal, columns.consumer).where(columns.feed == self._feed)
         return connection.scalar(select(func.count()).select_from(names.distinct().subquery())) or 0
 
-    def registered(
-        self, connection: Connection, *conditions: ColumnElement[bool]
-    ) -> list[Registered]:
+    def registered(self, connection: Connection) -> list[Registered]:
         """Return the progress of all consumers, by name and partition."""
         columns = self._table.c
         order = (columns.consumer, columns.principal, columns.partition)
         query = select(*order, columns.cursor, columns.heard_at)
-        query = query.where(columns.feed == self._feed, *conditions).order_by(*order)
+        query = query.where(columns.feed == self._feed).order_by(*order)
         now = time.time()
         return [
             Registered(consumer, principal, partition, cursor, max(0.0, now - heard_at))
             for consumer, principal, partition, cursor, heard_at in connection.execute(query)
         ]
+
+    def needed(self, connection: Connection) -> list[Registered]:
+        """Return `registered`, and the partitions that a consumer will read after their parents."""
+        registered = self.registered(connection)
+        at = {(one.consumer, one.principal, one.partition): one for one in registered}
+        found = [*registered]
+        for one in registered:
+            for partition in self._parents:
+                if (one.consumer, one.principal, partition) in at:
+                    continue
+                parent = self._parents.get(partition)
+                while parent is not None and (one.consumer, one.principal, parent) not in at:
+                    parent = self._parents.get(parent)
+                if parent == one.partition:
+                    found.append(replace(one, partition=partition, cursor=FIRST))
+        return found
 
     def allowed_since(
         self, connection: Connection, since: float, mark: LowWaterMark, until: int
@@ -189,12 +213,11 @@ class Registry:
 
         The moment is in seconds since 1970, by a clock that may be ahead by `CLOCKS`.
         """
-        columns = self._table.c
-        for one in self.registered(
-            connection, columns.heard_at >= since - CLOCKS, columns.position < until
-        ):
-            allowed = self.allowed(connection, one, mark, until)
-            until = until if allowed is None else min(until, allowed)
+        longest = time.time() - since + CLOCKS
+        for one in self.needed(connection):
+            if one.heard <= longest:
+                allowed = self.allowed(connection, one, mark, until)
+                until = until if allowed is None else min(until, allowed)
         return until
 
     def forget(self, connection: Connection, consumer: str, principal: str | None) -> int:
@@ -215,6 +238,9 @@ class Registry:
         The feed has to be able to check the consumer's cursor after the trim: the cursor has to be
         at the last trimmed event of its partition, or above the trimmed events.
         """
+        if one.cursor == FIRST:
+            following = self._near.first(connection, one.partition, mark.trimmed, until)
+            return until if following is None else following - 1
         place = Place.of(one.cursor)
         if place.position >= until:
             return until

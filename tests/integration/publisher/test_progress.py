@@ -14,7 +14,7 @@ from harness.statements import execute
 from harness.trimmed import numbers, of_another_event, position_of, trim
 from sqlalchemy import event, update
 
-from zeroeventhub import FIRST, LAST, Principal, bearer_tokens
+from zeroeventhub import FIRST, LAST, Layout, Principal, bearer_tokens
 from zeroeventhub.archive import Archive
 from zeroeventhub.errors import (
     BadCursor,
@@ -85,6 +85,31 @@ def test_cursor_at_the_mark_stays_good_until_its_consumer_has_moved_on(any_shop,
     assert (plan.until, plan.held_back) == (17, ())
     feed.trim(plan)
     assert page.events == feed.read(1, page.cursor, 10).events == feed.read(2, "1-0", 10).events
+
+
+def test_partitions_that_a_consumer_has_not_begun_are_waited_for(any_shop):
+    """A consumer that still reads a partition which was split keeps the events of its children,
+    and of theirs, also from a plan that was made before it registered.
+    """
+    split = Layout.of(2).split(0, into=2).split(2, into=2)
+    layout = {"partition": "part", "partitions": split, "type": "kind"}
+    feed = source(**layout).bind(any_shop)
+    execute(any_shop, orders.update().where(orders.c.id > 9, orders.c.part == 0).values(part=3))
+    execute(any_shop, orders.update().where(orders.c.id.in_([15, 17])).values(part=5))
+    plan = feed.plan_trim(below=18)
+    feed.register_progress("billing", 1, feed.cursor_after(20))
+    feed.register_progress("billing", 0, feed.cursor_after(9))
+    assert trim(feed, 18) == 10
+    (reason,) = (one for one in feed.plan_trim(below=18).held_back if "partition 3" in one)
+    assert "'billing' keeps what lies above position 10" in reason
+    assert feed.trim(plan) == 0
+    feed.register_progress("billing", 3, feed.cursor_after(20))
+    assert feed.plan_trim(below=18).until == 14  # of partition 5, whose parent has no event
+    for partition in (2, 4):
+        feed.register_progress("billing", partition, "1-0")
+    feed.register_progress("billing", 5, feed.cursor_after(17))
+    assert trim(feed, 18) == 7
+    assert [one.partition for one in feed.registered()] == [0, 1, 2, 3, 4, 5]
 
 
 def test_consumer_that_reads_on_from_an_archive_is_not_waited_for(any_shop, tmp_path):
