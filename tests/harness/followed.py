@@ -166,6 +166,7 @@ def read(world, most=200, **options):
     follower = PartitionFollower(
         partition=world.layout[0],
         among=(0,),
+        after=None,
         extensions=world.extensions,
         config=config_of(**options),
         stopped=stopped,

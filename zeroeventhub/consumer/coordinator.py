@@ -91,7 +91,7 @@ class Coordinator:
             self._conflicts.clear()
             if inherit := inheritance(info):
                 yield from persist(inherit, self._budget())
-            if (yield from self._share(conflicts)):
+            if (yield from self._share(info, conflicts)):
                 return
             yield from self._stop_all()
             if self._errors:
@@ -99,9 +99,11 @@ class Coordinator:
             if self._conflicts and not self.stopped():
                 yield from self._back_off(conflicts)
 
-    def _share(self, conflicts: RetryBudget) -> Generator[Step, Any, bool]:
+    def _share(self, info: FeedInfo, conflicts: RetryBudget) -> Generator[Step, Any, bool]:
         """Share one layout; return whether to end, rather than discover the feed again."""
-        among = tuple(partition.id for partition in self._chosen)
+        # Also those that another process reads: it finds a cursor, and does not set `start` itself.
+        among = tuple(partition.id for partition in info.partitions)
+        chosen = {partition.id for partition in self._chosen}
         while not self.stopped():
             yield from self._claim()
             due = self._due
@@ -110,7 +112,8 @@ class Coordinator:
                 yield Stop(stop)
             for partition in self._chosen:
                 if partition.id in due - self._running:
-                    yield Start(partition, among)
+                    waits = partition.starts_after in chosen
+                    yield Start(partition, among, partition.starts_after if waits else None)
                     self._running.add(partition.id)
             if not self._running:
                 return (yield from self._stand_by())
@@ -197,7 +200,9 @@ class Coordinator:
     @property
     def _done(self) -> set[int]:
         """The partitions that have been read to their ends, by this process or another."""
-        return self._drained | self._claimed.ended
+        closed = {partition.id for partition in self._chosen if partition.closed}
+        # A feed may show a partition as open again that it has closed.
+        return self._drained | (self._claimed.ended & closed)
 
     @property
     def _wanted(self) -> tuple[int, ...]:

@@ -93,7 +93,7 @@ class Follower:
         chosen = choose(info, self.config.partitions)
         if inherit := inheritance(info):
             yield from self._persist(inherit)
-        among = tuple(partition.id for partition in chosen)
+        among = tuple(partition.id for partition in info.partitions)
         drained: set[int] = set()
         known: dict[int, _PartitionState] = defaultdict(_PartitionState)
         epochs: dict[int, int] = {}
@@ -203,7 +203,8 @@ class PartitionFollower:
 
     Attributes:
         partition: the partition.
-        among: all partitions that are read; a new consumer sets its first cursor in all at once.
+        among: all partitions of the feed; a new consumer sets its first cursor in all at once.
+        after: the parent, which has to be read to its end before; None without one.
         extensions: the extensions that the feed announces.
         config: the consumer's options.
         stopped: returns whether to end before the next step.
@@ -216,6 +217,7 @@ class PartitionFollower:
 
     partition: Partition
     among: tuple[int, ...]
+    after: int | None
     extensions: frozenset[str]
     config: Config
     stopped: Callable[[], bool]
@@ -350,9 +352,7 @@ class PartitionFollower:
 
     def _load(self) -> Generator[Step, Any, None]:
         """Load the place; from here on, commits of an older epoch are fenced."""
-        partition = self.partition
-        after = partition.starts_after if partition.starts_after in self.among else None
-        step = Load(partition.id, self.among, after)
+        step = Load(self.partition.id, self.among, self.after)
         self._place = yield from persist(step, RetryBudget(self.config.attempts, self.stopped))
         # An operator may have set the cursor back, to before pages that were empty.
         self._empty_pages.cursors.clear()

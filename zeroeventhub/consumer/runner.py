@@ -65,6 +65,7 @@ class PartitionReader:
         self._follower = PartitionFollower(
             partition=start.partition,
             among=start.among,
+            after=start.after,
             extensions=runner.extensions,
             config=config,
             stopped=self._stopping.is_set,

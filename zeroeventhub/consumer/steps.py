@@ -50,7 +50,7 @@ class Load:
 
     Attributes:
         partition: the partition's id.
-        among: all partitions that are read; a new consumer sets its first cursor in all at once.
+        among: all partitions of the feed; a new consumer sets its first cursor in all at once.
         after: the parent, which has to be read to its end before; None without one.
     """
 
@@ -188,10 +188,11 @@ class Claimed:
 
 @dataclass(frozen=True)
 class Start:
-    """Start to read a partition, in parallel to those already running; `among` as in Load."""
+    """Start to read a partition, in parallel to those running; `among` and `after` as in Load."""
 
     partition: Partition
     among: tuple[int, ...]
+    after: int | None
 
 
 @dataclass(frozen=True)

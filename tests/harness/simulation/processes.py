@@ -370,6 +370,7 @@ class Worker(Sleeper):
         self.follower = PartitionFollower(
             start.partition,
             start.among,
+            start.after,
             process.extensions,
             self.world.config,
             self.is_stopped,

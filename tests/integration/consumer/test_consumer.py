@@ -126,6 +126,16 @@ def test_layout_that_changes_while_it_is_followed_is_read_on(either_shop):
     assert [n for n in shop.landed() if n in (0, 2, 4, 5)] == [0, 2, 4, 5]
 
 
+def test_partition_that_is_shown_open_again_is_read_on(sync_shop):
+    """A partition that was read to its end is read on if the feed no longer calls it closed."""
+    shop = filled(sync_shop, 1, 1)
+    for closed in (True, False, True):
+        shop.feed.layout[:] = [Partition(0, closed=closed)]
+        shop.run(write_page)
+        shop.feed.publish(event(len(shop.landed())))
+    assert shop.landed() == [0, 1, 2]
+
+
 def test_layout_that_another_user_of_the_client_discovers_is_read_on(sync_shop):
     """A consumer whose client has noticed new children for somebody else reads them as well."""
     shop = filled(sync_shop, 1, 1)

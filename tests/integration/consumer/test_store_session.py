@@ -38,6 +38,18 @@ def test_start_is_first_last_or_a_cursor(shop):
     assert shop.landed() == [4, 3, 4]
 
 
+def test_start_holds_in_the_partitions_of_every_process(shop):
+    """Processes that read some partitions each start where the first of them has been told."""
+    filled(shop, 4, 2)
+    for one in (0, 1):
+        shop.run(write_page, start=LAST, partitions=[one])
+    shop.feed.publish(event(4))
+    shop.feed.publish(event(5), partition=1)
+    for one in (0, 1):
+        shop.run(write_page, start=LAST, partitions=[one])
+    assert shop.landed() == [4, 5]
+
+
 def test_store_without_tables_says_how_to_create_them(shop):
     """A consumer whose tables are not there names the function that creates them."""
     execute(shop.engine, "DROP TABLE zeroeventhub_leases")
