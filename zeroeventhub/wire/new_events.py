@@ -56,7 +56,7 @@ def decode_events(body: bytes, media_type: str) -> list[NewEvent]:
     except UnicodeDecodeError:
         raise BadRequest("The batch is not UTF-8.") from None
     if media_type == NDJSON_TYPE:
-        _expect_few(body.count(b"\n"))
+        _expect_few(body.count(b"\n") + (not body.endswith(b"\n")))
         lines = body.removesuffix(b"\n").split(b"\n")
         events = _all_new("Line", _decode_lines(lines))
     elif media_type == CLOUDEVENTS_BATCH_TYPE:
