@@ -123,6 +123,10 @@ class Config:
                 self.concurrency >= 1,
                 "A consumer reads at least one partition: concurrency is 1 or more.",
             ),
+            (
+                isinstance(self.failures, Failures),
+                'failures is a Failures, such as Failures(then="set-aside").',
+            ),
             (self.lanes >= 1, "A partition has at least one lane: lanes is 1 or more."),
             (0 < self.lease < math.inf, "A lease is a number of seconds above 0."),
             (0 < self.inbox_days < math.inf, "An inbox keeps events for a number of days above 0."),

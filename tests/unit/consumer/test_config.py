@@ -24,6 +24,7 @@ def test_failures_that_cannot_be_are_refused(options):
         ({"partitions": ()}, "leave partitions out"),
         ({"poll_interval": -1}, "0 or more"),
         ({"lanes": 0}, "lanes is 1 or more"),
+        ({"failures": "set-aside"}, "failures is a Failures"),
         ({"lease": float("inf")}, "above 0"),
         ({"identity": "id"}, "identity is a function"),
         ({"synchronous_commit": False}, "PostgreSQL"),
