@@ -8,10 +8,10 @@ import sys
 
 import pytest
 from harness.command_line import invoke
-from harness.guides import DOCUMENTS, guide
+from harness.guides import DOCUMENTS, block, guide
 from harness.readers import mounted
 from harness.shop import metadata, orders
-from harness.statements import add, scalars
+from harness.statements import add, execute, scalars
 from sqlalchemy import create_engine, text
 
 from zeroeventhub import CursorStore, Progress, TableFeed
@@ -121,6 +121,37 @@ def test_comparison_shows_who_is_elsewhere(shop, billing, sqlite):
     scripts = (sql or "" for _, sql in pieces("Try new code beside the present one"))
     (script,) = (sql for sql in scripts if "EXCEPT" in sql)
     assert query(script) == [[(0,)], [("c4", 4)]]
+
+
+def test_statements_are_of_every_database(engine):
+    """A copy is compared and takes over on each database, and who needs a parent is found there."""
+    store = CursorStore(engine)
+    with engine.begin() as connection:
+        store.create_tables(connection)
+        connection.execute(text("CREATE TABLE invoices (customer VARCHAR(9), amount INTEGER)"))
+        connection.execute(text("INSERT INTO invoices VALUES ('c1', 1), ('c2', 2)"))
+        for partition in (0, 1):
+            store.load(connection, "billing", partition)
+    with guide("cursors.md", engine=engine, store=store, text=text) as piece:
+        piece("copy")
+    with engine.begin() as connection:
+        connection.execute(text("DELETE FROM invoices_next WHERE amount = 2"))
+        store.set(connection, "billing-next", 1, "9")
+    compared = [scalars(engine, one) for one in _statements("compare")]
+    assert compared == [[1], ["c2"]]
+    for statement in _statements("switch"):
+        execute(engine, statement)
+    amounts = [
+        scalars(engine, f"SELECT amount FROM {table}") for table in ("invoices_old", "invoices")
+    ]
+    assert amounts == [[1, 2], [1]]
+    (needed,) = _statements("consumers", "partitions.md")
+    assert sorted(scalars(engine, needed)) == ["billing", "billing-next"]
+
+
+def _statements(mark, document="cursors.md"):
+    """Return the statements of a block of SQL."""
+    return [one for one in block(document, mark).split(";") if one.strip()]
 
 
 def test_question_is_the_one_of_the_guide(shop, billing):
