@@ -1,5 +1,6 @@
 """The caller's `apply`: choose its arguments by its annotations, and guard its transaction."""
 
+import asyncio
 import inspect
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ from sqlalchemy.orm import Session
 from zeroeventhub.consumer.page import AsyncPendingPage, PendingPage
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.error_codes import has_rolled_back, is_transient
-from zeroeventhub.errors import ConfigurationError, Fenced, StoreUnavailable
+from zeroeventhub.errors import ConfigurationError, Fenced, StoreUnavailable, ZeroEventHubError
 from zeroeventhub.protocol import EVERY_TYPE, Event
 from zeroeventhub.wire.cloud_event import CloudEvent
 from zeroeventhub.wire.models import (
@@ -176,6 +177,12 @@ class Handler:
                 is_whole = True
         except Fenced as error:
             raise _committed_page() from error
+        except asyncio.CancelledError as error:
+            # Unless this task is cancelled, it is an error of apply, and must not end the run.
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise HandlerCancelled("apply has awaited a task that was cancelled.") from error
         finally:
             transaction.applied = applied
         if not is_whole:
@@ -359,6 +366,10 @@ ABORTED = 3
 
 _APPLYING = "zeroeventhub is applying"
 """The key in a connection's `info` while `apply` runs in its transaction."""
+
+
+class HandlerCancelled(ZeroEventHubError):  # noqa: N818 - named for what happened
+    """Raised when `apply` has awaited something that was cancelled."""
 
 
 class TransactionEnded(ConfigurationError):  # noqa: N818 - named for what happened

@@ -65,6 +65,24 @@ def test_apply_that_changes_data_gets_it_unchanged_when_it_is_called_again(sync_
     assert ([*dict.fromkeys(seen)], shop.letters()) == ([0, 1, 2, 3], [])
 
 
+def test_task_that_apply_awaits_and_that_was_cancelled_is_an_error_of_apply(async_shop):
+    """A CancelledError that does not cancel the run is tried again like any other error."""
+    shop, calls = async_shop, []
+    shop.feed.publish(event(1))
+
+    async def apply(connection, page):
+        await write_page_async(connection, page)
+        calls.append(page)
+        if len(calls) < 2:
+            task = asyncio.ensure_future(asyncio.sleep(60))
+            task.cancel()
+            await task
+
+    shop.run(apply, failures=Failures(tries=2))
+    assert (shop.landed(), len(calls)) == ([1], 2)
+    assert shop.observer["failed"] == [("HandlerCancelled", 1)]
+
+
 def test_error_of_apply_undoes_everything(either_shop):
     """What apply raises is the cause of the halt, and neither effects nor cursor stay."""
     shop = either_shop

@@ -40,7 +40,7 @@ from zeroeventhub import (
 from zeroeventhub.archive import Archive
 from zeroeventhub.cli.configuration import FileError
 from zeroeventhub.console.changes import Moved
-from zeroeventhub.consumer.handler import TransactionEnded
+from zeroeventhub.consumer.handler import HandlerCancelled, TransactionEnded
 from zeroeventhub.extensions import EXTENSIONS
 from zeroeventhub.feed import ArchiveMiss
 from zeroeventhub.protocol import FIRST
@@ -85,7 +85,7 @@ UNSAID = {
     *(errors.ProtocolError, errors.PageTooLarge, errors.TransientError, errors.Unreachable),
     *(errors.CutPage, errors.StoreUnavailable, errors.Fenced, errors.LeaseLost),
     *(errors.TooManyDeadLetters, errors.Halted, errors.NotAppended, TransactionEnded),
-    *(EventRefused, TargetUnavailable, FileError),
+    *(HandlerCancelled, EventRefused, TargetUnavailable, FileError),
 }
 GIVEN = {
     errors.Conflict: {"key": "k", "version": 7},
