@@ -328,7 +328,7 @@ class _ProgressReporter:
                     # Of this partition alone, which the feed may no longer have.
                     config.log.left_undone(_NOT_REPORTED, error, partition)
                 self._reported[partition] = cursor, monotonic()
-        except ZeroEventHubError as error:
+        except Exception as error:  # noqa: BLE001 - logged: the next report may succeed
             self._last = monotonic()
             # A feed without the extension gets no second report.
             self._is_on = not isinstance(error, ConfigurationError)

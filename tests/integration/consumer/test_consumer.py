@@ -422,11 +422,22 @@ def test_consumer_registers_what_it_has_committed(any_shop, any_feed, tmp_path, 
 
 @pytest.mark.slow
 def test_consumer_registers_while_it_runs(any_shop, any_feed, tmp_path, monkeypatch):
-    """A consumer at the head registers its progress, and again while no event comes."""
+    """A consumer at the head registers its progress, and again while no event comes, also after an
+    error that is none of this library's.
+    """
+    stumbled = []
+
+    class Stumbling(Client):
+        def register_progress(self, *given):
+            if not stumbled:
+                stumbled.append(given)
+                raise RuntimeError
+            super().register_progress(*given)
+
     monkeypatch.setattr("zeroeventhub.consumer.consumer.REPORT_INTERVAL", 0.05)
     monkeypatch.setattr("zeroeventhub.consumer.consumer.UNCHANGED", 0.2)
     with consuming(any_shop, tmp_path) as shop:
-        running = shop.start(do_nothing, register_progress=True)
+        running = shop.start(do_nothing, register_progress=True, client=Stumbling)
         until(lambda: {*heard(any_feed).values()} == {19, 20}, "it is heard of at the head")
         add(any_shop, orders, {"part": 0, "data": {"n": 20}})
         until(lambda: heard(any_feed).get(("", "billing", 0)) == 21, "it tells of what comes")
