@@ -1,6 +1,6 @@
 """Schemas of Spark: as schemas of Arrow, by default, and inferred from what the feed publishes."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from inspect import signature
 from typing import Any
 
@@ -110,12 +110,12 @@ def inferred_schema(published: Schemas, types: TypeFilter | None) -> StructType:
         types: the types of events that are read; None for all.
 
     Raises:
-        ConfigurationError: the events that are read have no properties.
+        ConfigurationError: the events that are read have no properties, or too many.
     """
     row = StructType()
     for name, schema in published.types.items():
         is_read = types is None or name == EVERY_TYPE or types.lets_through(name)
-        found = _type_of(schema, schema, ()) if is_read else None
+        found = _type_of(schema, schema, (), iter(range(MOST_TYPES))) if is_read else None
         if isinstance(found, StructType):
             row = _merge(row, found)
     if not row.fields:
@@ -133,8 +133,17 @@ _ATTRIBUTES = ("id", "type", "time")
 """The attributes of a CloudEvent that are columns beside its data."""
 
 
-def _type_of(schema: Any, root: Any, within: tuple[Hashable, ...]) -> DataType:
-    """Return the type of Spark for a schema."""
+MOST_TYPES = 10_000
+"""Types that the columns of a type of events have, at most, those within them included: a short
+schema whose references multiply would take all memory."""
+
+
+def _type_of(schema: Any, root: Any, within: tuple[Hashable, ...], left: Iterator[int]) -> DataType:
+    """Return the type of Spark for a schema; `left` has an item for each type that may follow."""
+    if next(left, None) is None:
+        raise ConfigurationError(
+            f"A schema of the feed names more than {MOST_TYPES:,} members: give a schema."
+        )
     choices = alternatives(schema, root)
     choices.pop("null", None)
     if choices.keys() == {"integer", "number"}:
@@ -148,16 +157,17 @@ def _type_of(schema: Any, root: Any, within: tuple[Hashable, ...]) -> DataType:
         return StringType()
     deeper = (*within, contents_of(one))
     if kind == "array" and "items" in one:
-        return ArrayType(_type_of(one["items"], root, deeper))
+        return ArrayType(_type_of(one["items"], root, deeper, left))
     if one.get("properties") and kind == "object":
         return StructType(
             [
-                StructField(name, _type_of(member, root, deeper))
+                StructField(name, _type_of(member, root, deeper, left))
                 for name, member in one["properties"].items()
             ]
         )
     if kind == "object" and isinstance(one.get("additionalProperties"), dict):
-        return MapType(StringType(), _type_of(one["additionalProperties"], root, deeper))
+        values = _type_of(one["additionalProperties"], root, deeper, left)
+        return MapType(StringType(), values)
     return StringType()
 
 

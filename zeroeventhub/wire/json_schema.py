@@ -1,6 +1,7 @@
 """JSON Schema: what a schema says of values, and which changes of it break readers."""
 
 from collections.abc import Hashable, Iterable, Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -23,6 +24,9 @@ _KINDS: dict[type[Any], str] = {
 
 _NOT_OF_EACH = {"anyOf", "oneOf", "title"}
 """What a schema does not say of each of its alternatives."""
+
+MOST_CHOICES = 1_000
+"""How many alternatives a schema may name for a value: references multiply them."""
 
 ANYTHING = "anything"
 """The kind of a value that a schema does not bound."""
@@ -69,7 +73,9 @@ def alternatives(schema: Any, root: Any) -> dict[str, dict[str, Any]]:
     A kind is a type of JSON Schema with its format, ANYTHING, or, where a value may be one of
     several objects, "object" and its title.
     """
-    choices = [*_choices(resolve(schema, root), root)]
+    choices = [*islice(_choices(resolve(schema, root), root), MOST_CHOICES + 1)]
+    if len(choices) > MOST_CHOICES:
+        raise ProtocolError(f"A schema names more than {MOST_CHOICES:,} alternatives for a value.")
     objects = sum(kind == "object" for kind, _ in choices)
     found: dict[str, dict[str, Any]] = {}
     for number, (kind, one) in enumerate(choices, 1):

@@ -124,3 +124,11 @@ def test_schemas_without_members_give_no_columns(schema):
     """A read whose columns are not known is refused."""
     with pytest.raises(ConfigurationError, match="give a schema"):
         columns(schema)
+
+
+def test_schema_whose_references_multiply_is_not_read():
+    """A short schema of a feed that has columns without an end in sight is refused at once."""
+    members = {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(40)}
+    deep = {name: of(a=one, b=one) for name, one in members.items()}
+    with pytest.raises(ConfigurationError, match="give a schema"):
+        columns({**deep["d0"], "$defs": deep})

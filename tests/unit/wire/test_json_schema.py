@@ -32,6 +32,13 @@ def test_schema_says_which_kinds_of_values_there_are(schema, kinds):
     assert [*alternatives(schema, NODE)] == kinds
 
 
+def test_schema_whose_references_multiply_is_refused():
+    """A short schema that names too many alternatives takes neither time nor memory."""
+    root = {"$defs": {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}}
+    with pytest.raises(ProtocolError, match="more than 1,000 alternatives"):
+        alternatives(root["$defs"]["d0"], root)
+
+
 def test_parts_of_a_schema_are_joined():
     """What `allOf` and a reference beside other words say holds together."""
     part = {"properties": {"a": {}}, "required": ["a"]}
