@@ -219,12 +219,18 @@ def sync(
             meter.say("The feed does not promise that it publishes an event only once.")
         with engine.begin() as connection:
             store.create_tables(connection)
-            if store.cursors(connection, consumer) and not landing.exists(connection):
+            has_read = bool(store.cursors(connection, consumer))
+            if has_read and not landing.exists(connection):
                 raise ConfigurationError(
                     f"Consumer {consumer!r} has read before, but not into {table!r}: "
                     "choose another --consumer, or the table that it has filled."
                 )
             landing.create(connection)
+            if not has_read and landing.has_events(connection):
+                raise ConfigurationError(
+                    f"Table {table!r} has events already, and consumer {consumer!r} has read none: "
+                    "name the consumer that has filled it, or another table."
+                )
 
         def apply(connection: Connection, page: PendingPage) -> None:
             landing.land(connection, page.partition, page.events)

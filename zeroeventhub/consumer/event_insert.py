@@ -194,6 +194,10 @@ class LandingTable:
         """Return whether a table of this name exists."""
         return inspect(connection).has_table(self.table.name, schema=self.table.schema)
 
+    def has_events(self, connection: Connection) -> bool:
+        """Return whether events have landed in the table, which exists."""
+        return connection.execute(select(self.table.c.arrival).limit(1)).first() is not None
+
     def create(self, connection: Connection) -> None:
         """Create the table, or check that an existing one has its columns.
 

@@ -117,12 +117,19 @@ def test_sync_lands_every_event_once(feed, database_url, engine, shop):
 
 
 def test_sync_does_not_begin_in_the_middle(feed, any_engine, any_database_url):
-    """Sync refuses another table for a consumer that has read before."""
+    """Sync refuses another table for a consumer that has read before, and another consumer for a
+    table that one has filled.
+    """
     into = ("sync", feed, "--into", any_database_url, "--consumer", "copy", "--table")
     assert invoke(*into, "landed").exit_code == 0
     refused = invoke(*into, "elsewhere")
     assert (refused.exit_code, "another --consumer" in refused.stderr) == (2, True)
     assert not inspect(any_engine).has_table("elsewhere")
+    mistyped = invoke(
+        "sync", feed, "--into", any_database_url, "--consumer", "cpy", "--table", "landed"
+    )
+    assert (mistyped.exit_code, "'cpy' has read none" in mistyped.stderr) == (2, True)
+    assert len(landed(any_engine)) == 100
 
 
 def test_sync_lands_the_types_that_it_is_asked_for(feed, sqlite, sqlite_url):
