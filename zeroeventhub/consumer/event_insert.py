@@ -26,6 +26,7 @@ from zeroeventhub.databases.bulk_insert import (
     TableForm,
     Unfit,
     converted,
+    have_zones,
     insert_columns,
     insertion,
     is_translated,
@@ -85,11 +86,15 @@ def _insertions(
     """Yield what inserts rows, in runs that leave out the same columns."""
     table, is_made = form.table, row is not None
     rows = _read(form, table, events) if row is None else _made(form, table, events, row)
+    in_utc = bool(form.in_session_zone)
+    if in_utc and is_made:
+        in_utc = have_zones(row[place] for row in rows for place in form.in_session_zone)
     for first, forms, run in _alike(form, rows):
         try:
             converts = [one.from_python if is_made else one.from_json for one in forms]
             values = converted(forms, converts, run)
-            yield insertion(form, forms, values, are_exact=not is_made, by_name=by_name)
+            exact = not is_made
+            yield insertion(form, forms, values, are_exact=exact, by_name=by_name, in_utc=in_utc)
         except Unfit as error:
             raise _refusal(table, first + error.place, str(error), is_made=is_made) from None
 

@@ -183,7 +183,9 @@ class PendingPage(_Pending):
         """Insert a row for each event into a table: by COPY through psycopg, else in bulk.
 
         A column without a key in the event gets its default, or NULL. Columns of JSON get the JSON
-        as it was sent; timestamp columns without a time zone get times in UTC.
+        as it was sent; timestamp columns without a time zone get times in UTC. A TIMESTAMP
+        of MariaDB or MySQL gets the moment: the session is in UTC meanwhile. Moments that `row`
+        makes for it without a zone are in that of the session.
 
         Args:
             table: the table.

@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -62,6 +63,7 @@ class ColumnForm:
         bind: makes the driver's value from the column's; None if they are the same.
         is_plain: whether the database stores the driver's value without an expression.
         is_text: whether PostgreSQL reads values that were decoded from JSON as JSON writes them.
+        in_session_zone: whether the database takes its times to be in the session's zone.
     """
 
     column: Column[Any]
@@ -72,6 +74,7 @@ class ColumnForm:
     bind: Convert | None
     is_plain: bool
     is_text: bool = False
+    in_session_zone: bool = False
 
     @classmethod
     def of(cls, column: Column[Any], dialect: Dialect) -> "ColumnForm":
@@ -82,26 +85,30 @@ class ColumnForm:
             # The serializer that the engine was made with, if any.
             dumps = getattr(dialect, "_json_serializer", None) or json.dumps
             null = None if kind.none_as_null else "null"
-            read = partial(_json_read, null=null)
-            write = partial(_json_written, null=null, dumps=dumps)
+            read: Convert | None = partial(_json_read, null=null)
+            write: Convert | None = partial(_json_written, null=null, dumps=dumps)
             return cls(column, default, msgspec.Raw, read, write, None, is_plain=True, is_text=True)
         database = database_of(dialect)
-        is_moment = isinstance(kind, DateTime) and not (kind.timezone and database.keeps_zones)
-        convert = _in_utc if is_moment else None
+        read = write = None
+        if isinstance(kind, DateTime):
+            has_zones = kind.timezone and database.keeps_zones
+            read, write = (_of_utc, None) if has_zones else (_in_utc, _in_utc)
         plain = not kind._has_bind_expression  # noqa: SLF001 - no public attribute has it
         form, bind = _form(column.type), kind.bind_processor(dialect)
         if form is int:
             form = database.whole_number
         if bind is None and form in _SHOWN and database.copies(dialect):
             bind = _shown
-        from_python = convert
         if form in {float, bool} and isinstance(kind, types.TypeDecorator):
             form = Any  # a type of the host's stores it
         if form in {float, bool}:
             # It only checks the type, which decoding has done, and makes numbers of booleans.
-            from_python, bind = bind, None
+            write, bind = bind, None
         text = bind is _shown or (bind is None and form in _WRITTEN)
-        return cls(column, default, form, convert, from_python, bind, is_plain=plain, is_text=text)
+        zone = database.in_session_zone(kind)
+        return cls(
+            column, default, form, read, write, bind, plain, is_text=text, in_session_zone=zone
+        )
 
     @property
     def is_json(self) -> bool:
@@ -188,6 +195,13 @@ def _shown(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
+def _of_utc(value: Any) -> Any:
+    """Take a timestamp without a zone to be in UTC, and not in the zone of the session."""
+    if isinstance(value, datetime) and value.tzinfo is None:
+        return value.replace(tzinfo=UTC)
+    return value
+
+
 def _in_utc(value: Any) -> Any:
     """Convert a timestamp to UTC without a zone, for a column that stores none."""
     if isinstance(value, datetime) and value.tzinfo is not None:
@@ -203,6 +217,7 @@ class TableForm:
         dialect: the database that it is in.
         columns: the columns by name, without those that the database computes.
         optional: the indexes of the columns whose own default a row may leave to the database.
+        in_session_zone: the indexes of the columns whose times are in the session's zone.
         model: the struct as which the data of an event is decoded, with a field per column.
         yields: as `Database.yields_at_each_row`.
     """
@@ -221,6 +236,7 @@ class TableForm:
         names = {field[0]: str(name) for field, name in zip(fields, self.columns, strict=True)}
         self.model = msgspec.defstruct("Row", fields, rename=names, kw_only=True, gc=False)
         self.yields = database_of(dialect).yields_at_each_row
+        self.in_session_zone = [place for place, form in enumerate(forms) if form.in_session_zone]
         self._decode = msgspec.json.Decoder(self.model).decode
         self._bits = [
             field[0]
@@ -322,6 +338,21 @@ def insert_columns(
         insert(connection, lambda: None)
 
 
+def have_zones(moments: Iterable[Any]) -> bool:
+    """Return whether moments that a program gives have zones, so that they are written in UTC.
+
+    Raises:
+        ConfigurationError: some have one, and the others are those of the session.
+    """
+    found = {one.tzinfo is not None for one in moments if isinstance(one, datetime)}
+    if len(found) > 1:
+        raise ConfigurationError(
+            "Give all moments for columns of TIMESTAMP a time zone, or none: those without are in "
+            "the zone of the session, in which those with one cannot be written."
+        )
+    return True in found
+
+
 def is_translated(connection: Connection) -> bool:
     """Return whether a connection names tables otherwise than they were declared."""
     return bool(connection.get_execution_options().get("schema_translate_map"))
@@ -334,6 +365,7 @@ def insertion(
     *,
     are_exact: bool,
     by_name: bool = False,
+    in_utc: bool = False,
 ) -> Insertion:
     """Return the function that inserts rows of values for some columns, at least one row.
 
@@ -346,6 +378,7 @@ def insertion(
         values: the rows as SQLAlchemy takes them, but JSON as text.
         are_exact: whether each value is of its column's type, as if it was decoded from JSON.
         by_name: whether SQLAlchemy makes the statement, as where it translates the table's name.
+        in_utc: whether times are in UTC that the database takes to be in the session's zone.
 
     Raises:
         Unfit: a column does not take a value.
@@ -369,7 +402,8 @@ def insertion(
 
     def execute(connection: Connection, meanwhile: Callable[[], object]) -> None:
         meanwhile()
-        run(connection)
+        with database.in_utc(connection) if in_utc else nullcontext():
+            run(connection)
 
     return execute
 

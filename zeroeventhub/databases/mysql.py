@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from sqlalchemy import (
+    TIMESTAMP,
     Column,
     ColumnElement,
     Connection,
@@ -122,6 +123,9 @@ class MySQL(Database):
         finally:
             if not connection.invalidated:
                 connection.exec_driver_sql(f"SET {back}")
+
+    def in_session_zone(self, kind: TypeEngine[Any]) -> bool:
+        return isinstance(kind, TIMESTAMP)
 
     @contextmanager
     def in_utc(self, connection: Connection) -> Iterator[None]:

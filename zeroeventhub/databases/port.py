@@ -281,6 +281,14 @@ class Database(ABC):
         """
         return nullcontext()
 
+    def in_session_zone(self, kind: TypeEngine[Any]) -> bool:
+        """Return whether a column of times is an instant that is written in the session's zone.
+
+        Args:
+            kind: its type, as SQLAlchemy's dialect has it.
+        """
+        return False
+
     def in_utc(self, connection: Connection) -> AbstractContextManager[None]:
         """Let a connection read and write times without a zone in UTC, as `read_only` does."""
         return nullcontext()

@@ -1,6 +1,7 @@
 """A table of events by key and version, and appends that expect a version."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from enum import Enum, auto
 from typing import Any, cast
 
@@ -9,7 +10,7 @@ from sqlalchemy.engine import RowMapping
 from sqlalchemy.orm import Session
 
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.bulk_insert import table_form
+from zeroeventhub.databases.bulk_insert import have_zones, table_form
 from zeroeventhub.databases.error_codes import translate_store_errors
 from zeroeventhub.errors import ConfigurationError, Conflict, IdReused, StoreUnavailable
 from zeroeventhub.event_log.events import Stored, unseen
@@ -182,13 +183,17 @@ class KeyedTable:
             raise ConfigurationError("None is no key: NULL values are distinct in a unique index.")
         connection = writing(handle, self._table)
         ready = [self._ready(connection, key, row) for row in rows]
+        form = table_form(self._table, connection.dialect)
+        local = [name for name, one in form.columns.items() if one.in_session_zone]
+        in_utc = have_zones(row.get(name) for row in rows for name in local)
         if len({frozenset(row) for row in ready}) > 1:
             raise ConfigurationError("Give every row values for the same columns.")
         if ready and (missing := self._required - ready[0].keys()):
             raise ConfigurationError(
                 f"A row has no {min(missing)!r}, which is needed to recognize a repeated append."
             )
-        with translate_store_errors(_STORE):
+        zone = database_of(connection).in_utc(connection) if in_utc else nullcontext()
+        with translate_store_errors(_STORE), zone:
             return self._append(connection, key, ready, expected_version)
 
     def _append(

@@ -5,8 +5,10 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 
 import pytest
+from harness.engines import connected
 from harness.landed import inserted, orders, small, stamped, stored
-from sqlalchemy import Text, cast, select, text
+from harness.tables import event_table
+from sqlalchemy import TIMESTAMP, DateTime, Text, cast, select, text
 
 from zeroeventhub import Event, Page
 from zeroeventhub.consumer.event_insert import LandingTable, insert_events, prepare_rows
@@ -47,6 +49,54 @@ def test_value_of_every_type_arrives_as_its_column_has_it(tables):
     }
     # MariaDB keeps whole seconds, rounded or cut off.
     assert abs(row["placed"] - datetime(2026, 1, 1, 0, 0, 0, 500000)) <= timedelta(seconds=0.5)  # noqa: DTZ001 - as the column has it
+
+
+IN_UTC = {
+    "postgresql": {"options": "-c TimeZone=UTC"},
+    "mariadb": {"init_command": "SET time_zone = '+00:00'"},
+}
+IN_INDIA = {
+    "postgresql": {"options": "-c TimeZone=Asia/Kolkata"},
+    "mariadb": {"init_command": "SET time_zone = '+05:30'"},
+}
+noted = event_table(
+    "noted", at=DateTime(timezone=True).with_variant(TIMESTAMP(), "mysql", "mariadb")
+)
+TEN = datetime(2020, 1, 1, 10, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("at", "row"),
+    [
+        ("2020-01-01T10:00:00", None),
+        ("2020-01-01T12:00:00+02:00", None),
+        ("", lambda _: {"at": TEN}),
+        ("", lambda _: {"at": TEN.astimezone(timezone(timedelta(hours=2)))}),
+    ],
+)
+def test_moment_is_the_same_in_sessions_of_all_zones(engine, at, row):
+    """A moment is stored as the event says it, without a zone in UTC, whatever the session's."""
+    noted.create(engine)
+    name = engine.dialect.name
+    with (
+        connected(engine.url, **IN_INDIA.get(name, {})) as india,
+        connected(engine.url, **IN_UTC.get(name, {})) as utc,
+    ):
+        inserted(india, noted, [Event.of({"at": at}), Event.of({"at": at})], row)
+        moments = [one["at"].replace(tzinfo=UTC) for one in stored(utc, noted)]
+        assert moments == [TEN, TEN]
+
+
+def test_moment_of_a_program_without_a_zone_is_that_of_the_session(mariadb):
+    """A program's TIMESTAMP without a zone is in the session's; it may not be beside one with."""
+    noted.create(mariadb)
+    local = TEN.replace(tzinfo=None)
+    with connected(mariadb.url, **IN_INDIA["mariadb"]) as india:
+        (found,) = inserted(india, noted, [Event.of(1)], lambda _: {"at": local})
+        assert found["at"] == local
+        moments = iter([local, TEN])
+        with pytest.raises(ConfigurationError, match="a time zone, or none"):
+            inserted(india, noted, [Event.of(1)] * 2, lambda _: {"at": next(moments)})
 
 
 @pytest.mark.parametrize(("table", "is_null"), [(small, True), (stamped, False)])

@@ -5,12 +5,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
 
 import pytest
 import sqlalchemy as sa
 from harness.appended import ORDERED, made
+from harness.engines import connected
 from harness.statements import count_of, execute
 from harness.tables import event_table
 from harness.waiting import until
@@ -443,3 +445,23 @@ def test_keys_count_what_is_appended(request, database, ordering):
     feed = log.feed().bind(engine)
     count = sum(len(feed.read(each, "_first", 100).events) for each in range(8))
     assert count == len(history(engine, log)) + len(history(engine, log, "bob")) > 10
+
+
+def test_moment_of_a_row_is_the_same_in_sessions_of_all_zones(mariadb):
+    """A TIMESTAMP of a row is stored as the moment that it is, and recognized in a repeat."""
+    unique = sa.UniqueConstraint("key", "version")
+    columns = {"key": sa.String(9), "version": sa.Integer, "at": sa.TIMESTAMP}
+    table = event_table("moved", sa.Column("name", sa.String(9), unique=True), unique, **columns)
+    table.create(mariadb)
+    keyed = KeyedTable(table, id="name", same=["at"])
+    moment = datetime(2020, 1, 1, 10, tzinfo=UTC)
+    rows = [{"name": name, "at": moment} for name in ("a", "b")]
+    utc, india = (f"SET time_zone = '{zone}'" for zone in ("+00:00", "+05:30"))
+    with connected(mariadb.url, init_command=india) as far:
+        for _ in range(2):
+            with far.begin() as connection:
+                assert keyed.append(connection, "ada", rows, expected_version=0) == 2
+                assert connection.exec_driver_sql("SELECT @@time_zone").scalar() == "+05:30"
+    with connected(mariadb.url, init_command=utc) as near, near.connect() as connection:
+        found = connection.scalars(sa.select(table.c.at)).all()
+    assert [one.replace(tzinfo=UTC) for one in found] == [moment, moment]
