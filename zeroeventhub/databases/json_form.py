@@ -11,13 +11,14 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import ColumnElement, Text, case, cast, func, literal_column, type_coerce
+from sqlalchemy import ColumnElement, Dialect, Text, case, cast, func, literal_column, type_coerce
 from sqlalchemy import types as sql
 from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.dialects.postgresql import JSON, TIMESTAMP
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
+from zeroeventhub.databases import database_of
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.wire.ndjson import one_line
 
@@ -102,6 +103,12 @@ class JsonForm:
     stored: ColumnElement[Any] | None = None
 
     @property
+    def declared(self) -> sql.TypeEngine[Any]:
+        """The type of the selected value, as it was declared."""
+        kind = self.select.type
+        return kind.kind if isinstance(kind, _Checked) else kind
+
+    @property
     def is_unchecked(self) -> bool:
         """Whether it is of PostgreSQL's type json, which may hold half a surrogate pair."""
         return self.stored is not None and not isinstance(self.stored.type, postgresql.JSONB)
@@ -162,7 +169,7 @@ def _form(expression: ColumnElement[Any], kind: sql.TypeEngine[Any]) -> JsonForm
             text = time_text(expression, value_text(expression), expression)
             return JsonForm(type_coerce(expression, kind), text=text)
         case sql.Time() | sql.Interval() | postgresql.INTERVAL() | sql.LargeBinary():
-            return JsonForm(type_coerce(expression, kind))
+            return JsonForm(type_coerce(expression, _Checked(kind)))
         case sql.Uuid():
             text = value_text(cast(expression, postgresql.UUID()))
             return JsonForm(type_coerce(expression, kind), _uuid, text=text)
@@ -170,7 +177,8 @@ def _form(expression: ColumnElement[Any], kind: sql.TypeEngine[Any]) -> JsonForm
             shown = cast(expression, Text)
             return JsonForm(shown, text=value_text(shown))
         case sql.Boolean() | sql.Integer() | sql.String():
-            return JsonForm(type_coerce(expression, kind), text=value_text(expression))
+            text = value_text(expression)
+            return JsonForm(type_coerce(expression, _Checked(kind)), text=text)
         case _:
             return None
 
@@ -225,6 +233,24 @@ def _compile_real(element: _Real, compiler: Any, **options: Any) -> str:
     if compiler.dialect.name != "postgresql":
         return column
     return f"CAST(CAST({column} AS text{element.end}) AS double precision{element.end})"
+
+
+class _Checked(sql.TypeDecorator[Any]):
+    """A type whose values the database checks, if SQLAlchemy would take some for others."""
+
+    impl = sql.String
+    cache_ok = True
+
+    def __init__(self, kind: sql.TypeEngine[Any]) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def load_dialect_impl(self, dialect: Dialect) -> sql.TypeEngine[Any]:
+        return self.kind.dialect_impl(dialect)
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Any:
+        checked = database_of(dialect).checked(self.kind)
+        return checked or self.kind.dialect_impl(dialect).result_processor(dialect, coltype)
 
 
 class _StoredJson(FunctionElement[str]):

@@ -1,9 +1,10 @@
 """MariaDB and MySQL, which differ in the names of settings, and in little else."""
 
 import math
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, time, timedelta
 from typing import Any, ClassVar
 
 from sqlalchemy import (
@@ -16,6 +17,7 @@ from sqlalchemy import (
     LargeBinary,
     Select,
     Table,
+    Time,
     cast,
     func,
     insert,
@@ -178,6 +180,9 @@ class MySQL(Database):
     def decimals(self, kind: TypeEngine[Any] | None, *, is_side_table: bool) -> int:
         return getattr(kind, "fsp", None) or 0
 
+    def checked(self, kind: TypeEngine[Any]) -> Callable[[Any], Any] | None:
+        return _time_of_day if isinstance(kind, Time) else None
+
     def capture(self, connection: Connection, one: Captured) -> CaptureDdl:
         if one.schema is not None and one.log_schema is None:
             # A trigger looks a name up in its own schema, not in that of the connection.
@@ -193,6 +198,15 @@ class MySQL(Database):
     def script(self, statements: tuple[str, ...]) -> str:
         # Some have semicolons inside.
         return "DELIMITER $$\n" + "".join(f"{line}$$\n" for line in statements) + "DELIMITER ;"
+
+
+def _time_of_day(value: timedelta | None) -> time | None:
+    """Return a TIME, which may also be a span, as the time of a day."""
+    if value is None:
+        return None
+    if timedelta(0) <= value < timedelta(days=1):
+        return (datetime.min.replace(tzinfo=UTC) + value).time()
+    raise ValueError(f"{value} is not a time of a day")
 
 
 def is_mariadb(bind: Any) -> bool:

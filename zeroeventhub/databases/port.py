@@ -366,6 +366,13 @@ class Database(ABC):
 
     # Reading rows.
 
+    def checked(self, kind: TypeEngine[Any]) -> Callable[[Any], Any] | None:
+        """Return what makes a value of a type of one of the driver's, or raises ValueError.
+
+        None where SQLAlchemy does so, and takes no value for another one.
+        """
+        return None
+
     def join_rows(self, rows: Select[Any], *, gaps: bool) -> Select[Any]:
         """Join the positions of rows by commas, and their events by SEPARATOR.
 

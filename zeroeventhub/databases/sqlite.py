@@ -4,7 +4,7 @@ import json
 import math
 import re
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from time import monotonic
@@ -15,6 +15,7 @@ from urllib.request import url2pathname
 from msgspec import Meta
 from sqlalchemy import (
     JSON,
+    Boolean,
     ColumnElement,
     Connection,
     Dialect,
@@ -22,6 +23,7 @@ from sqlalchemy import (
     Float,
     Insert,
     Integer,
+    LargeBinary,
     Numeric,
     Select,
     String,
@@ -169,6 +171,14 @@ class SQLite(Database):
         text = moment.replace(tzinfo=None).isoformat(sep=" ")
         return type_coerce(time, String) >= (text.rstrip("0") if "." in text else text)
 
+    def checked(self, kind: TypeEngine[Any]) -> Callable[[Any], Any] | None:
+        match kind:
+            case Boolean():
+                return _truth
+            case LargeBinary():
+                return _bytes
+        return None
+
     def join_rows(self, rows: Select[Any], *, gaps: bool) -> Select[Any]:
         position, text, *_ = rows.subquery("row").c
         # A literal, and no function or parameter, which SQLite would evaluate for each row.
@@ -195,6 +205,20 @@ class SQLite(Database):
         if file and "uri" in engine.url.query:
             file = url2pathname(urlsplit(file).path)
         return file if file and not Path(file).exists() else None
+
+
+def _truth(value: Any) -> bool | None:
+    """Return a boolean; of a text, such as 'f' or 'false', SQLAlchemy would make true."""
+    if isinstance(value, str | bytes):
+        raise ValueError("a text is not a boolean")  # noqa: TRY004 - of the row, not of the caller
+    return None if value is None else bool(value)
+
+
+def _bytes(value: Any) -> bytes | None:
+    """Return bytes; a text would be published as it is, and read as Base64."""
+    if value is None or isinstance(value, bytes):
+        return value
+    raise ValueError("a value is not bytes")
 
 
 def register(connection: Any) -> None:

@@ -193,7 +193,7 @@ class Mapper:
         parts = [repr(self.envelope), repr(self._fields), repr([*self._attributes])]
         for form in self._forms:
             statement = form.select.compile(dialect=StrCompileDialect())
-            parts += [str(statement), repr(statement.params), type(form.select.type).__name__]
+            parts += [str(statement), repr(statement.params), type(form.declared).__name__]
             parts.append(getattr(form.convert, "__qualname__", ""))
         return digest("\n".join(parts).encode(), digits=4)
 

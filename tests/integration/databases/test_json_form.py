@@ -160,10 +160,33 @@ def test_column_alone_is_the_data(engine, kind, value, raw):
     assert published(engine, {"data": kind}, {"data": value}, data="data").raw == raw
 
 
-def test_value_that_its_column_does_not_declare_is_an_error(sqlite):
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (sa.DateTime(), "'yesterday'"),
+        (sa.Boolean(), "'false'"),
+        (sa.Boolean(), "x'00'"),
+        (sa.LargeBinary(), "'aGk='"),
+    ],
+    ids=repr,
+)
+def test_value_that_its_column_does_not_declare_is_an_error(sqlite, kind, value):
     """A row that does not hold what its column declares is an error of the feed."""
     with pytest.raises(FeedFailure, match="position 0"):
-        published(sqlite, {"at": sa.DateTime()}, {"at": sa.text("'yesterday'")})
+        published(sqlite, {"x": kind}, {"x": sa.text(value)})
+
+
+@pytest.mark.parametrize("span", ["24:00:00", "-00:00:01"])
+def test_time_is_one_of_a_day(mariadb, span):
+    """A TIME that is a span of MariaDB's is refused, and not published as another time."""
+    table = event_table("log", at=sa.Time())
+    table.metadata.create_all(mariadb)
+    execute(mariadb, f"INSERT INTO log (at) VALUES (0), ('23:59:59'), (NULL), ('{span}')")
+    feed = TableFeed(table, data=["at"]).bind(mariadb)
+    page = feed.read(0, FIRST, 3)
+    assert [event.data["at"] for event in page.events] == ["00:00:00", "23:59:59", None]
+    with pytest.raises(FeedFailure, match="not a time of a day"):
+        feed.read(0, page.cursor, 1)
 
 
 def test_timestamp_that_is_none_is_an_error(mariadb):
