@@ -220,10 +220,23 @@ _ENGINE = text("""
 """)
 
 
+# Texts come in the character set of the connection, with question marks for what it lacks.
+_LOST = text("""
+    SELECT COLUMN_NAME AS name, @@character_set_results AS charset FROM information_schema.COLUMNS
+    WHERE TABLE_SCHEMA = COALESCE(:schema, DATABASE()) AND TABLE_NAME = :name
+        AND @@character_set_results NOT IN ('utf8mb4', 'binary') AND (
+            CHARACTER_SET_NAME IN ('utf8mb4', 'utf16', 'utf16le', 'utf32')
+            OR CHARACTER_SET_NAME <> 'ascii'
+            AND @@character_set_results NOT IN ('utf8', 'utf8mb3', CHARACTER_SET_NAME)
+        )
+    LIMIT 1
+""")
+
+
 def check_table(
     connection: Connection, events: Events, oldest: dict[bool, tuple[int, ...]]
 ) -> None:
-    """Refuse a server that is too old, and a table without transactions or a key.
+    """Refuse an old server, lost characters, and a table without transactions or a key.
 
     `oldest` has the oldest supported version of MariaDB (True) and of MySQL (False).
     """
@@ -243,6 +256,12 @@ def check_table(
         raise ConfigurationError(
             f"{fullname!r} is not a table of InnoDB but {found.engine}, which has no "
             f"transactions: ALTER TABLE {fullname} ENGINE = InnoDB."
+        )
+    if (lost := connection.execute(_LOST, named).first()) is not None:
+        raise ConfigurationError(
+            f"This connection reads texts in the character set {lost.charset}, which lacks "
+            f"characters that column {lost.name!r} may hold: add charset=utf8mb4 to the engine's "
+            "URL."
         )
     check_key(connection, events)
 

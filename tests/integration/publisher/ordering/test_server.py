@@ -36,6 +36,22 @@ def test_table_without_transactions_is_refused(bare):
     bare.publish()
 
 
+@for_each(OBSERVED_MARIADB)
+def test_connection_that_loses_characters_is_refused(bare):
+    """Where a column may hold characters that the connection lacks, they came as question marks."""
+    bare.run("CREATE TABLE log (id bigint AUTO_INCREMENT PRIMARY KEY, n integer, note text)")
+    for charset, loses in TEXTS.items():
+        bare.run(f"ALTER TABLE log MODIFY note text CHARACTER SET {charset}")
+        for connection in ("utf8mb4", "utf8", "latin1"):
+            refused = refusal("charset=utf8mb4") if connection in loses else nullcontext()
+            with connected(bare.engine.url, charset=connection) as engine, refused:
+                bare.restarted(engine).info()
+
+
+TEXTS = {"utf8mb4": ["utf8", "latin1"], "utf8": ["latin1"], "latin1": [], "ascii": []}
+"""By the character set of a column, those of connections that may lose its characters."""
+
+
 @for_each(SEQUENCED, SEQUENCED_MARIADB)
 def test_older_server_is_refused(bare, monkeypatch):
     """A server that lacks what the ordering is made of is refused with what it is."""
