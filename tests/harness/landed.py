@@ -49,6 +49,7 @@ orders = sa.Table(
     sa.Column("lasts", sa.Interval),
     sa.Column("order", Reversed),
     sa.Column("source", sa.String(10), server_default="feed"),
+    sa.Column("opens", sa.Time),
     sa.Column("doubled", sa.Integer, sa.Computed("id * 2")),
 )
 small = sa.Table(

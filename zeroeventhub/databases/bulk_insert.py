@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache, partial
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -99,6 +99,8 @@ class ColumnForm:
             form = database.whole_number
         if bind is None and form in _SHOWN and database.copies(dialect):
             bind = _shown
+        if isinstance(kind, types.Time) and not (kind.timezone and database.keeps_zones):
+            form = Annotated[time, msgspec.Meta(tz=False)]  # its zone would be dropped
         if form in {float, bool} and isinstance(kind, types.TypeDecorator):
             form = Any  # a type of the host's stores it
         if form in {float, bool}:
@@ -170,6 +172,8 @@ def _form(kind: types.TypeEngine[Any]) -> Any:
         return str
     if isinstance(kind, types.TypeDecorator) and not isinstance(kind, Interval):
         return Any
+    if isinstance(kind, types.Numeric) and not isinstance(kind, types.Float):
+        return Decimal  # with all digits, also where Python is to read it as a float
     try:
         form = kind.python_type
     except NotImplementedError:

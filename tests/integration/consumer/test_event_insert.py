@@ -1,14 +1,14 @@
 """Events become rows: what each column takes, and what does not fit a table."""
 
 import uuid
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 
 import pytest
 from harness.engines import connected
 from harness.landed import inserted, orders, small, stamped, stored
 from harness.tables import event_table
-from sqlalchemy import TIMESTAMP, DateTime, Text, cast, select, text
+from sqlalchemy import TIMESTAMP, DateTime, Numeric, Text, cast, select, text
 
 from zeroeventhub import Event, Page
 from zeroeventhub.consumer.event_insert import LandingTable, insert_events, prepare_rows
@@ -24,7 +24,8 @@ UUID = uuid.UUID("12345678-1234-5678-1234-567812345678")
 FULL = b"""{"id": 7, "customer": "a\\tb\\\\\\n\\u00e5", "amount": 1234567890.123456, "weight": 3,
  "placed": "2026-01-01T02:00:00.5+02:00", "due": "2026-01-02", "paid": true,
  "lines": {"n": [1.10, "\\u00e5", null]}, "key": "12345678-1234-5678-1234-567812345678",
- "kind": "web", "seal": "aGk=", "lasts": "PT5S", "order": "abc", "source": "sql", "other": {}}"""
+ "kind": "web", "seal": "aGk=", "opens": "10:00:00", "lasts": "PT5S",
+ "order": "abc", "source": "sql", "other": {}}"""
 
 
 def test_value_of_every_type_arrives_as_its_column_has_it(tables):
@@ -45,10 +46,23 @@ def test_value_of_every_type_arrives_as_its_column_has_it(tables):
         "lasts": timedelta(seconds=5),
         "order": "abc",
         "source": "sql",
+        "opens": time(10),
         "doubled": 14,
     }
     # MariaDB keeps whole seconds, rounded or cut off.
     assert abs(row["placed"] - datetime(2026, 1, 1, 0, 0, 0, 500000)) <= timedelta(seconds=0.5)  # noqa: DTZ001 - as the column has it
+
+
+def test_decimal_keeps_its_digits_that_python_is_to_read_as_a_float(engine):
+    """A column of decimals takes all digits of a number or text, however Python reads them."""
+    table = event_table("prices", price=Numeric(30, 4, asdecimal=False))
+    table.create(engine)
+    exact = "12345678901234567890.1234"
+    inserted(engine, table, [Event(b'{"price":%b}' % exact.encode()), Event.of({"price": exact})])
+    with engine.connect() as connection:
+        found = connection.scalars(text("SELECT price FROM prices")).all()
+    # SQLite stores a binary number.
+    assert found == [float(exact) if engine.dialect.name == "sqlite" else Decimal(exact)] * 2
 
 
 IN_UTC = {
@@ -139,6 +153,7 @@ REFUSED = [
     (b'{"id":-123456789012345678901,"customer":"a"}', r"Expected `int.* >= .* at `\$.id`"),
     (b'{"customer":"a","placed":"secret"}', "Invalid RFC3339"),
     (b'{"customer":"a","order":5}', "column 'order'"),
+    (b'{"customer":"a","opens":"10:00:00+02:00"}', "no timezone component"),
 ]
 
 
