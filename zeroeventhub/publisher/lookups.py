@@ -314,7 +314,7 @@ class Lookups:
             if found is not None and self._time.convert is not None:
                 found = self._time.convert(found)
             return None if found is None else moment(found)
-        except (AttributeError, TypeError, ValueError, LookupError) as error:
+        except (AttributeError, TypeError, ValueError, LookupError, OverflowError) as error:
             raise FeedFailure(f"The event at position {position} has no time: {error}") from error
 
     def of_count(

@@ -220,6 +220,7 @@ class Mapper:
             AttributeError,  # a driver returns the timestamp 0000-00-00 as text
             TypeError,
             ValueError,
+            OverflowError,  # a time has no form in UTC
             RecursionError,
         ) as error:
             raise FeedFailure(

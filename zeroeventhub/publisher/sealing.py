@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 _encode = msgspec.json.Encoder().encode
 
 
+_UNKEPT = (AttributeError, TypeError, ValueError, LookupError, OverflowError, msgspec.MsgspecError)
+"""What a value raises that has no form in a segment."""
+
+
 Columns = Mapping[str, Sequence[Any]]
 """Rows in the form of a segment: its columns by name."""
 
@@ -144,7 +148,7 @@ class SegmentRows:
             attributes.setdefault("type", (None,) * len(rows))
         try:
             found |= {name: self._values(name, values) for name, values in attributes.items()}
-        except (AttributeError, TypeError, ValueError, LookupError, msgspec.MsgspecError) as error:
+        except _UNKEPT as error:
             raise FeedFailure(
                 f"A row after position {after} has an attribute that cannot be kept: {error}"
             ) from error

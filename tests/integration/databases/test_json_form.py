@@ -202,6 +202,18 @@ def test_timestamp_that_is_none_is_an_error(mariadb):
         feed.lag(0, FIRST)
 
 
+@pytest.mark.parametrize("text", ["0001-01-01T00:00:00+02:00", "9999-12-31T23:59:59-02:00"])
+def test_time_that_has_no_form_in_utc_is_an_error(any_engine, text):
+    """A time that is outside of all years in UTC is an error that names the row."""
+    table = event_table("log", at=sa.Text())
+    table.metadata.create_all(any_engine)
+    add(any_engine, table, [{"at": text}])
+    feed = TableFeed(table, data=["at"], time="at", cloudevents=True).bind(any_engine)
+    for ask in (lambda: feed.read(0, FIRST, 1), lambda: feed.lag(0, FIRST)):
+        with pytest.raises(FeedFailure, match="position 1"):
+            ask()
+
+
 def test_expressions_are_published_by_name(engine):
     """Any SQL expression can be a part of the data, under a name of its own."""
     column = sa.column("n", sa.Integer)
