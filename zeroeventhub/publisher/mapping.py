@@ -195,6 +195,9 @@ class Mapper:
             statement = form.select.compile(dialect=StrCompileDialect())
             parts += [str(statement), repr(statement.params), type(form.declared).__name__]
             parts.append(getattr(form.convert, "__qualname__", ""))
+        # Earlier releases left the escapes in a text of JSON: cursors of theirs are good as well.
+        if any(form.stored is not None for form in self._forms[len(self._data_forms) :]):
+            parts.append("unescaped")
         return digest("\n".join(parts).encode(), digits=4)
 
     def event(self, row: Row[Any]) -> Event:
@@ -292,8 +295,8 @@ def attribute_text(value: Any) -> str:
     """Return an attribute's text: its value's JSON form without the quotes."""
     if isinstance(value, str):
         return value
-    text = _encode(value).decode()
-    return text[1:-1] if text.startswith('"') else text
+    text = _encode(value)
+    return msgspec.json.decode(text, type=str) if text.startswith(b'"') else text.decode()
 
 
 def moment(value: Any) -> datetime:

@@ -2,7 +2,7 @@
 
 import pytest
 from harness.tables import event_table
-from sqlalchemy import Integer, String, insert
+from sqlalchemy import JSON, Integer, String, insert
 
 from zeroeventhub import FIRST, TableFeed
 
@@ -29,3 +29,16 @@ def test_attributes_are_taken_from_columns(engine, headers):
     expected = {"subject": "ann", "method": "PUT", "traceparent": TRACE, "size": "5"}
     assert {name: full[name] for name in ATTRIBUTES} == expected
     assert set(full) - set(bare) == set(ATTRIBUTES)
+
+
+@pytest.mark.parametrize("name", ['say "hi"', "a\\b\n", "Zo\u00eb", "7"])
+def test_text_in_a_column_of_json_is_an_attribute_without_escapes(engine, name):
+    """An id, a type or a header that is a string of JSON is the text that the string stands for."""
+    documents = event_table("documents", name=JSON)
+    documents.metadata.create_all(engine)
+    with engine.begin() as connection:
+        connection.execute(insert(documents), {"name": name})
+    named = {"id": "name", "type": "name", "headers": {"h": "name"}}
+    feed = TableFeed(documents, data=["id"], cloudevents=True, **named).bind(engine)
+    (event,) = feed.read(0, FIRST, 1).events
+    assert (event.data["id"], event.data["type"], event.headers) == (name, name, {"h": name})
