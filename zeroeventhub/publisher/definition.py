@@ -331,7 +331,7 @@ class Definition:
         """Return the table of the feed's mark, if it has `retention`."""
         if self.retention is None:
             return None
-        return MarkTable(self.retention, source, self.ids)
+        return MarkTable(self.retention, source, self.ids, self.info.partitions)
 
     def archive_reader(self, source: Source) -> ArchiveReader | None:
         """Return the reader of the feed's archive, if it has one."""

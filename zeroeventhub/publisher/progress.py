@@ -246,7 +246,7 @@ class Registry:
             return until
         if place.position > mark.trimmed:
             last = self._near.last(connection, one.partition, place.position)
-            is_valid = last == place.position
+            is_valid = last == place.position or one.partition in mark.closed
         else:
             known = {one.partition: mark.earliest} | dict(mark.partitions)
             raised = replace(mark, trimmed=until, partitions=known)

@@ -28,6 +28,7 @@ from sqlalchemy.schema import CreateTable
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.statements import creation, exact, long_text, statement_text
 from zeroeventhub.errors import ConfigurationError, Diverged, FeedFailure
+from zeroeventhub.protocol import Partition
 from zeroeventhub.publisher.cursor import START, Place, digest
 from zeroeventhub.publisher.ordering import Source
 
@@ -110,6 +111,7 @@ class LowWaterMark:
         moved: the position up to which only the feed's archive has the events.
         partitions: by partition, the cursor after its last trimmed event; a partition that is
             missing here may have lost any event up to the mark.
+        closed: the partitions that get no more events.
     """
 
     trimmed: int = 0
@@ -117,13 +119,15 @@ class LowWaterMark:
     compacted: int = 0
     moved: int = 0
     partitions: Mapping[int, str] = field(default_factory=dict)
+    closed: Collection[int] = ()
 
     def still_covers(self, place: Place, partition: int | None) -> bool:
         """Return whether no event that follows a place at or below the mark has been trimmed.
 
         For a place with a digest, return True only if the mark has a digest to compare it with:
-        otherwise the place may belong to another history, with other events after it. With None as
-        the partition, consider the events of all partitions.
+        otherwise the place may belong to another history, with other events after it; but none
+        follows the end of a closed partition. With None as the partition, consider the events of
+        all partitions.
 
         Raises:
             Diverged: another event was at this place.
@@ -136,8 +140,8 @@ class LowWaterMark:
         else:
             last = Place.of(known)
         if place.position != last.position:
-            follows = place.position > last.position and not place.check
-            return follows or last.position == 0
+            is_good = not place.check or partition in self.closed or last.position == 0
+            return is_good and place.position > last.position
         comparable = place.check and place.recipe == last.recipe
         if comparable and not compare_digest(place.check, last.check):
             raise Diverged(
@@ -167,15 +171,24 @@ _decode = msgspec.json.Decoder(_Partitions).decode
 class MarkTable:
     """Read and raise the low-water mark of a feed.
 
+    `listed` are the partitions that can be read.
+
     Attributes:
         table: the table, with the rows of all feeds in the schema.
         feed: the key of this feed's row.
         partitions: the partitions that events may be in.
     """
 
-    def __init__(self, retention: Retention, source: Source, partitions: Collection[int]) -> None:
+    def __init__(
+        self,
+        retention: Retention,
+        source: Source,
+        partitions: Collection[int],
+        listed: Collection[Partition] = (),
+    ) -> None:
         self._retention = retention
         self.partitions = partitions
+        self._closed = frozenset(one.id for one in listed if one.closed)
         self._scheme = _scheme(source)
         self.feed = feed_key(source)
         self.table = retention.table
@@ -200,7 +213,9 @@ class MarkTable:
             known = _decode(row.partitions)
             if (known.scheme, known.trimmed) == (self._scheme, row.trimmed):
                 cursors = known.cursors
-        return LowWaterMark(row.trimmed, row.earliest, row.compacted, partitions=cursors)
+        return LowWaterMark(
+            row.trimmed, row.earliest, row.compacted, partitions=cursors, closed=self._closed
+        )
 
     def locked(self, connection: Connection) -> LowWaterMark:
         """Return the mark, locked so that no other transaction raises it before this one ends.
