@@ -1,7 +1,7 @@
 """The progress that consumers report to the publisher, so that trimming waits for them."""
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -111,9 +111,8 @@ class Registry:
         marks: MarkTable | None = None,
     ) -> None:
         self._table = progress.table
-        self._parents = {
-            one.id: one.starts_after for one in partitions if one.starts_after is not None
-        }
+        self._partitions: dict[int | None, Partition] = {one.id: one for one in partitions}
+        self._replaced = frozenset(gone for one in partitions for gone in one.cursor_from)
         self._feed = feed_key(source)
         self._near = NearRows(source)
         self._marks = marks
@@ -191,20 +190,31 @@ class Registry:
         ]
 
     def needed(self, connection: Connection) -> list[Registered]:
-        """Return `registered`, and the partitions that a consumer will read after their parents."""
-        registered = self.registered(connection)
-        at = {(one.consumer, one.principal, one.partition): one for one in registered}
-        found = [*registered]
-        for one in registered:
-            for partition in self._parents:
-                if (one.consumer, one.principal, partition) in at:
-                    continue
-                parent = self._parents.get(partition)
-                while parent is not None and (one.consumer, one.principal, parent) not in at:
-                    parent = self._parents.get(parent)
-                if parent == one.partition:
-                    found.append(replace(one, partition=partition, cursor=FIRST))
-        return found
+        """Return where consumers are in each partition, as far as trimming has to wait for them.
+
+        Where a consumer has not registered yet, it goes on at its cursor of a partition that was
+        replaced, or begins once it has read the parent.
+        """
+        consumers: dict[tuple[str, str], dict[int, Registered]] = {}
+        for one in self.registered(connection):
+            consumers.setdefault((one.consumer, one.principal), {})[one.partition] = one
+        return [one for at in consumers.values() for one in self._reads(at)]
+
+    def _reads(self, at: Mapping[int, Registered]) -> Iterator[Registered]:
+        """Yield where a consumer is, by what it has registered by partition."""
+        for number, one in at.items():
+            # Another process of the feed may list partitions that this one does not.
+            if number not in self._partitions and number not in self._replaced:
+                yield one
+        for partition in self._partitions.values():
+            here: Partition | None = partition
+            while here is not None:
+                line = (here.id, *here.cursor_from)
+                if known := next((at[number] for number in line if number in at), None):
+                    cursor = known.cursor if here is partition else FIRST
+                    yield replace(known, partition=partition.id, cursor=cursor)
+                    break
+                here = self._partitions.get(here.starts_after)
 
     def allowed_since(
         self, connection: Connection, since: float, mark: LowWaterMark, until: int

@@ -189,6 +189,7 @@ class MarkTable:
         self._retention = retention
         self.partitions = partitions
         self._closed = frozenset(one.id for one in listed if one.closed)
+        self._ancestors = {one.id: one.cursor_from for one in listed}
         self._scheme = _scheme(source)
         self.feed = feed_key(source)
         self.table = retention.table
@@ -213,9 +214,22 @@ class MarkTable:
             known = _decode(row.partitions)
             if (known.scheme, known.trimmed) == (self._scheme, row.trimmed):
                 cursors = known.cursors
+            elif known.trimmed == row.trimmed:
+                cursors = self._inherited(known.cursors)
         return LowWaterMark(
             row.trimmed, row.earliest, row.compacted, partitions=cursors, closed=self._closed
         )
+
+    def _inherited(self, cursors: Mapping[int, str]) -> Mapping[int, str]:
+        """Return the cursors of the partitions that have replaced those that were trimmed.
+
+        They have lost no event but those of their ancestor.
+        """
+        return {
+            heir: cursors[nearest]
+            for heir, line in self._ancestors.items()
+            if (nearest := next((one for one in line if one in cursors), None)) is not None
+        }
 
     def locked(self, connection: Connection) -> LowWaterMark:
         """Return the mark, locked so that no other transaction raises it before this one ends.

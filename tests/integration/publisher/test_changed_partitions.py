@@ -1,10 +1,10 @@
-"""Partitions are split in a feed that is trimmed, with registered consumers."""
+"""Partitions are split and redistributed in a feed that is trimmed, with registered consumers."""
 
 import pytest
 from harness import registered
 from harness.shop import orders
 from harness.statements import add
-from harness.trimmed import of_another_event, position_of, trim
+from harness.trimmed import numbers, of_another_event, position_of, trim
 
 from zeroeventhub import FIRST, Layout, layout_expression
 from zeroeventhub.errors import Diverged, Trimmed
@@ -38,6 +38,11 @@ def place(engine, numbers, layout=SPLIT):
     add(engine, orders, rows)
 
 
+def heirs(layout, partition):
+    """The partitions of a layout that have replaced one."""
+    return [share.id for share in layout.partitions if partition in share.cursor_from]
+
+
 def test_end_of_a_closed_partition_holds_no_trim_back(any_shop, any_feed, monkeypatch):
     """A consumer that read on in a partition while its split was deployed ends there at the event
     of another partition: the trim passes that cursor, and it stays valid.
@@ -62,3 +67,48 @@ def test_end_of_a_closed_partition_holds_no_trim_back(any_shop, any_feed, monkey
     with pytest.raises(Trimmed):
         feed.read(1, beyond, 9)
     assert trim(feed, 32) == 2
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_heirs_go_on_where_their_parent_was_trimmed(any_shop, any_feed, times):
+    """After a redistribution, the cursor at the last trimmed event of a partition is valid in the
+    partitions that replace it, and in theirs, also once the feed is trimmed again.
+    """
+    ends = {one: any_feed.read(one, FIRST, 9).cursor for one in (0, 3)}
+    trim(any_feed, 19)
+    after = SPLIT
+    for _ in range(times):
+        after = after.redistribute(by=2)
+    feed = source(after).bind(any_shop)
+    for below in (19, 20):
+        trim(feed, below)
+        for parent, end in ends.items():
+            for heir in heirs(after, parent):
+                assert feed.read(heir, end, 9).events == []
+                feed.register_progress("billing", heir, end)
+    with pytest.raises(Diverged):
+        feed.read(heirs(after, 0)[0], of_another_event(ends[0]), 9)
+    with pytest.raises(Trimmed):
+        feed.read(heirs(after, 1)[0], ends[0], 9)
+
+
+def test_trimming_waits_where_heirs_go_on(any_shop):
+    """A consumer that stopped before a redistribution keeps what it will read in the heirs, also
+    below the mark, and what it has registered of the partitions that are gone holds back nothing
+    once it has registered their heirs.
+    """
+    feed = source().bind(any_shop)
+    feed.register_progress("billing", 0, feed.read(0, FIRST, 9).cursor)
+    feed.register_progress("billing", 1, feed.cursor_after(14))
+    assert trim(feed, 18) == 10
+    after = SPLIT.redistribute(by=2)
+    feed = source(after).bind(any_shop)
+    plan = feed.plan_trim(below=18)
+    assert (plan.first, plan.until) == (None, 10)
+    gone = (*heirs(after, 1), *heirs(after, 3))
+    assert sorted(n for heir in gone for n in numbers(feed, heir)) == [*range(10, 20)]
+    for heir in (share.id for share in after.partitions):
+        assert feed.plan_trim(below=18).until < 17
+        feed.register_progress("billing", heir, feed.cursor_after(20))
+    assert feed.plan_trim(below=18).held_back == ()
+    assert trim(feed, 18) == 7
