@@ -25,7 +25,7 @@ from zeroeventhub.cli.options import (
 from zeroeventhub.cli.output import Answer, answering, confirm, table
 from zeroeventhub.cli.table_options import open_database, reflect
 from zeroeventhub.client import Client
-from zeroeventhub.consumer.lag import TWICE, consequence, find_moves
+from zeroeventhub.consumer.lag import TWICE, consequence, cursor_in, find_moves
 from zeroeventhub.consumer.lag import lag as find_lag
 from zeroeventhub.consumer.observer import place_in
 from zeroeventhub.consumer.store.cursor_store import CursorStatus, CursorStore
@@ -403,7 +403,7 @@ def _register_instead(
 ) -> int:
     """Register a new name before the old one is withdrawn, so that trimming waits all the time."""
     for partition in client.discover().partitions:
-        cursor = cursors.get(partition.id, FIRST)
+        cursor = cursor_in(partition, cursors) or FIRST
         if cursor not in {FIRST, LAST}:
             client.register_progress(name, partition.id, cursor)
     registered = client.forget_progress(consumer)

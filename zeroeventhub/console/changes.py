@@ -91,6 +91,9 @@ async def plan(
         raise BadRequest("No feed of this console knows the consumer's cursors.")
     if asked.action == "seek":
         moment = moment_in(asked.time, asked.zone)
+        if asked.partition is None:
+            # Not those of the cursors, of which the feed may have replaced or dropped some.
+            chosen = [one.id for one in (await reader.client.discover()).partitions]
         after = {number: await reader.client.cursor_at(moment, number) for number in chosen}
         about = f"goes on at {moment:%Y-%m-%d %H:%M:%S} UTC; partitions: {len(chosen):,}"
     elif asked.action == "skip" and asked.partition is not None:

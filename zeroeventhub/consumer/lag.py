@@ -71,7 +71,7 @@ async def _lags(
     cursors = await in_store(store, store.cursors, name)
     lags = {}
     for partition in info.partitions:
-        start = _start(partition, cursors)
+        start = cursor_in(partition, cursors) or FIRST
         lags[partition.id] = await lag_at(client, info, partition.id, start, most)
     return lags
 
@@ -118,12 +118,13 @@ async def _count(client: Client | AsyncClient, partition: int, cursor: str, most
     return Lag(min(events, most), 0.0 if first is None else _age(first), exact=events <= most)
 
 
-def _start(partition: Partition, cursors: Mapping[int, str]) -> str:
-    """Choose where a consumer continues (FeedAPI v2, Method 2 to change partition count)."""
-    known = (
-        cursors[number] for number in (partition.id, *partition.cursor_from) if number in cursors
-    )
-    return next(known, FIRST)
+def cursor_in(partition: Partition, cursors: Mapping[int, str]) -> str | None:
+    """Return a consumer's cursor in a partition, or the one that it inherits there; None without.
+
+    FeedAPI v2, Method 2 to change partition count.
+    """
+    line = (partition.id, *partition.cursor_from)
+    return next((cursors[number] for number in line if number in cursors), None)
 
 
 def _age(event: Event) -> float | None:
@@ -172,15 +173,18 @@ async def find_moves(
         before: a consumer's cursors by partition.
         after: the cursors that are to be set.
     """
+    listed: dict[int, Partition] = {}
     if client is not None:
         # A copy: a running consumer may share the client, and must notice a new layout itself.
         client = copy(client)
         info = await maybe_await(client.discover())
+        listed = {one.id: one for one in info.partitions}
     moves = []
     for number, cursor in sorted(after.items()):
-        old = before.get(number)
-        lags = None
-        if client is not None:
+        old, lags = before.get(number), None
+        # The feed may have replaced or dropped the partition.
+        if client is not None and number in listed:
+            old = cursor_in(listed[number], before)
             lags = await _two_lags(client, info, number, old or FIRST, cursor)
         again = left_out = None
         exact = lags is not None and lags[0].exact and lags[1].exact

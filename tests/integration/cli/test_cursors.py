@@ -13,7 +13,7 @@ from harness.spark import write_checkpoint
 from harness.statements import add, execute, scalars
 from harness.stores import NAME, call, claim, enter, leave, load, move, new_store, unseen
 
-from zeroeventhub import FIRST, LAST, TableFeed
+from zeroeventhub import FIRST, LAST, Layout, TableFeed
 from zeroeventhub.consumer.steps import Place
 from zeroeventhub.errors import Fenced, Forbidden
 from zeroeventhub.server import everybody
@@ -293,6 +293,41 @@ def test_consumer_gets_another_name_also_at_its_publisher(registering, of_billin
         "Withdrawn at the publisher: 0 cursors",
     ]
     assert registered.heard(feed) == {}
+
+
+def test_renamed_consumer_is_registered_where_it_goes_on(registering, of_billing, any_engine):
+    """After a redistribution that the consumer has not seen, its new name is registered at its
+    cursors in the partitions that replace its own.
+    """
+    _, _, feed = registering
+    before = {partition: position for (_, _, partition), position in registered.heard(feed).items()}
+    with registered.served(any_engine, redistributed()) as url:
+        done = run("rename", *of_billing, "invoices", "--feed", url)
+    assert done.exit_code == 0, done.stderr
+    heirs = {2: before[0], 3: before[1], 4: before[0], 5: before[1]}
+    assert registered.heard(feed) == {("", "invoices", one): at for one, at in heirs.items()}
+
+
+def redistributed():
+    """Return that feed after each of its partitions was replaced by two, of which one is empty."""
+    layout = Layout.of(2).redistribute(by=2)
+    return registered.source(partition=orders.c.part + 2, partitions=layout)
+
+
+def test_events_are_counted_from_inherited_cursors(registering, of_billing, any_engine):
+    """In a partition that has replaced that of the consumer, events count from its cursor there; in
+    one that is gone, nobody knows them.
+    """
+    _, store, _ = registering
+    with registered.served(any_engine, redistributed()) as url:
+        done = run("set", *of_billing, "--partition", 2, "last", "--feed", url, "--yes", "--json")
+        (moved,) = json.loads(done.stdout)["partitions"]
+        assert (moved["again"], moved["left_out"], moved["exact"]) == (0, 6, True)
+        load(store, 7, start="c")
+        done = run("reset", *of_billing, "--feed", url, "--yes", "--json")
+        moves = {one["partition"]: one["again"] for one in json.loads(done.stdout)["moves"]}
+    assert moves == {0: None, 1: None, 2: 10, 7: None}
+    assert stands(store) == dict.fromkeys(moves, FIRST)
 
 
 def test_consumer_is_forgotten_also_at_its_publisher(registering, of_billing):

@@ -104,6 +104,18 @@ def test_cursor_is_moved_to_a_time(shop, store):
         assert "About 7 events are left out, and never take effect." in text
 
 
+def test_consumer_with_a_cursor_of_a_dropped_partition_is_moved(shop, store):
+    """A partition that the feed no longer lists keeps a consumer from no other place."""
+    with console_of(shop, store) as http:
+        after_5, time = place_of(http, 5)
+        stand(store, place_of(http, 15)[0])
+        load(store, 7, start="gone")
+        assert "About 10 events are read again" in confirm(http, action="seek", time=time)
+        assert (cursor(store, 0), cursor(store, 7)) == (after_5, "gone")
+        assert "It is unknown how many events are read again" in confirm(http, action="reset")
+        assert (cursor(store, 0), cursor(store, 7)) == (FIRST, FIRST)
+
+
 def test_consumer_starts_again(shop, store):
     """A reset says what is deleted, and fences the process that reads the partition."""
     with console_of(shop, store) as http:
