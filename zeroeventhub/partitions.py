@@ -111,6 +111,11 @@ class Layout:
         return frozenset(share.id for share in (*self.partitions, *self.dropped)) | self.expected
 
     @property
+    def coming(self) -> frozenset[int]:
+        """The ids of expected partitions that this layout does not have."""
+        return frozenset(one for one in self.expected if one >= self.next_id)
+
+    @property
     def is_by_hash_alone(self) -> bool:
         """Whether the hash of a key alone tells the partition of all its events, old and new."""
         shares = (Fraction(1, share.modulus) for share in (*self.partitions, *self.dropped))

@@ -288,6 +288,13 @@ class Definition:
         return frozenset(partition.id for partition in self.info.partitions)
 
     @property
+    def coming(self) -> AbstractSet[int]:
+        """Return the partitions whose events no reader can see yet, and which a trim would lose."""
+        if self.archive is not None or not isinstance(self.partitions, Layout):
+            return frozenset()
+        return self.partitions.coming
+
+    @property
     def grows(self) -> bool:
         """Return whether the feed finds its partitions in the table."""
         return self.events.partition is not None and self.partitions is None
@@ -418,6 +425,8 @@ def build(
         trimmer = Trimmer(
             reader=reader,
             near=all_near,
+            of_one=near,
+            coming=defined.coming,
             marks=marks,
             # Consumers that come late read on from the archive.
             registry=registry if archive is None else None,

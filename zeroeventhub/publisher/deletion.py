@@ -4,7 +4,7 @@ Both delete in batches while writers write and readers read.
 """
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from time import monotonic
@@ -273,6 +273,8 @@ class Trimmer:
 
     reader: Reader
     near: NearRows  # of all partitions
+    of_one: NearRows
+    coming: Collection[int]  # partitions that readers will see once the layout has changed
     marks: MarkTable
     registry: Registry | None  # None as well where an archive keeps what is trimmed
     key: ColumnElement[Any] | None
@@ -288,6 +290,14 @@ class Trimmer:
             self.reader.vouch_in_table(connection, bound.kept.last)
         wanted = min(wanted, bound.until)
         until, held_back = self._limit_by_consumers(connection, bound, mark, wanted)
+        for partition in self.coming:
+            unseen = self.of_one.first(connection, partition, mark.trimmed, until)
+            if unseen is not None:
+                until = unseen - 1
+                held_back.append(
+                    f"Events above position {until} stay: no reader can see those of partition "
+                    f"{partition} yet."
+                )
         if self.reader.ordering.needs_last_row:
             last = self.near.last(connection, 0, settled)
             if last is not None and last <= until:

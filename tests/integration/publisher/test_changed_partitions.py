@@ -38,6 +38,20 @@ def place(engine, numbers, layout=SPLIT):
     add(engine, orders, rows)
 
 
+def test_events_that_no_reader_can_see_yet_stay(any_shop):
+    """While a split is deployed, a trim ends before the first event of a partition to come."""
+    feed = source(BEFORE.expecting(SPLIT)).bind(any_shop)
+    plan = feed.plan_trim(below=18)
+    assert (plan.until, plan.wanted) == (10, 17)
+    assert plan.held_back == (
+        "Events above position 10 stay: no reader can see those of partition 3 yet.",
+    )
+    feed.trim(plan)
+    feed = source().bind(any_shop)
+    assert numbers(feed, 3) == [*range(10, 20, 2)]
+    assert trim(feed, 18) == 7
+
+
 def heirs(layout, partition):
     """The partitions of a layout that have replaced one."""
     return [share.id for share in layout.partitions if partition in share.cursor_from]
