@@ -24,6 +24,7 @@ from zeroeventhub.consumer.consumer import Consumer
 from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.errors import ConfigurationError, ProtocolError
 from zeroeventhub.protocol import Event, TypeFilter
+from zeroeventhub.wire.cloud_event import event_id, event_identity, event_key
 
 LANES = 8
 """How many requests a webhook gets at a time."""
@@ -57,12 +58,13 @@ SECRET = "ZEROEVENTHUB_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
     is_flag=True,
     help="With --set-aside: also set aside the later events of a dead letter's key.",
 )
-@click.option("--key", metavar="NAME", help="The member of the events' data that is their key.")
 @click.option(
-    "--id",
-    "identity",
+    "--key",
     metavar="NAME",
-    help="The member of the events' data that is their unique id.",
+    help="The member of an event that is its key, of a CloudEvent an attribute.",
+)
+@click.option(
+    "--id", "identity", metavar="NAME", help="The member of an event that is its unique id."
 )
 @click.option(
     "--keep-partitions",
@@ -121,10 +123,12 @@ def relay(
             raise ConfigurationError("--hold-back goes with --set-aside.")
         running["failures"] = replace(running["failures"], hold_back=True)
     choices: dict[str, Any] = {}
+    of_inbox: dict[str, Any] = {}
     if key is not None:
-        choices["key"] = _member(key)
+        choices["key"] = _member(key, event_key)
     if identity is not None:
-        choices["identity"] = _member(identity)
+        choices["identity"] = _member(identity, event_id)
+        of_inbox["identity"] = _member(identity, event_identity)
     delivery: Any
     if target.startswith("kafka:"):
         if lanes is not None or secret_file is not None:
@@ -149,7 +153,7 @@ def relay(
         expect_filter(client, types)
         progress = RunProgress(meter, running["lease"])
         following = Consumer(
-            client, store, consumer, types=types, observer=progress, **running, **choices
+            client, store, consumer, types=types, observer=progress, **running, **choices | of_inbox
         )
         with engine.begin() as connection:
             store.create_tables(connection)
@@ -157,15 +161,18 @@ def relay(
     progress.report("Events delivered", consumer=consumer, as_json=as_json)
 
 
-def _member(name: str) -> Callable[[Event], str | None]:
-    """Return a function that reads a member of an event's data: a string or a whole number."""
+def _member(name: str, otherwise: Callable[[Event], str | None]) -> Callable[[Event], str | None]:
+    """Return a function that reads a member of an event, or asks another one where it lacks it.
+
+    The member is a string or a whole number; of a CloudEvent it is an attribute.
+    """
 
     def read(event: Event) -> str | None:
         try:
             value = event.data.get(name) if isinstance(event.data, Mapping) else None
         except ProtocolError:  # Python cannot decode the event
             return None
-        return str(value) if isinstance(value, str | int) else None
+        return str(value) if isinstance(value, str | int) else otherwise(event)
 
     return read
 

@@ -103,6 +103,21 @@ def test_kafka_gets_every_event(feed, store, tmp_path):
     assert [one.key().decode() for one in messages] == IDS[::2] + IDS[1::2]
 
 
+def test_cloud_event_without_the_named_member_has_its_own(feed, receiver, store, secret, tmp_path):
+    """A CloudEvent that lacks the member of --key or --id is delivered with its own key and id."""
+    named = ("--key", "nothing", "--id", "nothing")
+    assert relay(feed, receiver.hook, store, *named, "--secret-file", secret).exit_code == 0
+    assert sorted(receiver.ids, key=int) == IDS
+    with broker(tmp_path / "broker.log") as running:
+        topic = running.create("orders")
+        other = f"sqlite:///{tmp_path / 'other.db'}"
+        assert relay(feed, topic, other, *named).exit_code == 0
+        messages = running.read("orders")
+    events = [json.loads(one.value()) for one in messages]
+    assert [one.key().decode() for one in messages] == [one["partitionkey"] for one in events]
+    assert len(events) == 100
+
+
 @pytest.fixture
 def expect_misuse(feed, store, secret, tmp_path):
     """A function that runs the command, which must refuse and not repeat what a file holds."""
