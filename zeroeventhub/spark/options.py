@@ -80,7 +80,11 @@ class Credentials:
         if not authorities and not certificate:
             return http(headers=headers, verify=_public_tls(), timeout=TIMEOUT)
         try:
-            context = ssl.create_default_context(cafile=authorities)
+            context = (
+                ssl.create_default_context(cafile=authorities)
+                if authorities
+                else httpx.create_ssl_context()
+            )
             if certificate:
                 # Without a password, OpenSSL would ask for one on the terminal.
                 password: str | Callable[[], str] = self._variable("tlsKeyPasswordEnv") or str

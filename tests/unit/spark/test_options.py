@@ -3,9 +3,10 @@
 from datetime import UTC, datetime
 
 import pytest
+import trustme
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.spark.options import EARLIEST, Moments, Options, read_options
+from zeroeventhub.spark.options import EARLIEST, Credentials, Moments, Options, read_options
 from zeroeventhub.spark.source import FeedSource
 
 URL = "https://shop.example/orders"
@@ -78,3 +79,15 @@ def test_option_of_the_other_kind_of_read_is_refused(method, given):
     source = FeedSource({"path": URL, **given})
     with pytest.raises(ConfigurationError, match="stream"):
         getattr(source, method)(source.schema())
+
+
+def test_certificate_of_the_client_changes_no_authority(tmp_path, monkeypatch):
+    """With a client's certificate and without one, servers of the same authorities are trusted."""
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    monkeypatch.delenv("SSL_CERT_DIR", raising=False)
+    certificate = tmp_path / "certificate.pem"
+    issued = trustme.CA().issue_cert(common_name="billing")
+    issued.private_key_and_cert_chain_pem.write_to_path(certificate)
+    places = {"tlsCertificateFile": str(certificate)}
+    showing, plain = (Credentials(one).open({}, dict)["verify"] for one in (places, {}))
+    assert showing.get_ca_certs() == plain.get_ca_certs()
