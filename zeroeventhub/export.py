@@ -56,11 +56,13 @@ class ParquetFolder:
                 raise ConfigurationError(f"{path} has other Parquet files: choose another folder.")
             self.cursors = {int(one): cursor for one, cursor in json.loads(cursors).items()}
 
+    def expect(self, schema: pa.Schema) -> None:
+        """Refuse other columns than those of the files."""
+        if self._schema is not None and not schema.equals(self._schema):
+            raise _other_columns(self._path)
+
     def add(self, rows: pa.Table, cursors: Cursors) -> None:
         """Add a file."""
-        if self._schema is not None and not rows.schema.equals(self._schema):
-            raise _other_columns(self._path)
-        self._schema = rows.schema
         file = self._file(self._count)
         draft = file.with_name(f".{file.name}.{os.getpid()}.draft")
         try:
@@ -107,12 +109,17 @@ class DuckDBTable:
                 f"{path} has a table {table} that no export has made: choose another name."
             )
 
+    def expect(self, schema: pa.Schema) -> None:
+        """Refuse other columns than those of the table."""
+        if self.cursors is not None:
+            incoming = self._database.from_arrow(schema.empty_table())
+            if _columns(incoming) != _columns(self._database.table(self._table)):
+                raise _other_columns(f"Table {self._table} of {self._path}")
+
     def add(self, rows: pa.Table, cursors: Cursors) -> None:
         """Insert rows and move the cursors, in one transaction."""
         database = self._database
         incoming = database.from_arrow(rows)
-        if self.cursors is not None and _columns(incoming) != _columns(database.table(self._table)):
-            raise _other_columns(f"Table {self._table} of {self._path}")
         database.begin()
         if self.cursors is None:
             incoming.create(self._table)
@@ -186,6 +193,7 @@ def export(
     """
     with _opened(Path(to), table) as target:
         read = read_arrow(feed, start=target.cursors or start, **options)
+        target.expect(read.schema)
         added = 0
         for rows in _chunks(read.reader):
             target.add(rows, read.cursors)

@@ -126,11 +126,14 @@ def test_rows_and_cursors_are_those_of_a_read(url):
 
 @pytest.mark.parametrize("place", PLACES)
 def test_other_columns_are_refused(sqlite, url, place):
-    """Rows with other columns are not added, and the cursors stay."""
+    """Other columns are refused, whether there are new events or none, and the cursors stay."""
     export.export(url, place)
+    others = pa.schema({"n": pa.int64()})
+    with pytest.raises(ConfigurationError, match="has other columns"):
+        export.export(url, place, schema=others)
     write(sqlite, 10, first=100, partitions=2)
     with pytest.raises(ConfigurationError, match="has other columns"):
-        export.export(url, place, schema=pa.schema({"n": pa.int64()}))
+        export.export(url, place, schema=others)
     assert export.export(url, place) == 10
 
 
