@@ -181,7 +181,7 @@ class MySQL(Database):
         return getattr(kind, "fsp", None) or 0
 
     def checked(self, kind: TypeEngine[Any]) -> Callable[[Any], Any] | None:
-        return _time_of_day if isinstance(kind, Time) else None
+        return _time if isinstance(kind, Time) else None
 
     def capture(self, connection: Connection, one: Captured) -> CaptureDdl:
         if one.schema is not None and one.log_schema is None:
@@ -200,13 +200,17 @@ class MySQL(Database):
         return "DELIMITER $$\n" + "".join(f"{line}$$\n" for line in statements) + "DELIMITER ;"
 
 
-def _time_of_day(value: timedelta | None) -> time | None:
-    """Return a TIME, which may also be a span, as the time of a day."""
+def _time(value: timedelta | None) -> time | str | None:
+    """Return a time of day, or the text of a TIME that is below 0 or reaches over a day."""
     if value is None:
         return None
-    if timedelta(0) <= value < timedelta(days=1):
+    if not value.days:
         return (datetime.min.replace(tzinfo=UTC) + value).time()
-    raise ValueError(f"{value} is not a time of a day")
+    total = abs(value)
+    minutes, seconds = divmod(total.days * 86_400 + total.seconds, 60)
+    sign, rest = "-" * (value.days < 0), f".{total.microseconds:06}"
+    text = f"{sign}{minutes // 60:02}:{minutes % 60:02}:{seconds:02}"
+    return text + rest if total.microseconds else text
 
 
 def is_mariadb(bind: Any) -> bool:

@@ -176,19 +176,6 @@ def test_value_that_its_column_does_not_declare_is_an_error(sqlite, kind, value)
         published(sqlite, {"x": kind}, {"x": sa.text(value)})
 
 
-@pytest.mark.parametrize("span", ["24:00:00", "-00:00:01"])
-def test_time_is_one_of_a_day(mariadb, span):
-    """A TIME that is a span of MariaDB's is refused, and not published as another time."""
-    table = event_table("log", at=sa.Time())
-    table.metadata.create_all(mariadb)
-    execute(mariadb, f"INSERT INTO log (at) VALUES (0), ('23:59:59'), (NULL), ('{span}')")
-    feed = TableFeed(table, data=["at"]).bind(mariadb)
-    page = feed.read(0, FIRST, 3)
-    assert [event.data["at"] for event in page.events] == ["00:00:00", "23:59:59", None]
-    with pytest.raises(FeedFailure, match="not a time of a day"):
-        feed.read(0, page.cursor, 1)
-
-
 def test_timestamp_that_is_none_is_an_error(mariadb):
     """MariaDB may hold timestamps that no calendar has: errors of pages and lags name the row."""
     table = event_table("log", at=sa.DateTime())
@@ -212,6 +199,20 @@ def test_time_that_has_no_form_in_utc_is_an_error(any_engine, text):
     for ask in (lambda: feed.read(0, FIRST, 1), lambda: feed.lag(0, FIRST)):
         with pytest.raises(FeedFailure, match="position 1"):
             ask()
+
+
+def test_time_that_is_none_of_a_day_is_published_as_it_is(mariadb):
+    """A TIME of MariaDB below 0 or over a day keeps its hours, and any other one its form."""
+    texts = {
+        "longest": "838:59:59",
+        "next_day": "24:00:00",
+        "before": "-10:00:00.500000",
+        "just_before": "-00:00:00.000001",
+        "last": "23:59:59",
+    }
+    types = {name: mysql.TIME(fsp=6) for name in texts} | {"longest": sa.Time()}
+    values = {name: sa.literal(text, sa.Text) for name, text in texts.items()}
+    assert published(mariadb, types, values).data == texts
 
 
 def test_expressions_are_published_by_name(engine):
