@@ -214,7 +214,7 @@ class MarkTable:
             known = _decode(row.partitions)
             if (known.scheme, known.trimmed) == (self._scheme, row.trimmed):
                 cursors = known.cursors
-            elif known.trimmed == row.trimmed:
+            elif known.trimmed == row.trimmed and self._ancestors.keys().isdisjoint(known.cursors):
                 cursors = self._inherited(known.cursors)
         return LowWaterMark(
             row.trimmed, row.earliest, row.compacted, partitions=cursors, closed=self._closed
