@@ -24,7 +24,7 @@ from zeroeventhub.consumer.page import AsyncPendingPage, DecodeHint, PendingPage
 from zeroeventhub.consumer.runner import Runner
 from zeroeventhub.consumer.steps import Deliver, Discover, Fetch, Pause, Step
 from zeroeventhub.consumer.store.cursor_store import CursorStore
-from zeroeventhub.consumer.store_session import carry_out, in_store
+from zeroeventhub.consumer.store_session import carry_out, expect_transactions, in_store
 from zeroeventhub.coroutines import blocking, maybe_await, next_step
 from zeroeventhub.errors import BadRequest, ConfigurationError, Gone, ZeroEventHubError
 from zeroeventhub.protocol import FIRST, LAST
@@ -114,9 +114,10 @@ class _Consumer(Config, Generic[_AnyClient]):
             if isinstance(step, Pause):
                 self.log.waits(step)
                 return await concurrency.get(bell, step.begin())
-            if isinstance(step, Discover):
-                return await maybe_await(self.client.discover())
             self._check_engine()
+            if isinstance(step, Discover):
+                await expect_transactions(self.store)
+                return await maybe_await(self.client.discover())
             return await in_store(self.store, carry_out, self, "", step)
 
         go_on: Callable[[], Step] = partial(next, steps)

@@ -37,7 +37,7 @@ from zeroeventhub.consumer.steps import (
     Stop,
     Stopped,
 )
-from zeroeventhub.consumer.store_session import carry_out, in_store
+from zeroeventhub.consumer.store_session import carry_out, expect_transactions, in_store
 from zeroeventhub.coroutines import drive, drop_traceback, maybe_await
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.transactions import COMMITS_EACH, commits_each
@@ -261,6 +261,7 @@ class Runner:
     async def _carry_out(self, step: Step) -> Any:
         match step:
             case Discover():
+                await expect_transactions(self.config.store)
                 info = await maybe_await(self.config.client.discover())
                 self.extensions = info.extensions
                 is_compacted = COMPACTED in info.extensions

@@ -19,6 +19,8 @@ from zeroeventhub.consumer.steps import (
 )
 from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.databases.error_codes import translate_store_errors
+from zeroeventhub.databases.transactions import COMMITS_EACH, driver_commits_each
+from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import FIRST
 
 _Result = TypeVar("_Result")
@@ -36,6 +38,16 @@ async def in_store(store: CursorStore, write: Callable[..., _Result], *arguments
     except DatabaseError:
         await _transact(store, store.check_tables)
         raise
+
+
+async def expect_transactions(store: CursorStore) -> None:
+    """Raise ConfigurationError if the driver of a store's engine commits each statement by itself.
+
+    Raises:
+        StoreUnavailable: as `in_store`.
+    """
+    if await in_store(store, driver_commits_each):
+        raise ConfigurationError(COMMITS_EACH)
 
 
 async def _transact(store: CursorStore, write: Callable[..., _Result], *arguments: Any) -> _Result:

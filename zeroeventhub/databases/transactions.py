@@ -29,7 +29,7 @@ _AnyConnection = TypeVar("_AnyConnection", Connection, AsyncConnection)
 COMMITS_EACH = (
     "This connection commits each statement by itself, so a cursor could move without the effects "
     "of its page: begin a transaction before, such as Django's transaction.atomic(). SQLAlchemy "
-    "begins none at the isolation level AUTOCOMMIT."
+    "begins none at the isolation level AUTOCOMMIT, or with the driver's own autocommit."
 )
 """The text of the error for a connection without transactions."""
 
@@ -45,6 +45,9 @@ _COMMITS_EACH: Mapping[str, Callable[[Any], bool]] = {
     "pymysql": lambda one: one.get_autocommit() and not one.server_status & _IN_TRANSACTION,
 }
 """By SQLAlchemy's name of a driver, whether its connection commits each statement by itself."""
+
+_WRAPPED = {"aiosqlite": "pysqlite", "aiomysql": "pymysql"}
+"""By SQLAlchemy's name of an async driver, the driver whose connections its own resemble."""
 
 
 @contextmanager
@@ -106,6 +109,18 @@ def commits_each(handle: Connection | Engine | AsyncEngine) -> bool:
     level = handle.get_execution_options().get("isolation_level")
     made_with = handle.dialect._on_connect_isolation_level  # noqa: SLF001 - no public attribute
     return (level or made_with or "").upper() == "AUTOCOMMIT"  # SQLAlchemy takes any case
+
+
+def driver_commits_each(connection: Connection) -> bool:
+    """Return whether the driver commits each statement by itself, unknown to SQLAlchemy.
+
+    Begins a transaction unless one is open, as a listener of the host's may send BEGIN.
+    """
+    if not connection.in_transaction():
+        connection.begin()
+    driver = connection.dialect.driver
+    commits = _COMMITS_EACH.get(_WRAPPED.get(driver, driver))
+    return commits is not None and commits(connection.connection.driver_connection)
 
 
 def _transacting(connection: _AnyConnection, *, alone: bool = False) -> _AnyConnection:

@@ -34,7 +34,7 @@ from zeroeventhub.databases.statements import (
     fine_moment,
     row_number,
 )
-from zeroeventhub.databases.transactions import commits_each
+from zeroeventhub.databases.transactions import commits_each, driver_commits_each
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.new_events import LONGEST_NAME
 
@@ -121,10 +121,10 @@ def connected(handle: Any, table: Table) -> Connection:
 def writing(handle: Any, table: Table) -> Connection:
     """Return the connection for an append; refuse one that commits each statement."""
     connection = connected(handle, table)
-    if commits_each(connection):
+    if commits_each(connection) or driver_commits_each(connection):
         raise ConfigurationError(
             "This connection commits each statement, but an append needs a transaction: give a "
-            "connection without AUTOCOMMIT."
+            "connection without AUTOCOMMIT, also that of its driver."
         )
     return connection
 

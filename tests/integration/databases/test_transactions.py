@@ -4,8 +4,10 @@ from contextlib import closing
 
 import pytest
 from harness.deliveries import effects, event, opened, write_page
-from harness.engines import driver_connection
-from sqlalchemy import create_engine, inspect
+from harness.engines import async_url, connected, driver_connection
+from sqlalchemy import NullPool, create_engine, inspect
+from sqlalchemy.event import listen
+from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from zeroeventhub import CursorStore
@@ -78,6 +80,43 @@ def test_page_is_committed_in_a_transaction_only(request, database):
         assert shop.landed() == [1]
         store = CursorStore(shop.engine)
         store.create_tables(connection)
+
+
+BY_DRIVER = {
+    "sqlite": {"isolation_level": None},
+    "postgresql": {"autocommit": True},
+    "mariadb": {"autocommit": True},
+}
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("database", BY_DRIVER)
+def test_driver_that_commits_each_statement_is_refused(request, database, is_async):
+    """An engine whose driver does so by an option of its own is refused before anything is read."""
+    url, options = request.getfixturevalue(f"{database}_url"), BY_DRIVER[database]
+    with opened(url, is_async=is_async) as shop, connected(url, **options) as engine:
+        shop.feed.publish(event(1))
+        shop.store = CursorStore(engine)
+        if is_async:
+            shop.async_engine = create_async_engine(
+                async_url(url), poolclass=NullPool, connect_args=options
+            )
+        else:
+            with pytest.raises(ConfigurationError, match="the driver's own autocommit"):
+                shop.page()
+        with pytest.raises(ConfigurationError, match="the driver's own autocommit"):
+            shop.run(write_page)
+        assert (shop.feed.asked, shop.cursor(), shop.landed()) == ([], None, [])
+
+
+def test_listener_that_begins_transactions_may_replace_the_driver(sqlite_url):
+    """A driver of SQLite that begins no transactions is taken where a listener begins them."""
+    with opened(sqlite_url) as shop, connected(sqlite_url, isolation_level=None) as engine:
+        listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+        shop.feed.publish(event(1))
+        shop.store = CursorStore(engine)
+        shop.run(write_page)
+        assert shop.landed() == [1]
 
 
 MADE = {

@@ -150,6 +150,7 @@ def test_what_is_no_event_or_no_transaction_is_refused(sqlite):
     for engine in (
         sqlite.execution_options(isolation_level="AUTOCOMMIT"),
         sa.create_engine(sqlite.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool),
+        sa.create_engine(sqlite.url, connect_args={"isolation_level": None}, poolclass=sa.NullPool),
     ):
         refused = pytest.raises(ConfigurationError, match="AUTOCOMMIT")
         with engine.connect() as connection, refused:
