@@ -219,7 +219,8 @@ async def audit_entries(store: ConsoleStore) -> list[dict[str, Any]]:
 
 
 def _exists(connection: Connection, table: Table) -> bool:
-    return inspect(connection).has_table(table.name, schema=table.schema)
+    schema = connection.schema_for_object(table)
+    return inspect(connection).has_table(table.name, schema=schema)
 
 
 def _audit_table(store: CursorStore) -> Table:

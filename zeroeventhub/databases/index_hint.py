@@ -121,8 +121,12 @@ def explain(connection: Connection, keys: Keyset, hint: IndexHint, command: str)
     query: Select[Any] = select(literal_column("1")).select_from(keys.table)
     example = _example(keys.position.type)
     query = hint.between(query, keys, example, example).limit(1)
+    translated = connection.get_execution_options().get("schema_translate_map") or {}
     statement = query.params(partition=0).compile(
-        connection, compile_kwargs={"literal_binds": True}
+        connection,
+        schema_translate_map={**translated},
+        render_schema_translate=True,
+        compile_kwargs={"literal_binds": True},
     )
     return connection.exec_driver_sql(f"{command} {statement}")
 

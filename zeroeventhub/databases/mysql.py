@@ -156,7 +156,8 @@ class MySQL(Database):
         names = [key.name for key in needed if isinstance(key, Column)]
         if not isinstance(keys.table, Table) or len(names) < len(needed):
             return IndexHint()
-        look, table, schema = inspect(connection), keys.table.name, keys.table.schema
+        look, table = inspect(connection), keys.table.name
+        schema = connection.schema_for_object(keys.table)
         key = look.get_pk_constraint(table, schema)["constrained_columns"]
         if key[: len(names)] == names:
             return IndexHint("PRIMARY", _HINT)
@@ -191,7 +192,7 @@ class MySQL(Database):
         return _capture(one, {*connection.scalars(_OTHER_TEXTS, table)})
 
     def update_trigger(self, connection: Connection, table: Table) -> str | None:
-        names = {"table": table.name, "schema": table.schema}
+        names = {"table": table.name, "schema": connection.schema_for_object(table)}
         name: str | None = connection.scalar(_TRIGGERS, names)
         return name
 

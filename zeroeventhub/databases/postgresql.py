@@ -329,7 +329,9 @@ class _Session:
 
 
 def _name(connection: Connection, table: Table) -> str:
-    return connection.dialect.identifier_preparer.format_table(table)
+    quoted, schema = connection.dialect.identifier_preparer, connection.schema_for_object(table)
+    name = quoted.quote(table.name)
+    return name if schema is None else f"{quoted.quote_schema(schema)}.{name}"
 
 
 def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -155,12 +155,12 @@ class CursorStore:
         Raises:
             ConfigurationError: a table is missing, or that of cursors is of an older version.
         """
-        cursors, inspector = self.tables.cursors, inspect(connection)
+        cursors = self.tables.cursors
         for table in self.tables.all():
-            is_needed = table is not self.tables.failures
-            if is_needed and not inspector.has_table(table.name, schema=table.schema):
+            if table is not self.tables.failures and not _exists(connection, table):
                 raise _no_table(table)
-        columns = inspector.get_columns(cursors.name, schema=cursors.schema)
+        schema = connection.schema_for_object(cursors)
+        columns = inspect(connection).get_columns(cursors.name, schema=schema)
         there = {column["name"] for column in columns}
         if missing := [f"{name} {kind}" for name, kind in _ADDED.items() if name not in there]:
             raise ConfigurationError(
@@ -521,8 +521,7 @@ class CursorStore:
 
     def _has_failures(self, connection: Connection) -> bool:
         """Return whether there is a table of failures, which an older store lacks."""
-        failures = self.tables.failures
-        return inspect(connection).has_table(failures.name, schema=failures.schema)
+        return _exists(connection, self.tables.failures)
 
     def _existing_tables(self, connection: Connection) -> dict[str, Table]:
         """Return the tables that exist, by name."""
@@ -575,6 +574,11 @@ def check_consumer_name(name: str) -> None:
             f"A consumer's name is one line of 1 to {NAME_LENGTH} printable characters without a "
             f"space at its end; this one has {len(name)}."
         )
+
+
+def _exists(connection: Connection, table: Table) -> bool:
+    schema = connection.schema_for_object(table)
+    return inspect(connection).has_table(table.name, schema=schema)
 
 
 def _no_table(table: Table) -> ConfigurationError:

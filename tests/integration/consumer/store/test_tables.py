@@ -1,10 +1,12 @@
 """The tables of a store: created, declared in a schema, and checked."""
 
+from uuid import uuid4
+
 import pytest
 from harness.engines import connected
 from harness.statements import execute
 from harness.stores import NAME, beside, call, cursor, load, move, new_store, outcome
-from sqlalchemy import MetaData, column, inspect, table, text
+from sqlalchemy import MetaData, column, event, inspect, table, text
 
 from zeroeventhub import CursorStore, cursor_tables
 from zeroeventhub.errors import ConfigurationError
@@ -31,6 +33,26 @@ def test_tables_may_lie_in_a_schema(postgresql):
     move(store, 0, load(store, 0), "a")
     assert cursor(store, 0) == "a"
     assert inspect(postgresql).get_table_names() == []
+
+
+@pytest.mark.parametrize("place", ["sqlite", "postgresql", "mariadb"])
+def test_tables_may_lie_where_the_engine_translates_their_schema(request, place):
+    """A store of a tenant's engine finds all its tables in the schema of the tenant."""
+    base, schema = request.getfixturevalue(place), f"tenant_{uuid4().hex}"
+    if place == "sqlite":
+        event.listen(base, "connect", lambda own, _: own.execute(f"ATTACH ':memory:' AS {schema}"))
+    else:
+        execute(base, f"CREATE SCHEMA {schema}")
+    try:
+        store = new_store(base.execution_options(schema_translate_map={None: schema}))
+        place, error = load(store, 0), ValueError("no")
+        call(store, store.record_failure, 0, place, error=error, tries=1, pause=None)
+        assert call(store, store.standings)[0].error == "ValueError: no"
+        assert call(store, store.forget)["failures"] == 1
+        assert inspect(base).get_table_names() == []
+    finally:
+        if base.dialect.name == "mariadb":
+            execute(base, f"DROP SCHEMA {schema}")
 
 
 def test_store_of_an_older_version_lacks_only_failures(store):

@@ -1,6 +1,7 @@
 """What a server tells of itself: engines, versions, standbys and replicas, promotions, dumps."""
 
 from contextlib import contextmanager, nullcontext
+from uuid import uuid4
 
 import pytest
 from harness.databases import new_database, own_mariadb, restore
@@ -60,6 +61,23 @@ def test_older_server_is_refused(bare, monkeypatch):
         monkeypatch.setattr(connection.dialect, "server_version_info", (10, 5))
         with refusal("or later"):
             bare.source().ordering(bare.engine.dialect.name).ddl(connection)
+
+
+@for_each(*ON_SERVERS)
+def test_table_may_lie_where_the_engine_translates_its_schema(bare):
+    """A feed of a tenant's engine reads, and checks, the table in the schema of the tenant."""
+    schema = f"tenant_{uuid4().hex}"
+    bare.run(f"CREATE SCHEMA {schema}")
+    try:
+        bare.engine = bare.engine.execution_options(schema_translate_map={None: schema})
+        bare.publish(partition="n", partitions=1)
+        with bare.engine.begin() as connection:
+            connection.execute(LOG.insert(), [{"n": 0}, {"n": 0}])
+        assert bare.news() == [0, 0]
+        assert {one.level for one in bare.feed.check()} <= {"ok", "warning"}
+    finally:
+        if bare.database == "mariadb":
+            bare.run(f"DROP SCHEMA {schema}")
 
 
 @contextmanager
