@@ -9,11 +9,11 @@ import re
 from sqlalchemy import Connection, func, inspect, select, text
 
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.ordering.port import Ddl, Horizon, Ordering, quoted
+from zeroeventhub.publisher.ordering.port import Ddl, Events, Horizon, Ordering, quoted
 from zeroeventhub.publisher.ordering.side_tables import SideTableOrdering, check_key
 
 _DECLARATION = text("SELECT sql FROM sqlite_master WHERE type = :kind AND name = :name")
-_TYPE = text("SELECT upper(type) FROM pragma_table_info(:table) WHERE name = :column")
+_KEY_INDEX = text("SELECT count(*) FROM pragma_index_list(:table) WHERE origin = 'pk'")
 _LAST = text("SELECT seq FROM sqlite_sequence WHERE name = :name")
 _FORGET = text("DELETE FROM sqlite_sequence WHERE name = :name")
 _CONTINUE = text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :last)")
@@ -33,13 +33,13 @@ class SingleWriter(Ordering):
 
     def check(self, connection: Connection) -> None:
         """Refuse a table whose row ids may be given twice."""
+        _check_file(connection, self._events)
         self._events.check_table(connection)
         position, name = self._events.position, self._events.table.name
         # In capitals, without comments and quoted names.
         declared = _QUOTED_OR_COMMENT.sub(" ", _declaration(connection, "table", name)).upper()
         self.needs_last_row = re.search(r"\bAUTOINCREMENT\b", declared) is None
-        has_row_id = re.search(r"\bWITHOUT\s+ROWID\b", declared) is None
-        if self.needs_last_row and not (has_row_id and self._is_integer_key(connection)):
+        if self.needs_last_row and not self._is_row_id(connection):
             raise ConfigurationError(
                 f"{position} is not the INTEGER PRIMARY KEY of its table, and no other "
                 "column's order is the order of commits."
@@ -71,12 +71,11 @@ class SingleWriter(Ordering):
         connection.execute(_FORGET, name)
         connection.execute(_CONTINUE, name | {"last": position})
 
-    def _is_integer_key(self, connection: Connection) -> bool:
-        """Return whether the position is the key, of the type that is exactly INTEGER."""
+    def _is_row_id(self, connection: Connection) -> bool:
+        """Return whether the position is the key, and as the row id one without an index."""
         table, column = self._events.table.name, self._events.position.name
         key = inspect(connection).get_pk_constraint(table)["constrained_columns"]
-        kind = connection.scalar(_TYPE, {"table": table, "column": column})
-        return key == [column] and kind == "INTEGER"
+        return key == [column] and not connection.scalar(_KEY_INDEX, {"table": table})
 
 
 # A key that is inserted again, by REPLACE or after a DELETE, is a new event with a new position.
@@ -105,6 +104,7 @@ class Sequenced(SideTableOrdering):
 
     def check(self, connection: Connection) -> None:
         """Refuse a table without its trigger, and one whose key is not unique."""
+        _check_file(connection, self._events)
         check_key(connection, self._events)
         words = self._words()
         if _declaration(connection, "trigger", words["trigger"]) != _TRIGGER.format(**words):
@@ -117,6 +117,7 @@ class Sequenced(SideTableOrdering):
 
     def ddl(self, connection: Connection) -> Ddl:
         """Return the statements of the table and the trigger."""
+        _check_file(connection, self._events)
         check_key(connection, self._events)
         tables = self._typed_tables(connection, None)
         return _DDL.fill(self._words(), tables.create(connection, tables.positions))
@@ -131,6 +132,15 @@ class Sequenced(SideTableOrdering):
             "known": " AND ".join(f"{name} = NEW.{original}" for name, original in keys),
             "noted": " AND ".join(f"{name} = event.{original}" for name, original in keys),
         }
+
+
+def _check_file(connection: Connection, events: Events) -> None:
+    """Refuse a table of an attached database, whose numbers and triggers are in another file."""
+    if events.schema(connection) not in {None, "main"}:
+        raise ConfigurationError(
+            f"{events.table.fullname!r} is in an attached database: give the feed an engine of "
+            "that file, and a table without a schema."
+        )
 
 
 def _declaration(connection: Connection, kind: str, name: str) -> str:

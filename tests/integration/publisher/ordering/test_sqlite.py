@@ -3,9 +3,18 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from harness.log import append, connected
-from harness.ordering_table import ON_SQLITE, SHOWN, SINGLE_WRITER, assert_refused, for_each, shows
+from harness.log import LOG, append, connected
+from harness.ordering_table import (
+    ON_SQLITE,
+    SHOWN,
+    SINGLE_WRITER,
+    assert_refused,
+    for_each,
+    refusal,
+    shows,
+)
 from harness.waiting import DEADLINE
+from sqlalchemy import MetaData
 from sqlalchemy.exc import OperationalError
 
 
@@ -29,6 +38,7 @@ def test_single_writer_needs_an_autoincrement(bare):
     [
         ("id BIGINT PRIMARY KEY, n INTEGER", True),
         ("id INT PRIMARY KEY, n INTEGER", True),
+        ("id INTEGER PRIMARY KEY DESC, n INTEGER", True),
         ("id INTEGER UNIQUE, n INTEGER PRIMARY KEY", True),
         ("id INTEGER PRIMARY KEY, n INTEGER) WITHOUT  ROWID --", True),
         ("id INTEGER PRIMARY KEY, n INTEGER /* AUTOINCREMENT */", False),
@@ -42,6 +52,17 @@ def test_key_that_is_not_the_row_id_is_refused(bare, declaration, append_only):
     bare.run(f"CREATE TABLE log ({declaration})")
     complaint = "is not the INTEGER PRIMARY KEY" if append_only else "AUTOINCREMENT"
     assert_refused(bare, complaint, append_only=append_only)
+
+
+@for_each(*ON_SQLITE)
+def test_table_of_an_attached_database_is_refused(bare):
+    """Its numbers and triggers would be looked for in the engine's own file."""
+    LOG.create(bare.engine)
+    translated = bare.engine.execution_options(schema_translate_map={None: "aside"})
+    with refusal("attached database"):
+        bare.restarted(translated).info()
+    with refusal("attached database"):
+        bare.source(LOG.to_metadata(MetaData(), schema="aside")).bind(bare.engine).info()
 
 
 @pytest.mark.parametrize("table", ["log", "other"])
