@@ -28,13 +28,10 @@ class Deadline:
 
     `wait` is how long the feed may wait at the head, and `timeout` how long the caller allows for
     one read of a socket, in seconds.
-
-    Attributes:
-        read_began: when the last read began; None once its result was received.
     """
 
     def __init__(self, limits: Limits, wait: float, timeout: float | None) -> None:
-        self.read_began: float | None = None
+        self.read_began: float | None = None  # that has no result yet
         self._limits = limits
         self._wait = wait
         self._timeout = math.inf if timeout is None else timeout
@@ -84,16 +81,11 @@ class SocketTimeout:
     Sockets convert it to a number before each read, so the deadline also ends a response that
     arrives byte by byte. They convert to whole seconds: fractions are rounded up, and the shortest
     wait is one second. `Deadline.receive` refuses bytes that arrived in that extra time.
-
-    Attributes:
-        deadline: the deadline of the whole response.
-        seconds: the caller's limit for one operation; None for no limit.
-        is_of_read: whether the operation is a read.
     """
 
-    deadline: Deadline
-    seconds: float | None
-    is_of_read: bool = False
+    deadline: Deadline  # of the whole response
+    seconds: float | None  # the caller's limit for one operation; None for no limit
+    is_of_read: bool = False  # whether the operation is a read
 
     def __repr__(self) -> str:
         """Show the caller's limit: httpcore logs it."""
@@ -130,15 +122,6 @@ class Exchange:
         arrow_page: decodes a page in Arrow; None if Arrow is not requested.
         method: the HTTP method.
         content: the body of the request; None for a request without one.
-
-    Attributes:
-        status: the response's status; 0 before it has arrived.
-        decoder: decodes the page that arrives; None if the response is no page.
-        is_refusal: whether the response is an error or of the wrong kind, such as a proxy's web
-            page instead of events.
-        timeouts: for httpx, in seconds.
-        socket_timeouts: the same for blocking sockets; httpx passes these objects to them.
-        broken: the error that ended the response early; the bytes before it may hold a page.
     """
 
     def __init__(
@@ -159,10 +142,12 @@ class Exchange:
         self.method = method
         self.content = content
         self.deadline = Deadline(limits, wait, timeout.read)
-        self.status = 0
+        self.status = 0  # of the response; before it has arrived
+        # Whether it is an error, or of the wrong kind, such as a proxy's web page.
         self.is_refusal = False
+        # What ended the response early; the bytes before it may hold a page.
         self.broken: CutPage | PageTooLarge | None = None
-        self.decoder: PageDecoder | ArrowDecoder | None = page
+        self.decoder: PageDecoder | ArrowDecoder | None = page  # None if the response is no page
         self._arrow_page = arrow_page
         self._coding: Decompressor | None = None
         self._document = bytearray()
@@ -175,6 +160,7 @@ class Exchange:
             "write": timeout.write,
             "pool": third if timeout.pool is None else min(timeout.pool, third),
         }
+        # For blocking sockets; httpx passes these objects to them.
         self.socket_timeouts: dict[str, Any] = {
             "connect": SocketTimeout(self.deadline, self.timeouts["connect"]),
             "read": SocketTimeout(self.deadline, timeout.read, is_of_read=True),

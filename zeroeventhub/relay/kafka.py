@@ -174,18 +174,13 @@ class KafkaTarget(Target):
 
 
 class _Queued:
-    """The messages of a page that a producer has in its queue.
-
-    Attributes:
-        producer: the producer.
-        count: how many there are.
-    """
+    """The messages of a page that a producer has in its queue."""
 
     def __init__(
         self, producer: Producer, delivered: Callable[[Event], object], identity: Choose
     ) -> None:
         self.producer = producer
-        self.count = 0
+        self.count = 0  # of them
         self._delivered = delivered
         self._identity = identity
         self._reports: list[Exception | None] = []

@@ -71,22 +71,9 @@ class Observer:
 
 @dataclass(eq=False)
 class FeedApp:
-    """The state that the routes of a feed share.
+    """The state that the routes of a feed share."""
 
-    Attributes:
-        name: the name of the feed's routes.
-        observer: is notified of answered requests; None for no observer.
-        shared_cache: whether shared caches may store immutable pages of a feed without
-            authorization.
-        console: where the feed's page of a console is, relative to the feed; empty without one.
-        on_progress: called with the principal, consumer, partition and cursor of each progress that
-            was registered; None for no call.
-        help_url: the page of errors that problem documents name; empty for none.
-        answers: how many requests were answered, by route, status and kind of problem, which is
-            empty for an answer without a problem document.
-    """
-
-    name: str
+    name: str  # of the feed's routes
     access: Access
     quotas: Quotas
     runner: FeedRunner
@@ -94,12 +81,14 @@ class FeedApp:
     renderer: Renderer
     appends: Appends
     sender: Sender
-    observer: Observer | None
-    shared_cache: bool
+    observer: Observer | None  # is notified of answered requests
+    shared_cache: bool  # whether such caches may store immutable pages, without authorization
     log: Log
-    console: str = ""
+    console: str = ""  # where the feed's page of a console is, relative to the feed
+    # Called with the principal, consumer, partition and cursor of each progress.
     on_progress: Callable[[str, str, int, str], None] | None = None
-    help_url: str = ""
+    help_url: str = ""  # the page of errors that problem documents name; empty for none
+    # How many requests were answered, by route, status and kind of problem, which may be empty.
     answers: Counter[tuple[str, int, str]] = field(default_factory=Counter)
 
 
@@ -109,17 +98,11 @@ Answer: TypeAlias = Callable[[FeedApp, FeedRequest], Awaitable[Response]]
 
 @dataclass(frozen=True)
 class RouteApp:
-    """The ASGI application of one route.
-
-    Attributes:
-        app: the state that the routes of the feed share.
-        route: its name.
-        answer: makes the response.
-    """
+    """The ASGI application of one route."""
 
     app: FeedApp
-    route: str
-    answer: Answer
+    route: str  # its name
+    answer: Answer  # makes the response
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, if need be with a problem."""

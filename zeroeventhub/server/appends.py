@@ -1,7 +1,8 @@
 """Receive batches of events, and append those that wait in one transaction."""
 
+from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from types import TracebackType
 
 import anyio
 from starlette.requests import ClientDisconnect
@@ -24,31 +25,21 @@ from zeroeventhub.settings import Capacity
 from zeroeventhub.wire.compression import decompressor_of
 from zeroeventhub.wire.new_events import decode_events
 
-if TYPE_CHECKING:
-    from types import TracebackType
-
 _HAS_ZSTD = find_spec("zstandard") is not None
 
 
+@dataclass(eq=False)
 class _Group:
-    """Batches that are appended together.
+    """Batches that are appended together."""
 
-    Attributes:
-        batches: the batches by their requests, in the order in which they came.
-        events: how many events they have.
-        has_appender: whether one of the requests is appending them.
-        ended: set when it has, or was cancelled.
-        outcomes: by request where its events are, or why they are not in the log.
-        traceback: that of an error which all of them share.
-    """
-
-    def __init__(self) -> None:
-        self.batches: dict[object, Batch] = {}
-        self.events = 0
-        self.has_appender = False
-        self.ended = anyio.Event()
-        self.outcomes: dict[object, list[Appended] | Exception] = {}
-        self.traceback: TracebackType | None = None
+    # By their requests, in the order in which they came.
+    batches: dict[object, Batch] = field(default_factory=dict)
+    events: int = 0  # how many they have
+    has_appender: bool = False  # whether one of the requests is appending them
+    ended: anyio.Event = field(default_factory=anyio.Event)  # set when it has, or was cancelled
+    # By request, where its events are, or why they are not in the log.
+    outcomes: dict[object, list[Appended] | Exception] = field(default_factory=dict)
+    traceback: TracebackType | None = None  # of an error which all of them share
 
 
 class Appends:
@@ -56,10 +47,6 @@ class Appends:
 
     One batch is appended at a time, and all that arrive meanwhile are then appended together: a
     commit costs the same for one event as for many.
-
-    Args:
-        runner: calls the feed.
-        capacity: how many bytes may be in memory, and how long a writer may take to send them.
     """
 
     def __init__(self, runner: FeedRunner, capacity: Capacity) -> None:

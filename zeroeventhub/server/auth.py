@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from hmac import compare_digest
 from inspect import isawaitable, iscoroutinefunction
@@ -334,34 +334,21 @@ _REFUSALS = {
 
 @dataclass(slots=True)
 class Account:
-    """The use of a quota by a principal.
+    """The use of a quota by a principal."""
 
-    Attributes:
-        in_flight: its requests in flight.
-        waiters: those of them that wait at the head.
-        due: when the next request would be due at the quota's rate; a burst moves it ahead of the
-            clock.
-    """
-
-    in_flight: int = 0
-    waiters: int = 0
+    in_flight: int = 0  # its requests in flight
+    waiters: int = 0  # those of them that wait at the head
+    # When the next request would be due at the rate; a burst moves it ahead of the clock.
     due: float = 0.0
 
 
+@dataclass
 class Quotas:
-    """Enforce the quota of each principal; one instance per feed and process.
+    """Enforce the quota of each principal; one instance per feed and process."""
 
-    Args:
-        default: the quota of principals without their own.
-
-    Attributes:
-        accounts: the use of their quotas, by the names of principals.
-    """
-
-    def __init__(self, default: Quota | None) -> None:
-        self.default = default
-        self.accounts: dict[str, Account] = {}
-        self._drop_above = _FEWEST
+    default: Quota | None  # of principals without their own
+    accounts: dict[str, Account] = field(default_factory=dict)  # by the names of principals
+    _drop_above: int = _FEWEST
 
     def count(self, principal: Principal, among: _Requests = "in_flight") -> Account:
         """Count a request that is in flight, or waits at the head.

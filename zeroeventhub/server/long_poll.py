@@ -31,15 +31,10 @@ _Found = TypeVar("_Found")
 
 @dataclass(eq=False, slots=True)
 class _Waiter:
-    """A request that waits in its own task.
+    """A request that waits in its own task."""
 
-    Attributes:
-        scope: the cancel scope that it waits in.
-        is_woken: whether to continue, either with the result or by computing it.
-    """
-
-    scope: anyio.CancelScope
-    is_woken: bool = False
+    scope: anyio.CancelScope  # that it waits in
+    is_woken: bool = False  # whether to continue, either with the result or by computing it
 
     def wake(self) -> None:
         self.is_woken = True
@@ -355,9 +350,6 @@ class LongPoll:
         on_change: called with the number of waiting requests, when it changes.
         at_once: how many of their pages may be read at once, which leaves places in the feed's
             queue to requests that do not wait.
-
-    Attributes:
-        count: how many requests wait.
     """
 
     def __init__(
@@ -372,7 +364,7 @@ class LongPoll:
         self._read = read
         self._most = most
         self._on_change = on_change
-        self.count = 0
+        self.count = 0  # how many requests wait
         self._reading = AdmissionQueue(
             at_once, queue=2 * most, patience=math.inf, refusal=_TOO_MANY
         )

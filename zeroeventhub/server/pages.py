@@ -59,25 +59,15 @@ def tag_of(cursor: str, size: int) -> str:
 
 
 class EncodedPage(NamedTuple):
-    """A page in the form that is sent.
+    """A page in the form that is sent."""
 
-    Attributes:
-        lines: the lines of its events.
-        checkpoint: the line that ends it.
-        size: the bytes of both.
-        tag: the entity tag of both; None if they may change.
-        events: how many events it has.
-        cursor: where the next page begins.
-        full: whether there is one already.
-    """
-
-    lines: bytes
-    checkpoint: bytes
-    size: int
-    tag: str | None
-    events: int
-    cursor: str
-    full: bool
+    lines: bytes  # of its events
+    checkpoint: bytes  # the line that ends it
+    size: int  # the bytes of both
+    tag: str | None  # the entity tag of both; None if they may change
+    events: int  # how many it has
+    cursor: str  # where the next page begins
+    full: bool  # whether there is one already
 
 
 def encode(page: Page, wanted: PageRequest | None) -> EncodedPage:
@@ -90,49 +80,31 @@ def encode(page: Page, wanted: PageRequest | None) -> EncodedPage:
 
 
 class _Kept(NamedTuple):
-    """A page in the cache.
+    """A page in the cache."""
 
-    Attributes:
-        until: when it expires.
-        page: the page.
-        weight: bytes of memory of the page and its request.
-        is_sent: whether it was sent.
-    """
-
-    until: float
+    until: float  # when it expires
     page: EncodedPage
-    weight: int
+    weight: int  # bytes of memory of the page and its request
     is_sent: bool
 
 
 @dataclass
 class _Batch:
-    """Pages that are being read, each of which is kept as soon as it is there.
+    """Pages that are being read, each of which is kept as soon as it is there."""
 
-    Attributes:
-        history: that of the pages in the cache when the reading began.
-        following: the request that the next page to be kept answers.
-        done: set when that page is kept, or is not read any more.
-        pages: those that were read, each with the request that it answers.
-        given: how many of them were kept, if they may be.
-    """
-
-    history: int
-    following: PageRequest
+    history: int  # that of the pages in the cache when the reading began
+    following: PageRequest  # that the next page to be kept answers
+    # Set when that page is kept, or is not read any more.
     done: anyio.Event = field(default_factory=anyio.Event)
+    # Those that were read, each with the request that it answers.
     pages: list[tuple[PageRequest, EncodedPage]] = field(default_factory=list)
-    given: int = 0
+    given: int = 0  # how many of them were kept, if they may be
 
 
 class PageCache:
     """Keep the pages of a feed that can never change, and read the next ones ahead.
 
     It keeps no page of a feed without the method `vouch`.
-
-    Args:
-        runner: calls the feed.
-        sender: limits the bytes of responses in memory.
-        capacity: how much is kept, and for how long.
     """
 
     def __init__(self, runner: FeedRunner, sender: Sender, capacity: Capacity) -> None:

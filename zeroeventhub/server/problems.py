@@ -7,7 +7,7 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from traceback import walk_tb
 from typing import Any
 
@@ -234,18 +234,14 @@ _LEVELS = {
 _SAFE = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
+@dataclass
 class Log:
-    """Log the problems of one feed.
+    """Log the problems of one feed."""
 
-    Args:
-        feed: the name of the feed's routes.
-    """
-
-    def __init__(self, feed: str) -> None:
-        self._feed = feed
-        self.failures = LogThrottle()
-        """Failures of the publisher; call `over` when the feed works."""
-        self._refusals = LogThrottle()
+    _feed: str  # the name of its routes
+    # Those of the publisher; call `over` when the feed works.
+    failures: LogThrottle = field(default_factory=LogThrottle)
+    _refusals: LogThrottle = field(default_factory=LogThrottle)
 
     def failed(
         self, error: ZeroEventHubError, *, route: str, request: FeedRequest, request_id: str

@@ -33,22 +33,14 @@ from zeroeventhub.server.auth import EVERYBODY, Account, Authorize, Principal
 
 
 class FeedRequest(Request):
-    """A request of Starlette's.
+    """A request of Starlette's."""
 
-    Attributes:
-        hook: the function that identifies the reader; None for a public feed.
-        principal: the reader, once it is identified.
-        account: the reader's use of its quota, in which the request counts; None if in none.
-        events: the number of events in the response.
-        waited: seconds that the request waited at the head.
-        meanwhile: what the server does while it sends the response; None for nothing.
-    """
-
-    hook: Authorize | None = None
-    principal: Principal = EVERYBODY
-    account: Account | None = None
-    events: int = 0
-    waited: float = 0.0
+    hook: Authorize | None = None  # identifies the reader; None for a public feed
+    principal: Principal = EVERYBODY  # the reader, once it is identified
+    account: Account | None = None  # the reader's, in which the request counts; None if in none
+    events: int = 0  # in the response
+    waited: float = 0.0  # seconds that the request waited at the head
+    # What the server does while it sends the response.
     meanwhile: Callable[[], Coroutine[Any, Any, object]] | None = None
 
 
@@ -128,23 +120,14 @@ def types_of(query: dict[str, str], principal: Principal) -> TypeFilter | None:
 
 
 class PageRequest(NamedTuple):
-    """A page to read from a feed.
-
-    Attributes:
-        partition: its id.
-        cursor: where the page begins.
-        limit: the maximum number of events.
-        types: the types of events to return; None for all.
-        stop: the cursor at which the page ends at the latest; None for the head.
-        each: whether the feed returns the cursor of each event.
-    """
+    """A page to read from a feed."""
 
     partition: int
-    cursor: str
-    limit: int
-    types: TypeFilter | None = None
-    stop: str | None = None
-    each: bool = False
+    cursor: str  # where the page begins
+    limit: int  # the maximum number of events
+    types: TypeFilter | None = None  # of the events to return; None for all
+    stop: str | None = None  # the cursor at which the page ends at the latest; None for the head
+    each: bool = False  # whether the feed returns the cursor of each event
 
     def options(self) -> dict[str, Any]:
         """Return the keyword arguments of the feed's `read`: only those that were requested."""

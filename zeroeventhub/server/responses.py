@@ -48,16 +48,10 @@ _GZIP_LEVEL = 1
 
 
 class ContentCoding(NamedTuple):
-    """A way to compress bodies.
+    """A way to compress bodies."""
 
-    Attributes:
-        name: its name in HTTP.
-        edition: another text whenever the same bytes may be compressed differently.
-        compress: compresses a body.
-    """
-
-    name: str
-    edition: str
+    name: str  # in HTTP
+    edition: str  # another text whenever the same bytes may be compressed differently
     compress: Callable[[bytes], bytes]
 
 

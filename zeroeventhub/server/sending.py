@@ -198,13 +198,7 @@ BUFFERED = 64 * 1024
 
 
 class ResponseInParts(Response):
-    """A response that is sent in parts: to join a large page to its checkpoint is to copy it.
-
-    Args:
-        parts: the body.
-        media_type: the form of the body.
-        headers: the header fields, without the length and the form of the body.
-    """
+    """A response that is sent in parts: to join a large page to its checkpoint is to copy it."""
 
     def __init__(self, parts: Sequence[bytes], *, media_type: str, headers: dict[str, str]) -> None:
         headers = headers | {"Content-Length": str(sum(map(len, parts)))}
@@ -213,11 +207,7 @@ class ResponseInParts(Response):
 
 
 class Sender:
-    """Send responses within the send budget of a feed.
-
-    Args:
-        capacity: how many bytes may be in flight, and how long a reader may stall.
-    """
+    """Send responses within the send budget of a feed."""
 
     def __init__(self, capacity: Capacity) -> None:
         self._seconds = capacity.sending_seconds
