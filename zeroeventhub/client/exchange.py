@@ -113,15 +113,10 @@ class Exchange:
     """A request, and the state of its response.
 
     Args:
-        url: the URL.
-        headers: the request's headers.
         timeout: that of the caller's httpx client, extended by `wait`.
-        limits: the client's limits.
         wait: seconds that the feed may wait at the head.
         page: decodes a page of lines; None if no page is requested.
         arrow_page: decodes a page in Arrow; None if Arrow is not requested.
-        method: the HTTP method.
-        content: the body of the request; None for a request without one.
     """
 
     def __init__(

@@ -404,12 +404,7 @@ async def send_until_answered(
     pause: Callable[[float], Awaitable[object]],
     attempts: int | None,
 ) -> _Answer:
-    """Send a request until it is answered.
-
-    Args:
-        send: sends it once.
-        pause: waits for a number of seconds.
-        attempts: how often to send it before a transient error is final; None for no limit.
+    """Send a request until it is answered; None attempts are no limit.
 
     Raises:
         TransientError: the last attempt ended in it.

@@ -49,13 +49,8 @@ _Made = TypeVar("_Made")
 class FeedRunner:
     """Call a feed without blocking the event loop.
 
-    Args:
-        feed: a TableFeed, or another implementation of Feed.
-        engine: the engine that a TableFeed reads through.
-        capacity: the feed's limits in this process and in its database.
-        sender: limits the bytes of responses in memory.
-        quotas: limits the requests of a principal that wait at the head.
-        on_waiting: called with the number of requests that wait at the head, when it changes.
+    `feed_routes` documents the arguments; `on_waiting` is called with the number of requests that
+    wait at the head, when it changes.
 
     Raises:
         ConfigurationError: the engine does not fit the feed.

@@ -197,12 +197,7 @@ class PageCache:
             self._vouching = None
 
     async def encoded(self, page: Page, wanted: PageRequest | None) -> EncodedPage:
-        """Return a page as it is sent, and keep it if it can never change.
-
-        Args:
-            page: the page.
-            wanted: the request that it answers; None if the answer is for one principal only.
-        """
+        """Return a page as it is sent, and keep it if it can never change; see `encode`."""
         if self._keeps:  # a TableFeed's pages are encoded already
             encoded = encode(page, wanted)
         else:

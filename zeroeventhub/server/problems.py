@@ -63,12 +63,8 @@ def problem(error: ZeroEventHubError, request_id: str, help_url: str = "") -> Re
     """Return the answer that reports an error.
 
     The answer follows from the error's attributes `status`, `problem`, `retry_after` and
-    `challenge`. An error without a status is a failure of the publisher.
-
-    Args:
-        error: the error.
-        request_id: the id of the answer's record in the log.
-        help_url: the page of errors, with an anchor for each kind; empty for none.
+    `challenge`. An error without a status is a failure of the publisher. The log has a record with
+    the request's id; the page of errors has an anchor for each kind.
     """
     status = getattr(error, "status", FAILED)
     kind, detail = getattr(error, "problem", "failed"), str(error)

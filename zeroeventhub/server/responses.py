@@ -125,12 +125,9 @@ class Renderer:
         """The extensions that discovery announces because of these forms."""
 
     async def response(self, request: Request, page: EncodedPage, *, shared: bool) -> Response:
-        """Return the response with a page; caches may store it if it has a tag.
+        """Return the response with a page, which caches may store if it has a tag.
 
-        Args:
-            request: the client's.
-            page: the page in lines.
-            shared: whether caches that serve several clients may store it.
+        With `shared`, those of several clients may, too.
         """
         parts: tuple[bytes, ...] = (page.lines, page.checkpoint)
         size, tag, media_type = page.size, page.tag, NDJSON_TYPE
