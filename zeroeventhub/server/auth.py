@@ -8,7 +8,7 @@ from hashlib import sha256
 from hmac import compare_digest
 from inspect import isawaitable, iscoroutinefunction
 from time import monotonic
-from typing import Literal, NoReturn, TypeAlias, cast
+from typing import Any, Literal, NoReturn, TypeAlias, TypeGuard, cast
 
 import anyio
 import anyio.to_thread
@@ -28,6 +28,12 @@ from zeroeventhub.new_events import NewEvent
 from zeroeventhub.protocol import HIGHEST_PARTITION, NOTHING, TypeFilter
 
 _LONGEST_NAME = 256
+
+
+def _is_collection(given: Any, kind: type) -> TypeGuard[Collection[Any]]:
+    """Return whether something is a collection of a type, which a text is not."""
+    is_some = isinstance(given, Collection) and not isinstance(given, str)
+    return is_some and all(isinstance(one, kind) for one in given)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,14 +102,10 @@ class AppendRight:
     partitions: Collection[int] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a text, which is a collection of its letters, and members of another type."""
+        """Refuse members of another type."""
         for name, kind in (("types", str), ("keys", str), ("partitions", int)):
             given: object = getattr(self, name)
-            if given is not None and (
-                isinstance(given, str)
-                or not isinstance(given, Collection)
-                or not all(isinstance(one, kind) for one in given)
-            ):
+            if given is not None and not _is_collection(given, kind):
                 members = "whole numbers" if kind is int else "texts"
                 raise ConfigurationError(
                     f"The {name} of an AppendRight are a collection of {members}, or None for all."
@@ -171,12 +173,7 @@ class Principal:
             object.__setattr__(self, "partitions", frozenset(partitions))
         types: object = self.types
         if types is not None and not isinstance(types, TypeFilter):
-            # A string is a collection of its letters.
-            if (
-                isinstance(types, str)
-                or not isinstance(types, Collection)
-                or not all(isinstance(name, str) for name in types)
-            ):
+            if not _is_collection(types, str):
                 raise ConfigurationError(
                     "The types of a Principal are a collection of names, a TypeFilter, or None "
                     "for all."

@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from typing import NamedTuple
 
@@ -57,7 +58,8 @@ class ContentCoding(NamedTuple):
 
 def content_codings() -> Sequence[ContentCoding]:
     """Return the available codings, the better ones first; zstd only where it is installed."""
-    gzip = ContentCoding("gzip", f"gzip-{zlib.ZLIB_RUNTIME_VERSION}-{_GZIP_LEVEL}", _gzip)
+    compress = partial(zlib.compress, level=_GZIP_LEVEL, wbits=16 + zlib.MAX_WBITS)
+    gzip = ContentCoding("gzip", f"gzip-{zlib.ZLIB_RUNTIME_VERSION}-{_GZIP_LEVEL}", compress)
     if find_spec("zstandard") is None:
         return [gzip]
     import zstandard  # noqa: PLC0415 - of another extra
@@ -68,10 +70,6 @@ def content_codings() -> Sequence[ContentCoding]:
 
     edition = ".".join(map(str, zstandard.ZSTD_VERSION))
     return [ContentCoding("zstd", f"zstd-{edition}-{_ZSTD_LEVEL}", zstd), gzip]
-
-
-def _gzip(body: bytes) -> bytes:
-    return zlib.compress(body, _GZIP_LEVEL, wbits=16 + zlib.MAX_WBITS)
 
 
 def preferred_coding(
