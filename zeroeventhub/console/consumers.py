@@ -121,7 +121,7 @@ async def list_consumers(store: ConsoleStore, principal: Principal) -> list[dict
         return store.store.standings(connection), store.store.dead_letters.counts(connection)
 
     found, letters = await store.look(ask)
-    found = [one for one in found if _may_see(principal, one)]
+    found = [one for one in found if principal.may_read(one.partition)]
     lines = []
     for name, group in groupby(found, lambda one: one.consumer):
         standings = [*group]
@@ -142,10 +142,6 @@ async def list_consumers(store: ConsoleStore, principal: Principal) -> list[dict
     return lines
 
 
-def _may_see(principal: Principal, found: CursorStatus | DeadLetter) -> bool:
-    return principal.may_read(found.partition)
-
-
 async def standings(store: ConsoleStore, name: str, principal: Principal) -> list[CursorStatus]:
     """Return the cursors of a consumer that a principal may see.
 
@@ -153,7 +149,7 @@ async def standings(store: ConsoleStore, name: str, principal: Principal) -> lis
         NotFound: there are none.
     """
     found = await store.look(store.store.standings, name)
-    visible = [one for one in found if _may_see(principal, one)]
+    visible = [one for one in found if principal.may_read(one.partition)]
     if not visible:
         raise NotFound("This store has no such consumer.")
     return visible
@@ -265,7 +261,7 @@ async def describe(
         "lag": total(known.values()),
         "rate": rate,
         "partitions": partitions,
-        "dead_letters": [_summary(one) for one in letters if _may_see(principal, one)],
+        "dead_letters": [_summary(one) for one in letters if principal.may_read(one.partition)],
     }
 
 
@@ -320,7 +316,7 @@ async def dead_letter(
         letter = await store.look(store.store.dead_letters.get, name, number)
     except ConfigurationError:
         letter = None
-    if letter is None or principal.types is not None or not _may_see(principal, letter):
+    if letter is None or principal.types is not None or not principal.may_read(letter.partition):
         raise NotFound("This consumer has no such dead letter.")
     headers = dict(letter.event.headers)
     return {**vars(letter), "store": store.name, "headers": headers, "event": shown(letter.event)}

@@ -1,7 +1,6 @@
 """Events for the console: found by cursor, time, id or key, and shown."""
 
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -89,12 +88,10 @@ async def events(reader: Reader, asked: EventQuery, url: str) -> dict[str, Any]:
         "events": [*map(shown, page.events)],
         "next": page.cursor,
         "caught_up": page.caught_up,
-        **_programs(
-            f"{url}/events?{urlencode(query)}",
-            f"from zeroeventhub import {imported}\n\nclient = Client({url!r})\n"
-            f"page = client.fetch({number}, {cursor!r}, limit={asked.limit}{of_type})\n"
-            "for event in page.events:\n    print(event.data)",
-        ),
+        "curl": f"curl {shlex.quote(f'{url}/events?{urlencode(query)}')}",
+        "python": f"from zeroeventhub import {imported}\n\nclient = Client({url!r})\n"
+        f"page = client.fetch({number}, {cursor!r}, limit={asked.limit}{of_type})\n"
+        "for event in page.events:\n    print(event.data)",
     }
 
 
@@ -112,12 +109,10 @@ async def _history(reader: Reader, asked: EventQuery, url: str) -> dict[str, Any
         "key": asked.key,
         "events": found,
         "after_version": page.versions[-1] if page.more else None,
-        **_programs(
-            f"{url}/key-history?{urlencode(query)}",
-            f"from zeroeventhub import Client\n\nclient = Client({url!r})\n"
-            f"page = client.read_key({asked.key!r}, after_version={asked.after_version})\n"
-            "for event in page.events:\n    print(event.data)",
-        ),
+        "curl": f"curl {shlex.quote(f'{url}/key-history?{urlencode(query)}')}",
+        "python": f"from zeroeventhub import Client\n\nclient = Client({url!r})\n"
+        f"page = client.read_key({asked.key!r}, after_version={asked.after_version})\n"
+        "for event in page.events:\n    print(event.data)",
     }
 
 
@@ -151,17 +146,10 @@ async def _place_of(
     )
 
 
-def _programs(url: str, python: str) -> Mapping[str, str]:
-    """Return how a program asks for the same, in a shell and in Python."""
-    return {"curl": f"curl {shlex.quote(url)}", "python": python}
-
-
 def shown(event: Event) -> dict[str, Any]:
     """Return an event as it is shown: its line, the same with line breaks, and its attributes."""
     raw = event.raw.decode()
-    pretty = raw
-    if len(raw) <= LONGEST:
-        pretty = msgspec.json.format(event.raw, indent=2).decode()
+    pretty = raw if len(raw) > LONGEST else msgspec.json.format(event.raw, indent=2).decode()
     return {
         "id": event_id(event),
         "type": event_type(event),

@@ -378,7 +378,7 @@ def console_routes(
         if view.template:
             routes.append(Route(view.path, partial(_show, console, view)))
         name = "/overview" if view.path == "/" else view.path
-        routes.append(Route(f"/api{name}.json", partial(_tell, console, view)))
+        routes.append(Route(f"/api{name}.json", partial(_show, console, view, as_json=True)))
     change = partial(_change, console)
     routes.append(Route("/stores/{store}/change", change, methods=["POST"]))
     missing = partial(_refuse, console)
@@ -405,71 +405,57 @@ async def _asset(request: Request) -> Response:
         return Response(status_code=404, headers=HEADERS)
 
 
-async def _show(console: Console, view: View, request: Request) -> Response:
-    """Answer with a page."""
+async def _show(
+    console: Console, view: View, request: Request, *, as_json: bool = False
+) -> Response:
+    """Answer with a page, or with the same as JSON."""
     request = _signed_in(request)
     try:
         principal = await console.identify(request)
         data = await view.data(console, request, principal)
+        if as_json:
+            return json_answer(data)
         data["may_change"] = console.allows_changes and _sees_all(principal)
         return _page(console, request, view.template, data)
     except HTTPException:
         raise  # the host's own, from its own hook
     except Exception as error:  # noqa: BLE001 - its text is for the log alone
-        return _error(console, request, error)
-
-
-async def _tell(console: Console, view: View, request: Request) -> Response:
-    """Answer with the same as JSON."""
-    request = _signed_in(request)
-    try:
-        principal = await console.identify(request)
-        return json_answer(await view.data(console, request, principal))
-    except HTTPException:
-        raise
-    except Exception as error:  # noqa: BLE001 - its text is for the log alone
-        answer = problem(*_reported(error), console.help_url)
-        answer.headers.update(HEADERS)
-        return answer
+        return _error(console, request, error, as_json=as_json)
 
 
 async def _refuse(console: Console, request: Request) -> Response:
     return _error(console, request, NotFound("This console has no such page."))
 
 
-def _reported(error: Exception) -> tuple[ZeroEventHubError, str]:
-    """Return the error to report, and an id under which it is logged if it is no refusal.
-
-    An error of another package says nothing but that something failed.
-    """
-    known: ZeroEventHubError
+def _reported(error: Exception) -> ZeroEventHubError:
+    """Return the error to report; one of another package says only that something failed."""
     match error:
         case ConfigurationError():
-            known = BadRequest(str(error))
+            return BadRequest(str(error))
         case TransientError() if not isinstance(error, Unavailable):
-            known = Unavailable(str(error))
+            return Unavailable(str(error))
         case ZeroEventHubError():
-            known = error
+            return error
         case _:
-            known = FeedFailure("The console failed in an unexpected way.")
-    record = str(uuid4())
-    if _status(known) >= FAILED:
-        _log.error("The console failed: request_id=%s\n%s", record, describe(error))
-    return known, record
-
-
-def _status(known: ZeroEventHubError) -> int:
-    return getattr(known, "status", FAILED)
+            return FeedFailure("The console failed in an unexpected way.")
 
 
 def _told(error: ZeroEventHubError) -> str:
     return "The reason is in the log." if isinstance(error, FeedFailure) else str(error)
 
 
-def _error(console: Console, request: Request, error: Exception) -> Response:
-    """Answer with a page that says what is wrong, and what to do."""
-    known, record = _reported(error)
-    status = _status(known)
+def _error(
+    console: Console, request: Request, error: Exception, *, as_json: bool = False
+) -> Response:
+    """Answer with what is wrong, and what to do; log a failure under the answer's id."""
+    known, record = _reported(error), str(uuid4())
+    status = getattr(known, "status", FAILED)
+    if status >= FAILED:
+        _log.error("The console failed: request_id=%s\n%s", record, describe(error))
+    if as_json:
+        answer = problem(known, record, console.help_url)
+        answer.headers.update(HEADERS)
+        return answer
     data = {"message": _told(known), "status": status, "record": record}
     template = "sign_in.html" if isinstance(known, Unauthorized) else "error.html"
     answer = _page(console, request, template, data, status)
