@@ -102,7 +102,7 @@ def all_checks() -> dict[str, Check]:
 def _make(chosen: Check, subject: Subject | None) -> Result:
     """Make one check of a feed; skip it if the feed (None) does not speak its version."""
     began = time.monotonic()
-    outcome, reason, answer, fault = Outcome.PASS, "", None, ""
+    finding = Finding(Outcome.PASS, "")
     try:
         if subject is None:
             skip(
@@ -113,22 +113,17 @@ def _make(chosen: Check, subject: Subject | None) -> Result:
         if chosen.extension and chosen.extension not in subject.extensions:
             skip(f"The feed does not list the extension {chosen.extension}.")
         chosen.run(subject)
+    except Finding as found:
+        finding = found
     except Exception as error:  # noqa: BLE001 - answers may have any form
-        finding = error if isinstance(error, Finding) else _unexpected(error)
-        outcome, reason, fault = finding.outcome, finding.reason, finding.fault
-        answer = finding.answer
-        if outcome is Outcome.FAIL and answer is None and subject is not None:
-            answer = subject.probe.last
-    seconds = time.monotonic() - began
-    return Result(
-        chosen.name, chosen.section, chosen.sentence, outcome, reason, answer, seconds, fault
-    )
-
-
-def _unexpected(error: Exception) -> Finding:
-    # Its text may hold anything that the publisher has sent.
-    reason = f"An answer is not what the check expects: {type(error).__name__}."
-    return Finding(Outcome.FAIL, reason)
+        # Its text may hold anything that the publisher has sent.
+        reason = f"An answer is not what the check expects: {type(error).__name__}."
+        finding = Finding(Outcome.FAIL, reason)
+    answer = finding.answer
+    if finding.outcome is Outcome.FAIL and answer is None and subject is not None:
+        answer = subject.probe.last
+    rule, seconds = (chosen.name, chosen.section, chosen.sentence), time.monotonic() - began
+    return Result(*rule, finding.outcome, finding.reason, answer, seconds, finding.fault)
 
 
 def check_feed(

@@ -1,7 +1,6 @@
 """Reports of results: lines for people, JSON and JUnit for machines."""
 
 import re
-import string
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -9,18 +8,17 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from zeroeventhub.conformance.answer import Outcome
 from zeroeventhub.conformance.check import Result
+from zeroeventhub.errors import printable
 
 SHOWN_BYTES = 160
 SHOWN_TARGET = 300
 _SHOWN_HEADERS = ("content-type", "content-length", "cache-control", "etag", "retry-after")
-_PRINTABLE = set(string.printable) - set("\t\r\n\v\f")
 
 
-def first_bytes(body: bytes, most: int = SHOWN_BYTES) -> str:
+def first_bytes(body: bytes) -> str:
     """Show the first bytes of a body: printable ASCII as it is, the rest escaped."""
-    text = body[:most].decode("ascii", "backslashreplace")
-    shown = "".join(c if c in _PRINTABLE else c.encode("unicode_escape").decode() for c in text)
-    return shown + ("…" if len(body) > most else "")
+    shown = printable(body[:SHOWN_BYTES].decode("ascii", "backslashreplace"))
+    return shown + ("…" if len(body) > SHOWN_BYTES else "")
 
 
 def as_lines(result: Result) -> Iterable[str]:

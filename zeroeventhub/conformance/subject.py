@@ -24,7 +24,7 @@ from zeroeventhub.conformance.answer import (
     fail,
     skip,
 )
-from zeroeventhub.errors import ConfigurationError, ProtocolError
+from zeroeventhub.errors import ConfigurationError, ProtocolError, printable
 from zeroeventhub.extensions import EXTENSIONS, PARTITION
 from zeroeventhub.protocol import FIRST
 from zeroeventhub.wire.documents import decode_answer
@@ -395,11 +395,8 @@ class Subject:
         """Fail unless the events begin with the expected ones."""
         for number, (left, right) in enumerate(zip(expected, events, strict=False), 1):
             if left.identity != right.identity:
-                fail(f"Event {number} {what}: {_short(left)} became {_short(right)}.")
+                texts = (json.dumps(one.data, default=str) for one in (left, right))
+                before, now = (printable(text, longest=_SHOWN) for text in texts)
+                fail(f"Event {number} {what}: {before} became {now}.")
         if len(events) < len(expected):
             fail(f"Only {len(events)} of {len(expected)} events came {what}.")
-
-
-def _short(event: SentEvent) -> str:
-    text = json.dumps(event.data, default=str)
-    return text if len(text) < _SHOWN else text[:_SHOWN] + "…"
