@@ -4,12 +4,11 @@
 # isort: off
 from zeroeventhub.conformance.checks import layout
 from zeroeventhub.conformance.checks import reading
-from zeroeventhub.conformance.checks import malformed
-from zeroeventhub.conformance.checks import page_options
+from zeroeventhub.conformance.checks import page_requests
 from zeroeventhub.conformance.checks import extensions
 from zeroeventhub.conformance.checks import appending
 from zeroeventhub.conformance.checks import answers
 
 # isort: on
 
-__all__ = ["answers", "appending", "extensions", "layout", "malformed", "page_options", "reading"]
+__all__ = ["answers", "appending", "extensions", "layout", "page_requests", "reading"]

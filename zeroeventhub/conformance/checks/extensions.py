@@ -17,7 +17,7 @@ from zeroeventhub.conformance.answer import (
 )
 from zeroeventhub.conformance.check import check_of, register
 from zeroeventhub.conformance.checks.layout import EXTENSION_REQUESTS
-from zeroeventhub.conformance.checks.malformed import NO_CURSOR
+from zeroeventhub.conformance.checks.page_requests import NO_CURSOR
 from zeroeventhub.conformance.subject import Subject, Walk, expect
 from zeroeventhub.errors import ZeroEventHubError
 from zeroeventhub.extensions import (
