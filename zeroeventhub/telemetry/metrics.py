@@ -4,9 +4,8 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from threading import Lock
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar, cast
 
 from zeroeventhub.errors import ZeroEventHubError
 
@@ -14,12 +13,8 @@ SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 """The upper bounds of a histogram of seconds; a feed may wait 30 seconds at its head."""
 
 
-class Kind(Enum):
-    """How measurements add up: to a sum, to the last value, or to a distribution."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
+Kind = Literal["counter", "gauge", "histogram"]
+"""How measurements add up: to a sum, to the last value, or to a distribution."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +32,7 @@ def _table(text: str) -> tuple[Metric, ...]:
     """Read metrics of two lines each: name, kind, unit and labels, then the description."""
     lines = [line.strip() for line in text.strip().splitlines()]
     return tuple(
-        Metric(name, Kind(kind), unit, tuple(labels), description)
+        Metric(name, cast("Kind", kind), unit, tuple(labels), description)
         for (name, kind, unit, *labels), description in zip(
             map(str.split, lines[::2]), lines[1::2], strict=True
         )

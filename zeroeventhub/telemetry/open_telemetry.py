@@ -12,7 +12,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from zeroeventhub.protocol import Event
 from zeroeventhub.telemetry.consumers import ConsumerMetrics
-from zeroeventhub.telemetry.metrics import CONSUMER_METRICS, SECONDS, Collect, Kind, Metric
+from zeroeventhub.telemetry.metrics import CONSUMER_METRICS, SECONDS, Collect, Metric
 from zeroeventhub.wire.cloud_event import traceparent
 
 RELEASE = version("zeroeventhub")
@@ -57,11 +57,11 @@ class OpenTelemetryInstruments:
         described: dict[str, Any] = {"unit": metric.unit, "description": metric.description}
         keep: Callable[[float, dict[str, str | int]], None]
         match metric.kind:
-            case Kind.COUNTER:
+            case "counter":
                 keep = self._meter.create_counter(_name(metric), **described).add
-            case Kind.GAUGE:
+            case "gauge":
                 keep = self._meter.create_gauge(_name(metric), **described).set
-            case Kind.HISTOGRAM:
+            case "histogram":
                 described["explicit_bucket_boundaries_advisory"] = SECONDS
                 keep = self._meter.create_histogram(_name(metric), **described).record
         return lambda value, labels: keep(value, _attributes(metric, labels))

@@ -10,14 +10,7 @@ from zeroeventhub.client import Client
 from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.telemetry.consumers import ConsumerMetrics, lag_gauges
-from zeroeventhub.telemetry.metrics import (
-    CONSUMER_METRICS,
-    LAG_METRICS,
-    SECONDS,
-    Collect,
-    Kind,
-    Metric,
-)
+from zeroeventhub.telemetry.metrics import CONSUMER_METRICS, LAG_METRICS, SECONDS, Collect, Metric
 
 _UNITS = {"s": "_seconds", "By": "_bytes"}
 
@@ -52,14 +45,14 @@ class PrometheusInstruments:
 def _instrument(metric: Metric, registry: CollectorRegistry) -> Counter | Gauge | Histogram:
     name, description = _name(metric), metric.description
     match metric.kind:
-        case Kind.COUNTER:
+        case "counter":
             return Counter(name, description, metric.labels, registry=registry)
-        case Kind.GAUGE:
+        case "gauge":
             # Several processes of a server that measure into one folder add up.
             return Gauge(
                 name, description, metric.labels, registry=registry, multiprocess_mode="livesum"
             )
-        case Kind.HISTOGRAM:
+        case "histogram":
             return Histogram(name, description, metric.labels, registry=registry, buckets=SECONDS)
 
 

@@ -25,7 +25,7 @@ def test_every_metric_is_documented(section, metrics):
         short = metric.name.partition(".")[2]
         name = short.replace(".", "_")
         name += {"s": "_seconds", "By": "_bytes"}.get(metric.unit, "")
-        name += "_total" if metric.kind.name == "COUNTER" else ""
+        name += "_total" if metric.kind == "counter" else ""
         (row,) = [line for line in rows if f"| `{short}` |" in line]
         assert f"`{name}`" in row
         assert metric.description in row
