@@ -153,18 +153,15 @@ def events_of(response: Any, partition: int = 0) -> Page:
         ProtocolError: it is no page.
     """
     status = getattr(response, "status_code", httpx.codes.OK)
-    body = response if isinstance(response, bytes) else _body_of(response)
+    body: bytes = response
+    if not isinstance(response, bytes):
+        body = response.content if hasattr(response, "content") else response.data
     if status != httpx.codes.OK:
         detail = problem_in(body).detail or printable(body.decode(errors="replace"), longest=300)
         raise AssertionError(f"A page was requested, and status {status} came: {detail}")
     decoder = PageDecoder(partition)
     decoder.feed(body)
     return decoder.page()
-
-
-def _body_of(response: Any) -> bytes:
-    body: bytes = response.content if hasattr(response, "content") else response.data
-    return body
 
 
 class Faults:
