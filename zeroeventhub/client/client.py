@@ -368,11 +368,9 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
         return sequence
 
     async def _pause(self, seconds: float) -> None:
-        """Wait before a request is sent again."""
         await asyncio.sleep(seconds)
 
     async def _send(self, request: Exchange) -> Exchange:
-        """Send a request, and read its response."""
         former = requested.set((self._redaction, request.url))
         try:
             # The timeout inside: bytes that arrived before it ends may hold a checkpoint.
@@ -450,7 +448,6 @@ class Client(RequestBuilder[httpx.Client | ConnectionPool]):
     producer_sequence = as_blocking(AsyncClient.producer_sequence)
 
     async def _pause(self, seconds: float) -> None:
-        """Wait before a request is sent again."""
         time.sleep(seconds)  # noqa: ASYNC251 - it blocks its thread, as the other methods do
 
     def begin_fetch(

@@ -208,7 +208,6 @@ class _Connection(HTTPConnection):
     """A connection whose reads each have the time that is left of a response's deadline."""
 
     def send_request(self, request: _Request) -> None:
-        """Send a request."""
         try:
             self.sock.settimeout(float(request.timeouts["write"]))
             self.putrequest(request.method, request.target, skip_accept_encoding=True)
@@ -302,15 +301,12 @@ class _TimedReader(io.RawIOBase):
         self._raw = sock.makefile("rb", buffering=0)
 
     def makefile(self, _mode: str) -> io.BufferedReader:
-        """Return a buffered reader."""
         return io.BufferedReader(self)
 
     def readable(self) -> bool:
-        """Return true."""
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        """Read into a buffer."""
         self._socket.settimeout(float(self._timeout))
         return self._raw.readinto(buffer)
 

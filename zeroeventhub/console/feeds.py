@@ -130,15 +130,10 @@ class ConsoleFeed:
 def console_feed(
     name: str, given: Sequence[BaseRoute] | AsyncClient, console: str, *, tells_names: bool
 ) -> ConsoleFeed:
-    """Return the feed of routes of this process, or of a client.
+    """Return the feed of what `feed_routes` returned in this process, or of a client.
 
-    A browser that opens the address of a feed of this process is sent to its page.
-
-    Args:
-        name: the feed's name in the console.
-        given: what `feed_routes` returned, or a client.
-        console: where the console is mounted, without slashes around it.
-        tells_names: whether also readers without a name see those of writers and consumers.
+    A browser that opens the address of a feed of this process is sent to its page below `console`.
+    Readers without a name see those of writers and consumers only with `tells_names`.
 
     Raises:
         ConfigurationError: it is neither.

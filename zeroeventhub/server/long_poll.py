@@ -68,10 +68,8 @@ class _Outcome(NamedTuple):
 class SingleFlight(Generic[_Found]):
     """Compute a result once for all requests that wait for it.
 
-    The first request computes it; if that one is cancelled, the next takes over.
-
-    Args:
-        find: computes the result; called with the names of the waiting readers.
+    The first request computes it by `find`, which is called with the names of the waiting readers;
+    if that request is cancelled, the next takes over.
     """
 
     def __init__(self, find: Callable[[Collection[str]], Awaitable[_Found]]) -> None:

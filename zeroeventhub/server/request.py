@@ -181,13 +181,7 @@ def read_page_request(request: FeedRequest, info: FeedInfo, most: int) -> tuple[
 def read_v1_request(
     request: FeedRequest, info: FeedInfo, count: int, most: int
 ) -> tuple[dict[int, str], int, frozenset[str]]:
-    """Read a ZeroEventHub v1 request to a feed (Parameters).
-
-    Args:
-        request: the client's.
-        info: the description of the feed that the principal may see.
-        count: how many partitions the feed has, including those that the principal may not see.
-        most: the maximum number of events of the answer.
+    """Read a request of ZeroEventHub v1 to a feed with `count` partitions, visible ones or not.
 
     Returns:
         The cursors by partition, the number of events to return, and the names of headers.

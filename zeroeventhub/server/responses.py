@@ -97,12 +97,7 @@ LARGE = 32 * 1024
 
 
 class Renderer:
-    """Send pages in the form that a client prefers.
-
-    Args:
-        runner: runs slow functions in threads.
-        arrow: whether clients may get Arrow record batches; otherwise they get lines only.
-        compressed: whether clients may get compressed pages.
+    """Send pages in the form that a client prefers; `feed_routes` documents the options.
 
     Raises:
         MissingExtra: `arrow` needs pyarrow.

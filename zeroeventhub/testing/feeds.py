@@ -240,7 +240,6 @@ class _AsyncTransport(httpx.AsyncBaseTransport):
         self._faults = faults
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request; return its response, or the next fault."""
         response = await self._inner.handle_async_request(request)
         # Not `aread`, which unpacks what is compressed: the client does.
         body = b"".join([piece async for piece in response.aiter_raw()])
@@ -263,7 +262,6 @@ class _Transport(httpx.BaseTransport):
         self._inner = _AsyncTransport(app, faults)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request, and return its whole response."""
         sent = self._inner.handle_async_request(request)
         return asyncio.run_coroutine_threadsafe(sent, _event_loop(os.getpid())).result()
 

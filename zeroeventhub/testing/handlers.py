@@ -261,7 +261,6 @@ class _HandlerCheck:
             connection.execute(text("DELETE FROM sqlite_sequence"))
 
     def _read(self, connection: Connection) -> object:
-        """Read the effects."""
         if self.effects is not None:
             return self.effects(connection)
         tables = self._metadata.sorted_tables
