@@ -383,7 +383,6 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
                     content=request.content,
                     extensions={"timeout": request.timeouts},
                     follow_redirects=False,
-                    auth=self._url_auth if self._http.auth is None else httpx.USE_CLIENT_DEFAULT,
                 ) as answer,
             ):
                 request.begin(answer)
@@ -491,9 +490,8 @@ class Client(RequestBuilder[httpx.Client | ConnectionPool]):
         return request
 
     def _request_on(self, http: ConnectionPool, request: Exchange) -> SentRequest:
-        headers = {**self._authorization, **request.headers}
         return http.send(
-            request.method, request.url, headers, request.socket_timeouts, request.content
+            request.method, request.url, request.headers, request.socket_timeouts, request.content
         )
 
     def _stream(
@@ -510,7 +508,6 @@ class Client(RequestBuilder[httpx.Client | ConnectionPool]):
             content=request.content,
             extensions={"timeout": request.socket_timeouts},
             follow_redirects=False,
-            auth=self._url_auth if http.auth is None else httpx.USE_CLIENT_DEFAULT,
         )
 
 

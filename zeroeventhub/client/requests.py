@@ -103,15 +103,6 @@ class RequestBuilder(Generic[_Http]):
             # The error does not repeat the URL: without a scheme, any part may be a password.
             raise ConfigurationError("A feed's URL starts with http:// or https://.")
         self._redaction = Redaction(given, http)
-        # Separate from the address, because httpx logs the URLs of its requests.
-        # As in httpx, the caller's own authentication takes precedence over that of the URL.
-        self._url_auth: Any = httpx.USE_CLIENT_DEFAULT
-        self._authorization: dict[str, str] = {}
-        if given.userinfo:
-            self._url_auth = httpx.BasicAuth(given.username, given.password)
-            if "Authorization" not in http.headers:
-                user = b64encode(f"{given.username}:{given.password}".encode()).decode()
-                self._authorization = {"Authorization": f"Basic {user}"}
         self._url = given.copy_with(userinfo=b"", fragment=None)
         # As text: httpx takes as long to parse a URL as to send a request.
         self._address_v1 = str(self._url.copy_with(query=None))
@@ -123,7 +114,12 @@ class RequestBuilder(Generic[_Http]):
             raise ConfigurationError('compressed is True, False, "gzip" or "zstd".')
         if compressed == "zstd":
             require("zstandard", extra="zstd", user="A client that asks for zstd")
-        self._coding = _CODINGS[compressed]
+        self._headers = {"Accept-Encoding": _CODINGS[compressed]}
+        has_own = getattr(http, "auth", None) is not None or "Authorization" in http.headers
+        if given.userinfo and not has_own:
+            # Separate from the address, because httpx logs the URLs of its requests.
+            user = b64encode(f"{given.username}:{given.password}".encode()).decode()
+            self._headers["Authorization"] = f"Basic {user}"
         self._v1: FeedInfo | None = None
         if partitions is not None:
             # Whether a v1 feed repeats events is in its documentation, not on the wire.
@@ -165,7 +161,7 @@ class RequestBuilder(Generic[_Http]):
 
     def _request(self, url: str, method: str = "GET", content: bytes | None = None) -> Exchange:
         """Build a request for a response other than a page."""
-        headers = {"Accept-Encoding": self._coding}
+        headers = {**self._headers}
         if content is not None:
             headers["Content-Type"] = NDJSON_TYPE
         timeout, limits = self._http.timeout, self._limits
@@ -221,7 +217,7 @@ class RequestBuilder(Generic[_Http]):
             arrow_page = ArrowDecoder(partition, self._bounds)
         return Exchange(
             url,
-            {"Accept-Encoding": self._coding, "Accept": accepted},
+            {**self._headers, "Accept": accepted},
             timeout,
             self._limits,
             wait=waits,

@@ -147,6 +147,9 @@ def test_credentials_of_a_url_are_sent(call):
         call(url.replace("//", "//a:b@"), session={"auth": ("mine", "own")})
         basic = base64.b64encode(b"mine:own").decode()
         assert all(f"Authorization: Basic {basic}" in request for request in seen)
+        seen.clear()
+        call(url.replace("//", "//a:b@"), session={"headers": {"Authorization": "Bearer own"}})
+        assert all("Authorization: Bearer own" in request for request in seen)
 
 
 @pytest.mark.parametrize("call", [sync_call, async_call])
