@@ -34,7 +34,6 @@ from zeroeventhub.consumer.observer import Observer
 from zeroeventhub.consumer.page import PendingPage
 from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.errors import ConfigurationError, printable
-from zeroeventhub.extensions import EVENT_TYPES
 from zeroeventhub.protocol import FIRST, TypeFilter
 from zeroeventhub.wire.documents import encode_info
 
@@ -43,14 +42,6 @@ def cursors_at(client: Client, moment: datetime, partitions: Collection[int]) ->
     """Ask a feed for the cursors before a moment, in these partitions or in all."""
     numbers = partitions or [partition.id for partition in client.discover().partitions]
     return {number: client.cursor_at(moment, number) for number in numbers}
-
-
-def expect_filter(client: Client, types: TypeFilter | None) -> None:
-    """Refuse a filter that the feed would ignore."""
-    if types is not None and EVENT_TYPES not in client.discover().extensions:
-        raise ConfigurationError(
-            "This feed does not have the extension event-types: leave out the options of types."
-        )
 
 
 @click.command()
@@ -116,7 +107,6 @@ def tail(
     chosen = [] if partition is None else [partition]
     if start not in {None, *NAMED_CURSORS} and not chosen and len(client.discover().partitions) > 1:
         raise ConfigurationError("A cursor belongs to one partition: say --partition as well.")
-    expect_filter(client, types)
     begin = {} if since is None else cursors_at(client, since, chosen)
     # The command stores nothing, so the cursors are in memory.
     memory = open_database("sqlite://")
@@ -208,7 +198,6 @@ def sync(
     landing = LandingTable(table)
     store = CursorStore(engine)
     with Meter("landed") as meter:
-        expect_filter(client, types)
         progress = RunProgress(meter, running["lease"])
         following = Consumer(client, store, consumer, types=types, observer=progress, **running)
         if (

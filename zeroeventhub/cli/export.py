@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import click
 
 from zeroeventhub.bulk.connection import LIMITS
-from zeroeventhub.cli.consume import expect_filter
 from zeroeventhub.cli.options import as_json, feed_options, moment, partition_option, type_options
 from zeroeventhub.cli.output import Meter, report
 from zeroeventhub.client import Client
@@ -83,7 +82,6 @@ def export(
     """
     from zeroeventhub import export as exporting  # noqa: PLC0415 - it needs pyarrow
 
-    expect_filter(client, types)
     with Meter("exported", 0) as meter:
         rows = exporting.export(
             client,

@@ -14,6 +14,7 @@ from zeroeventhub.client import Client
 from zeroeventhub.client.connection_pool import open_http
 from zeroeventhub.consumer.config import Failures
 from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.extensions import EVENT_TYPES
 from zeroeventhub.protocol import FIRST, HIGHEST_PARTITION, LAST, TypeFilter
 from zeroeventhub.settings import Limits
 from zeroeventhub.times import FORMS, UNITS
@@ -302,7 +303,7 @@ def _with_client(command: _Command, limits: Limits = _LIMITS) -> _Command:
 
 
 def type_options(command: _Command) -> _Command:
-    """Add the options that select events by type; the command gets `types`, or None."""
+    """Add the options that select events of a client's feed; the command gets `types`, or None."""
 
     @click.option(
         "--event-type",
@@ -320,7 +321,11 @@ def type_options(command: _Command) -> _Command:
     )
     @wraps(command)
     def with_types(
-        *, event_types: tuple[str, ...], skip_event_types: tuple[str, ...], **options: Any
+        *,
+        client: Client,
+        event_types: tuple[str, ...],
+        skip_event_types: tuple[str, ...],
+        **options: Any,
     ) -> Any:
         if event_types and skip_event_types:
             raise ConfigurationError(
@@ -329,6 +334,10 @@ def type_options(command: _Command) -> _Command:
             )
         names = frozenset(event_types or skip_event_types)
         types = TypeFilter(names, skip=bool(skip_event_types)) if names else None
-        return command(types=types, **options)
+        if names and EVENT_TYPES not in client.discover().extensions:  # it would ignore them
+            raise ConfigurationError(
+                "This feed does not have the extension event-types: leave out the options of types."
+            )
+        return command(client=client, types=types, **options)
 
     return with_types

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from zeroeventhub.cli.consume import RunProgress, expect_filter
+from zeroeventhub.cli.consume import RunProgress
 from zeroeventhub.cli.options import (
     EXISTING_FILE,
     as_json,
@@ -150,7 +150,6 @@ def relay(
     engine = open_database(database)
     store = CursorStore(engine)
     with delivery as receiver, Meter("delivered") as meter:
-        expect_filter(client, types)
         progress = RunProgress(meter, running["lease"])
         following = Consumer(
             client, store, consumer, types=types, observer=progress, **running, **choices | of_inbox
