@@ -26,13 +26,17 @@ class Place:
     epoch: int = 0
 
 
+class Step:
+    """What a generator asks its driver to do."""
+
+
 @dataclass(frozen=True)
-class Discover:
+class Discover(Step):
     """Ask the feed for its partitions; the result is a FeedInfo."""
 
 
 @dataclass(frozen=True)
-class Inherit:
+class Inherit(Step):
     """Copy the cursors of removed partitions to the partitions that replace them.
 
     Attributes:
@@ -45,7 +49,7 @@ class Inherit:
 
 
 @dataclass(frozen=True)
-class Load:
+class Load(Step):
     """Load a partition's place from the store; the result is a Place.
 
     Attributes:
@@ -60,7 +64,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Fetch:
+class Fetch(Step):
     """Fetch the page that follows a cursor; the result is a Page.
 
     Attributes:
@@ -77,7 +81,7 @@ class Fetch:
 
 
 @dataclass(frozen=True)
-class Advance:
+class Advance(Step):
     """Commit a cursor that moved past no events, in a transaction of its own."""
 
     partition: int
@@ -86,7 +90,7 @@ class Advance:
 
 
 @dataclass(frozen=True)
-class Deliver:
+class Deliver(Step):
     """Hand the page that follows a place to the consumer.
 
     Attributes:
@@ -105,7 +109,7 @@ class Deliver:
 
 
 @dataclass(frozen=True)
-class End:
+class End(Step):
     """Store that a closed partition was read to its end, so that its children may start."""
 
     partition: int
@@ -113,7 +117,7 @@ class End:
 
 
 @dataclass(frozen=True)
-class Redeliver:
+class Redeliver(Step):
     """Apply the partition's dead letters that were marked for it."""
 
     partition: int
@@ -121,7 +125,7 @@ class Redeliver:
 
 
 @dataclass(frozen=True)
-class RecordFailure:
+class RecordFailure(Step):
     """Store the error of a failed try; the consumer goes on even if the store cannot be written.
 
     Attributes:
@@ -140,7 +144,7 @@ class RecordFailure:
 
 
 @dataclass(frozen=True)
-class Pause:
+class Pause(Step):
     """Wait, in seconds, or until the consumer is stopped.
 
     `reason`: the error before the retry; None at the head of the feed.
@@ -155,7 +159,7 @@ class Pause:
 
 
 @dataclass(frozen=True)
-class Claim:
+class Claim(Step):
     """Renew this process's leases and take a fair share of the free ones; the result is Claimed.
 
     `wanted`: the partitions that may be read now.
@@ -187,7 +191,7 @@ class Claimed:
 
 
 @dataclass(frozen=True)
-class Start:
+class Start(Step):
     """Start to read a partition, in parallel to those running; `among` and `after` as in Load."""
 
     partition: Partition
@@ -196,21 +200,21 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Stop:
+class Stop(Step):
     """Let the reading of partitions end after the page in work; Await reports the end."""
 
     partitions: frozenset[int]
 
 
 @dataclass(frozen=True)
-class Release:
+class Release(Step):
     """Release leases that are no longer needed."""
 
     partitions: frozenset[int]
 
 
 @dataclass(frozen=True)
-class Await:
+class Await(Step):
     """Wait until the reading of partitions ends, or for some seconds; the result: Outcomes."""
 
     seconds: float
@@ -231,25 +235,6 @@ class Outcome:
     error: Exception | None = None
     drained: bool = False
     read: bool = False
-
-
-Step = (
-    Discover
-    | Inherit
-    | Load
-    | Fetch
-    | Advance
-    | Deliver
-    | End
-    | Redeliver
-    | RecordFailure
-    | Pause
-    | Claim
-    | Start
-    | Stop
-    | Release
-    | Await
-)
 
 
 def choose(info: FeedInfo, partitions: Collection[int] | None) -> tuple[Partition, ...]:
