@@ -232,10 +232,7 @@ class _Session:
 
     def begin(self, connection: Connection, step: str | None) -> None:
         begin, begin_writing, read_only, _ = self._statements[is_mariadb(connection)]
-        if step is None:
-            connection.exec_driver_sql(begin)
-            return
-        for statement in (begin_writing, step, read_only):
+        for statement in (begin,) if step is None else (begin_writing, step, read_only):
             connection.exec_driver_sql(statement)
 
     def end(self, connection: Connection, kept: None) -> None:
@@ -276,10 +273,6 @@ def _session_statements(seconds: float, of_mariadb: bool) -> tuple[str, str, str
 
 _MOMENT = "%Y-%m-%dT%H:%i:%s.%f"
 
-_UTC = (
-    "DATE_FORMAT(TIMESTAMPADD(MICROSECOND, UNIX_TIMESTAMP({0}) * 1000000, "
-    f"'1970-01-01 00:00:00.000000'), '{_MOMENT}+00:00')"
-)
 _HEX = "LOWER(HEX({0}))"
 
 _CAPTURED = {
@@ -290,13 +283,12 @@ _CAPTURED = {
     "BIT": "{0} + 0",
     "DATETIME": f"DATE_FORMAT({{0}}, '{_MOMENT}')",
     # Without the session's time zone, in which an hour comes twice in autumn.
-    "TIMESTAMP": _UTC,
+    "TIMESTAMP": "DATE_FORMAT(TIMESTAMPADD(MICROSECOND, UNIX_TIMESTAMP({0}) * 1000000, "
+    f"'1970-01-01 00:00:00.000000'), '{_MOMENT}+00:00')",
     **dict.fromkeys(("BINARY", "VARBINARY", "TINYBLOB", "BLOB", "MEDIUMBLOB", "LONGBLOB"), _HEX),
     "NullType": _HEX,  # a geometry, of which SQLAlchemy knows nothing
 }
 """How a value becomes part of JSON, by the name of its type; others are as JSON_OBJECT has them."""
-
-_CAPTURE_TRIGGER = "CREATE TRIGGER {name} AFTER {event} ON {table} FOR EACH ROW {body}"
 
 
 def _capture(one: Captured, converted: Container[str]) -> CaptureDdl:
@@ -351,9 +343,8 @@ def _capture(one: Captured, converted: Container[str]) -> CaptureDdl:
     }
     names = {event: one.own(f"{one.name}_{event}") for event in bodies}
     triggers = tuple(
-        _CAPTURE_TRIGGER.format(
-            name=names[event], event=event.upper(), table=one.table, body=f"BEGIN\n{body};\nEND"
-        )
+        f"CREATE TRIGGER {names[event]} AFTER {event.upper()} ON {one.table} FOR EACH ROW "
+        f"BEGIN\n{body};\nEND"
         for event, body in bodies.items()
     )
     drop = tuple(f"DROP TRIGGER IF EXISTS {name}" for name in names.values())

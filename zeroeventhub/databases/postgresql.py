@@ -435,8 +435,6 @@ $capture$"""
 
 _TRIGGER = "CREATE TRIGGER {} {} ON {} FOR EACH {} EXECUTE FUNCTION {}()"
 
-_NOW = """SELECT {row}(to_jsonb(now.*)) AS row_of FROM {table} AS now WHERE {same} OFFSET 0"""
-
 _CHECK_ISOLATION = """DO $capture$ BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'the installation needs READ COMMITTED, to see all that is committed';
@@ -466,8 +464,9 @@ def _capture(connection: Connection, one: Captured) -> CaptureDdl:
         return _CAPTURE_INSERT.format(**words, operation=operation, change=change)
 
     def now(variable: str, old: str) -> str:
-        found = _NOW.format(row=row, table=one.table, same=one.same_key("now", old))
         same = f"{_key_text(one, 'row_of')} = {_key_text(one, variable)}"
+        found = f"SELECT {row}(to_jsonb(now.*)) AS row_of FROM {one.table} AS now "  # noqa: S608 - quoted
+        found += f"WHERE {one.same_key('now', old)} OFFSET 0"
         return f"(SELECT row_of FROM ({found}) AS found WHERE {same} LIMIT 1)"  # noqa: S608 - quoted
 
     of_all = (
