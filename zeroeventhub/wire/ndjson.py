@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import repeat
 from operator import attrgetter
-from typing import Any, NamedTuple, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import msgspec
 
@@ -417,14 +417,15 @@ class PageDecoder:
         found, is_last = self._decode_plain(body), True
         if found is None:
             lines = self._decode_all(body, _decode_lines)
-            split = self._split(self._decode_each(body) if lines is None else lines)
-            if split.checkpoint is None:
+            parsed = self._decode_each(body) if lines is None else lines
+            before, tail, last, upto, too_large = self._split(parsed)
+            if last is None:
                 error = CutPage("The page ended before its checkpoint: read it again.")
-                raise split.error or error
-            text, is_last = body, not split.tail
-            if lines is None or split.tail:
-                text = b"\n".join(body.split(b"\n", split.upto)[:-1])
-            found = PageEvents(split.lines, text, None), split.checkpoint
+                raise too_large or error
+            text, is_last = body, not tail
+            if lines is None or tail:
+                text = b"\n".join(body.split(b"\n", upto)[:-1])
+            found = PageEvents(before, text, None), last
         events, checkpoint = found
         return Page(
             events,
@@ -495,8 +496,16 @@ class PageDecoder:
         more = rest.count(b"\n")
         bounds.check(events=events, lines=len(lines) + more, longest=0 if more else len(rest))
 
-    def _split(self, lines: Iterable[Any]) -> "_SplitLines":
-        """Find the last checkpoint and the events before it; refuse a line that is not valid."""
+    def _split(
+        self, lines: Iterable[Any]
+    ) -> tuple[_Decoded, _Decoded, Any, int, PageTooLarge | None]:
+        """Divide a page at its last checkpoint; refuse a line that is not valid.
+
+        Returns:
+            The lines of the events before it, and of those after it; the checkpoint, None for a
+            page without one; the number of lines up to it; and the error of a bound that a later
+            line breaks, if any.
+        """
         before: _Decoded = []
         tail: _Decoded = []
         checkpoint, number, count, error = None, 0, 0, None
@@ -517,25 +526,7 @@ class PageDecoder:
                     tail, checkpoint, count = [], line, number
         except PageTooLarge as too_large:
             error = too_large
-        return _SplitLines(before, tail, checkpoint, count, error)
-
-
-class _SplitLines(NamedTuple):
-    """A page, divided at its last checkpoint.
-
-    Attributes:
-        lines: the lines of the events before it.
-        tail: the lines of the events after it.
-        checkpoint: the line of the checkpoint; None for a page without one.
-        upto: the number of lines up to and including it.
-        error: the error of a bound that a later line breaks; None if none does.
-    """
-
-    lines: _Decoded
-    tail: _Decoded
-    checkpoint: Any
-    upto: int
-    error: PageTooLarge | None
+        return before, tail, checkpoint, count, error
 
 
 def _expect_cursor(cursor: str) -> None:
