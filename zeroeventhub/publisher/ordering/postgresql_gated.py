@@ -18,6 +18,7 @@ from zeroeventhub.publisher.ordering.port import Ddl, Horizon, digest, quoted
 from zeroeventhub.publisher.ordering.postgresql_observed import (
     SequenceOrdering,
     find_sequence,
+    last_number,
     quoted_name,
     refuse_heirs,
 )
@@ -124,7 +125,8 @@ class Gated(SequenceOrdering):
 
     def horizon(self, connection: Connection, seconds: float | None = None) -> Horizon:
         """Return the highest number below the mark of every writer."""
-        number, _ = self._last_number(connection, seconds)
+        names = self._names or self._find_names(connection)
+        number, _ = last_number(connection, *names, seconds)
         # In this order: a writer that arrives in between draws only numbers above this one.
         marks = connection.scalars(_MARKS, self._table_name(connection)).all()
         return Horizon(settled=lowest(number, marks), highest=number)

@@ -69,9 +69,6 @@ class SequenceOrdering(Ordering):
     def horizon(self, connection: Connection, seconds: float | None = None) -> Horizon:
         """Return the horizon; `seconds` is that of `last_number`."""
 
-    def _last_number(self, connection: Connection, seconds: float | None) -> tuple[int, str]:
-        return last_number(connection, *(self._names or self._find_names(connection)), seconds)
-
     def _find_names(self, connection: Connection) -> tuple[str, str]:
         sequence = find_sequence(connection, self._events)
         return sequence, quoted_name(connection, self._events)
@@ -101,7 +98,8 @@ class Observed(SequenceOrdering):
     def horizon(self, connection: Connection, seconds: float | None = None) -> Horizon:
         """Observe the writers once, and return the highest number known to be decided."""
         began = self._tracker.begin()
-        number, origin = self._last_number(connection, seconds)
+        names = self._names or self._find_names(connection)
+        number, origin = last_number(connection, *names, seconds)
         if (decided := self._tracker.decided(origin, number)) is not None:
             return decided
         writers = connection.scalars(_WRITERS, self._table_name(connection)).all()

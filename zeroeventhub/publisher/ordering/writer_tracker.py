@@ -5,6 +5,7 @@ these have ended, everything up to the number is decided, whatever writers have 
 """
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from threading import Lock
 
@@ -32,16 +33,13 @@ class WriterTracker:
 
     def __init__(self) -> None:
         self._ticks = count(1)
+        self.begin = partial(next, self._ticks)
+        """Begins a reading, and returns the moment."""
         self._lock = Lock()
         self._origin: str | None = None
         self._origin_since = 0
         self._settled: _Round | None = None
         self._open: dict[frozenset[str], _Round] = {}
-
-    def begin(self) -> int:
-        """Begin a reading; return the moment."""
-        with self._lock:
-            return next(self._ticks)
 
     def decided(self, origin: str, number: int) -> Horizon | None:
         """Return the horizon if an earlier round has decided the last number; else None."""
