@@ -109,6 +109,8 @@ class Archive:
                 f'Archive.shared is the prefix of a URL of file, http or https, or "{SIGNED}".'
             )
         self._shared = shared
+        self.is_shared = shared is not None
+        """Whether readers can read the files themselves."""
         self._shared_for = min(shared_for, grace)
         self._memory = MemoryCache(memory_bytes)
         # Archives with the same cache folder have one of their own in it.
@@ -163,11 +165,6 @@ class Archive:
                 "its partitions or the form of its events: give each feed an archive of its own, "
                 "and a new one after such a change."
             )
-
-    @property
-    def is_shared(self) -> bool:
-        """Return whether readers can read the files themselves."""
-        return self._shared is not None
 
     def url(self, segment: Segment) -> str:
         """Return the URL of a segment's file for readers."""

@@ -50,6 +50,7 @@ class Group:
 
     def __init__(self, footer: Footer, number: int, content: bytes) -> None:
         self._footer, self._number, self._content = footer, number, content
+        self._read: dict[str, Any] = {}
         positions, self._data = self.columns("position", "data")
         self.positions = _numbers(positions, "q", len(positions))
         self._ends = _numbers(self._data, "i", len(positions) + 1)
@@ -79,7 +80,7 @@ class Group:
         raw = self._data[index].as_py()
         if raw is None:
             return None
-        headers = self._headers[index].as_py() if self._has_headers else None
+        headers = self._column("headers")[index].as_py() if self._has_headers else None
         return Event(raw.encode(), {} if headers is None else _decode_headers(headers))
 
     def has_event(self, index: int) -> bool:
@@ -105,7 +106,7 @@ class Group:
 
     def of_types(self, types: TypeFilter) -> list[int]:
         """Return the indexes of the events that have the types of a filter."""
-        kinds = self._kinds
+        kinds = self._column("type")
         wanted = [name for name in pc.unique(kinds).to_pylist() if types.lets_through(name or "")]
         chosen = pc.is_in(kinds, pa.array([one for one in wanted if one is not None], pa.string()))
         if None in wanted:
@@ -115,12 +116,13 @@ class Group:
 
     def time(self, index: int) -> datetime | None:
         """Return the time of an event."""
-        found: datetime | None = self._times[index].as_py()
+        found: datetime | None = self._column("time")[index].as_py()
         return found
 
     def first_since(self, moment: datetime) -> int | None:
         """Return the index of the first event of a moment or later."""
-        since = pc.greater_equal(self._times, pa.scalar(moment, self._times.type))
+        times = self._column("time")
+        since = pc.greater_equal(times, pa.scalar(moment, times.type))
         found = pc.indices_nonzero(pc.and_(since, pc.is_valid(self._data)))
         return int(found[0].as_py()) if len(found) else None
 
@@ -144,20 +146,15 @@ class Group:
         return start + int(valid[events - 1].as_py())
 
     @cached_property
-    def _times(self) -> Any:
-        return self.columns("time")[0]
-
-    @cached_property
-    def _kinds(self) -> Any:
-        return self.columns("type")[0]
-
-    @cached_property
-    def _headers(self) -> Any:
-        return self.columns("headers")[0]
-
-    @cached_property
     def _has_headers(self) -> bool:
-        return bool(self._headers.null_count < len(self._headers))
+        headers = self._column("headers")
+        return bool(headers.null_count < len(headers))
+
+    def _column(self, name: str) -> Any:
+        """Return a column, which is read once."""
+        if name not in self._read:
+            (self._read[name],) = self.columns(name)
+        return self._read[name]
 
     def rows(self, after: int, until: int) -> tuple[Any, int]:
         """Return the rows in (after, until] that are not erased, and the last position that is."""
