@@ -162,11 +162,5 @@ def kept_events(table: Table) -> Select[Any]:
     """Select the columns of a KeptEvent from the table of a log."""
     columns = table.c
     text = json_form(columns.data, "data").select.label("text")
-    return select(columns.key, columns.version, columns.id, columns.type, columns.time, text)
-
-
-def kept_snapshots(table: Table) -> Select[Any]:
-    """Select the same columns from a table of snapshots, which have neither id, type nor time."""
-    columns = table.c
-    text = json_form(columns.data, "data").select.label("text")
-    return select(columns.key, columns.version, null(), null(), null(), text)
+    others = (columns.get(name, null()) for name in ("id", "type", "time"))
+    return select(columns.key, columns.version, *others, text)

@@ -24,7 +24,7 @@ from sqlalchemy import (
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.port import Database
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.event_log.events import KeptEvent, kept_events, kept_snapshots, unseen
+from zeroeventhub.event_log.events import KeptEvent, kept_events, unseen
 
 OF: BindParameter[Any] = bindparam("of")
 """The key whose events a query selects."""
@@ -73,7 +73,7 @@ class Snapshots:
 
     def beside(self, events: Select[Any], *conditions: ColumnElement[bool]) -> CompoundSelect[Any]:
         """Add a key's snapshot to a query for its events, as a row without an id."""
-        mine = kept_snapshots(self.table).where(self.table.c.key == OF, *conditions)
+        mine = kept_events(self.table).where(self.table.c.key == OF, *conditions)
         return union_all(select(events.subquery()), mine).order_by("version")
 
     def save(self, connection: Connection, key: str, version: int, text: str) -> None:
