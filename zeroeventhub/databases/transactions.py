@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, Engine, NullPool
@@ -97,9 +98,7 @@ async def async_connection_of(
             async def lend() -> _AsyncBorrowed:
                 return _AsyncBorrowed(transaction)
 
-            def adapt() -> Any:
-                return engine.dialect.loaded_dbapi.connect(async_creator_fn=lend)
-
+            adapt = partial(engine.dialect.loaded_dbapi.connect, async_creator_fn=lend)
             async with AsyncEngine(_engine_of(adapt, engine)).connect() as connection:
                 yield connection
 

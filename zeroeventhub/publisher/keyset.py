@@ -42,9 +42,6 @@ HIGHEST: ColumnElement[int] = literal_column(str(HIGHEST_POSITION), BigInteger)
 ONE: ColumnElement[int] = literal_column("1")
 """The number one, for a LIMIT or a column."""
 
-_LOWEST: ColumnElement[int] = literal_column("0", BigInteger)
-"""Every position lies above it."""
-
 
 class Part(NamedTuple):
     """An estimate of the number of rows between two positions."""
@@ -108,7 +105,8 @@ class NearRows:
 
     def below(self, query: Select[Any], hint: IndexHint, high: ColumnElement[int]) -> Select[Any]:
         """Restrict a query to the rows at or below a position, the highest first."""
-        return hint.between(query, self.source, _LOWEST, high, backwards=True)
+        lowest = literal_column("0", BigInteger)
+        return hint.between(query, self.source, lowest, high, backwards=True)
 
 
 def join_events(

@@ -8,22 +8,15 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
-    BinaryType,
     BooleanType,
-    ByteType,
     DataType,
     DateType,
-    DecimalType,
     DoubleType,
-    FloatType,
-    IntegerType,
     LongType,
     MapType,
-    ShortType,
     StringType,
     StructField,
     StructType,
-    TimestampNTZType,
     TimestampType,
 )
 
@@ -33,19 +26,8 @@ from zeroeventhub.protocol import CLOUDEVENTS, EVERY_TYPE, Schemas, TypeFilter
 from zeroeventhub.wire.json_schema import alternatives, contents_of
 
 _KINDS = {
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    TimestampNTZType,
-    TimestampType,
+    *("binary", "boolean", "byte", "date", "decimal", "double", "float", "integer", "long"),
+    *("short", "string", "timestamp", "timestamp_ntz"),
 }
 
 
@@ -71,7 +53,7 @@ def _expect_json(kind: DataType) -> None:
         case StructType(fields=fields):
             for one in fields:
                 _expect_json(one.dataType)
-        case _ if type(kind) not in _KINDS:
+        case _ if kind.typeName() not in _KINDS:
             raise ConfigurationError(
                 f"Events' JSON cannot be read as {kind.simpleString()}: read the column as STRING, "
                 "and let Spark convert it."
