@@ -17,16 +17,9 @@ from zeroeventhub.extensions import WAIT
 from zeroeventhub.feed import ArchiveMiss, AsyncFeed, Feed, FeedSource, hold_part
 from zeroeventhub.protocol import FeedInfo, Page
 from zeroeventhub.server.auth import EVERYBODY, Principal, Quotas
-from zeroeventhub.server.long_poll import (
-    Found,
-    HeadWatcher,
-    LongPoll,
-    SingleFlight,
-    call_soon,
-    is_idle,
-)
+from zeroeventhub.server.long_poll import Found, HeadWatcher, LongPoll, SingleFlight, is_idle
 from zeroeventhub.server.request import FeedRequest, PageRequest, visible_info
-from zeroeventhub.server.sending import READER, AdmissionQueue, Sender
+from zeroeventhub.server.sending import READER, AdmissionQueue, Sender, call_soon
 from zeroeventhub.settings import Capacity
 from zeroeventhub.wire.ndjson import size_of
 

@@ -17,7 +17,7 @@ from starlette.types import Receive
 from zeroeventhub.errors import Unavailable, ZeroEventHubError
 from zeroeventhub.protocol import Page
 from zeroeventhub.server.request import PageRequest
-from zeroeventhub.server.sending import READER, AdmissionQueue, is_ending, on_behalf_of
+from zeroeventhub.server.sending import READER, AdmissionQueue, call_soon, is_ending, on_behalf_of
 
 BATCH = 4
 """How many requests are woken at once: their answers take a millisecond or two."""
@@ -314,15 +314,6 @@ class HeadWatcher:
         self._is_notified = False  # else the commit that brought this change would count twice
         self.version += 1
         self._flight = SingleFlight(self._watch)
-
-
-def call_soon() -> Callable[[Callable[[], object]], object]:
-    """Return a function, for any thread, that has the event loop call another function soon."""
-    token: Any = anyio.lowlevel.current_token()
-    loop = getattr(token, "native_token", token)  # before anyio 4.11 they are the same
-    soon: Callable[[Callable[[], object]], object]
-    soon = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
-    return soon
 
 
 class Found(NamedTuple):

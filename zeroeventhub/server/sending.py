@@ -4,7 +4,7 @@ import logging
 import math
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from functools import cache, partial
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Send
@@ -76,6 +77,15 @@ def on_behalf_of(reader: str) -> Iterator[None]:
         yield
     finally:
         READER.reset(token)
+
+
+def call_soon() -> Callable[[Callable[[], object]], object]:
+    """Return a function, for any thread, that has the event loop call another function soon."""
+    token: Any = anyio.lowlevel.current_token()
+    loop = getattr(token, "native_token", token)  # before anyio 4.11 they are the same
+    soon: Callable[[Callable[[], object]], object]
+    soon = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
+    return soon
 
 
 class AdmissionQueue:
