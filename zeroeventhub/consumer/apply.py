@@ -125,8 +125,7 @@ class PageTransactions:
         self.hint = DecodeHint(self._handler.data_type)
         self.inbox = bool(config.inbox)
         self.lanes = config.lanes
-        alone = database_of(config.store.engine).single_writer
-        self.at_once = 1 if alone else config.lanes
+        self.at_once = 1 if database_of(engine).single_writer else config.lanes
         self._progress: dict[int, tuple[Place, LaneProgress | None]] = {}
         self._failures: dict[int, tuple[Place, int]] = {}
         self._ended: str | None = None

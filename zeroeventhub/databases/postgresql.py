@@ -207,8 +207,7 @@ class PostgreSQL(Database):
         if connection.get_execution_options().get("schema_translate_map"):
             return False
         driver: Any = connection.connection.driver_connection
-        encoding: str = driver.info.encoding
-        return encoding == "utf-8"
+        return bool(driver.info.encoding == "utf-8")
 
     def compile_stream(self, query: Select[Any]) -> tuple[str, list[str], dict[str, Any]]:
         """Return the statement for libpq, its parameters' names, and the values given in it."""

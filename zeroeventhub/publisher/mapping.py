@@ -116,11 +116,8 @@ class Mapper:
                 f"{resolved['time'].type!r}.",
                 "time",
             )
-        self._attributes = (
-            {name: self._add(attribute, name) for name, attribute in resolved.items()}
-            if envelope
-            else {}
-        )
+        of_envelope = resolved if envelope else {}
+        self._attributes = {name: self._add(one, name) for name, one in of_envelope.items()}
         self._attribute_forms = dict(
             zip(self._attributes, self._forms[len(self._data_forms) :], strict=True)
         )

@@ -183,8 +183,7 @@ class SegmentRows:
             return {"data": data, "headers": headers}
         texts = columns[1]
         raw = [None if text is None else text.encode() for text in texts]
-        check_json(raw, columns[0].__getitem__)
-        if any("\n" in text or "\r" in text for text in texts if text is not None):
+        if not check_json(raw, columns[0].__getitem__):  # some have line ends
             texts = tuple(text and one_line(text.encode()).decode() for text in texts)
         return {"data": texts}
 

@@ -254,8 +254,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, AvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where a new query starts."""
-        self._position = self._plan().begin()
-        return self._position.document()
+        return self._move_to(self._plan().begin())
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
         """Return the limit of a micro-batch."""
