@@ -49,10 +49,7 @@ def digest_of(content: bytes | memoryview) -> str:
 def is_whole(content: bytes, digest: str, check: int | None = None) -> bool:
     """Return whether bytes are undamaged.
 
-    Args:
-        content: the bytes.
-        digest: the digest of the written bytes; empty in archives of earlier releases.
-        check: the CRC-32 to compare in such an archive; None if there is none either.
+    Archives of earlier releases have no digest, and perhaps a CRC-32 to compare, `check`.
     """
     if digest:
         return digest_of(content) == digest
@@ -63,9 +60,6 @@ class GroupEntry(msgspec.Struct, frozen=True, array_like=True):
     """Describe a row group: consecutive events of one partition.
 
     Attributes:
-        partition: the partition.
-        first: the first position.
-        last: the last position.
         places: the number of positions.
         events: how many of these events have not been deleted.
         size: bytes of the events' JSON.

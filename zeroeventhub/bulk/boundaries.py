@@ -20,8 +20,6 @@ class Scan:
     """The end of a read.
 
     Attributes:
-        cursor: where it ends.
-        events: how many events it has.
         at_head: whether no event follows.
     """
 

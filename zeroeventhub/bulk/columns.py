@@ -30,7 +30,6 @@ class RangePage:
     """A page of a range.
 
     Attributes:
-        partition: the partition that the page was read from.
         page: its events, as columns or, with their headers, one by one.
         count: how many of its events, from the first one on, belong to the range.
         is_filtered: whether the feed has left out events of types that were not requested.

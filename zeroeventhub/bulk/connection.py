@@ -28,10 +28,7 @@ LIMITS = Limits(page_bytes=64 * 1024 * 1024, line_bytes=64 * 1024 * 1024)
 class Connection:
     """Send requests to a feed, and retry those that fail for a while.
 
-    Args:
-        client: the feed's; it stays open.
-        options: those of the read.
-        stopped: returns whether to give up instead of trying again.
+    The client stays open; `stopped` returns whether to give up instead of trying again.
     """
 
     def __init__(

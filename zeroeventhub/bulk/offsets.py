@@ -14,7 +14,6 @@ class Range:
     """The settled events of a partition between two cursors.
 
     Attributes:
-        partition: the partition's id.
         start: the cursor before the first event.
         stop: the cursor after the last event.
         count: the number of events if the feed cannot stop at a cursor (SPEC 9.4); else None.

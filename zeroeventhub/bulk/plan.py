@@ -86,7 +86,6 @@ class Share:
     """What is read of a partition.
 
     Attributes:
-        partition: the partition's id.
         start: the cursor before the first event.
         pieces: ranges with all events of it, in order.
         events: about how many these are; None if that is unknown.

@@ -47,9 +47,7 @@ class Work:
     """A function to run in a transaction of its own; the result is its return value.
 
     Attributes:
-        step: the step that it belongs to.
         events: the events that it applies; none if it uses only the store's own tables.
-        act: the function.
     """
 
     step: Deliver | Advance | Redeliver
@@ -76,7 +74,6 @@ class Tally:
     """What a transaction did with its events.
 
     Attributes:
-        events: how many events it had.
         duplicates: how many it dropped because the inbox had them.
         letters: the events that it set aside, each with its error; None if it was held back.
     """

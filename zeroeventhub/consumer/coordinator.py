@@ -36,10 +36,6 @@ class Coordinator:
     """Decide which partitions a process reads, and share them with processes of the same consumer.
 
     A lease is renewed three times in the seconds that it lasts.
-
-    Attributes:
-        config: the consumer's options.
-        stopped: returns whether to end before the next step.
     """
 
     config: Config

@@ -50,13 +50,9 @@ def insert_events(
 ) -> None:
     """Insert a row for each event, in order.
 
-    Args:
-        connection: a connection in the transaction that the rows belong to.
-        table: the table; its columns decide how values are bound.
-        events: the events of a page.
-        row: makes an event's row, by the names of columns; by default, each column gets what the
-            event's data has under its name.
-        meanwhile: called at each statement, when the database gets its rows; it returns at once.
+    `row` makes an event's row, by the names of columns; by default, each column gets what the
+    event's data has under its name. `meanwhile` is called at each statement, when the database gets
+    its rows; it returns at once.
 
     Raises:
         ProtocolError: the data of an event does not fit the table.
@@ -204,11 +200,7 @@ class LandingTable:
         return connection.execute(select(self.table.c.arrival).limit(1)).first() is not None
 
     def create(self, connection: Connection) -> None:
-        """Create the table, or check that an existing one has its columns.
-
-        Raises:
-            ConfigurationError: an existing table lacks a column.
-        """
+        """Create the table, or check that an existing one has its columns."""
         connection.execute(CreateTable(self.table, if_not_exists=True))
         columns = inspect(connection).get_columns(self.table.name, schema=self.table.schema)
         existing = {column["name"] for column in columns}

@@ -56,12 +56,7 @@ class _CursorSet(Exception):  # noqa: N818 - named for what happened
 
 @dataclass(frozen=True)
 class Follower:
-    """Decide how a feed is read, page by page, over all partitions in turn.
-
-    Attributes:
-        config: the consumer's options.
-        stopped: returns whether to end before the next step.
-    """
+    """Decide how a feed is read, page by page, over all partitions in turn, until `stopped`."""
 
     config: Config
     stopped: Callable[[], bool]
@@ -128,11 +123,7 @@ class Follower:
         return True
 
     def _load(self, partition: Partition, among: tuple[int, ...], epochs: dict[int, int]) -> _Steps:
-        """Load a partition's place; `epochs` has the epoch of each cursor when first loaded.
-
-        Raises:
-            _CursorSet: an operator has moved its cursor, or that of its parent.
-        """
+        """Load a partition's place; `epochs` has the epoch of each cursor when first loaded."""
         known = partition.id in epochs
         place: Place = yield from self._persist(Load(partition.id, among))
         if epochs.setdefault(partition.id, place.epoch) != place.epoch:
@@ -202,12 +193,9 @@ class PartitionFollower:
     """Decide how one partition is read, page by page, by a process that holds its lease.
 
     Attributes:
-        partition: the partition.
         among: all partitions of the feed; a new consumer sets its first cursor in all at once.
         after: the parent, which has to be read to its end before; None without one.
         extensions: the extensions that the feed announces.
-        config: the consumer's options.
-        stopped: returns whether to end before the next step.
         running: the partitions that are being read; updated in place. While they are no more than
             `concurrency`, the feed may wait at its head, and the next page is fetched ahead.
         letters: the partitions with dead letters marked for retry; updated in place.

@@ -59,10 +59,6 @@ class Handler:
     """A caller's `apply`, and how to call it.
 
     Attributes:
-        apply: the caller's function.
-        is_async: whether it is a coroutine function.
-        kind: the kind of transaction that it takes.
-        sessions: makes its sessions.
         decode: converts an event to its argument; None if it takes pages.
         data_type: the type that msgspec decodes an event's data as; None if it decodes none.
         together: whether it takes a list of all events of a page.
@@ -86,11 +82,7 @@ class Handler:
     ) -> "Handler":
         """Read the annotations of a function of a transaction and of a page, an event or a list.
 
-        Args:
-            apply: the function.
-            engine: the engine of the consumer's store.
-            sessions: makes its sessions.
-            models: how to read the data of CloudEvents, by their type.
+        `sessions` makes its sessions; `models` say how to read the data of CloudEvents, by type.
 
         Raises:
             ConfigurationError: it cannot be called, or takes an argument of an unsupported type.
@@ -302,9 +294,6 @@ def _decoder(model: Any) -> tuple[Decode | None, Any]:
 
     Pydantic decodes its own models, and msgspec any other; for msgspec the model is returned too.
     A model is a dict, dataclass, TypedDict, msgspec.Struct, or pydantic model; or a union of these.
-
-    Raises:
-        ConfigurationError: the model cannot be decoded.
     """
     kinds = [get_origin(choice) or choice for choice in choices_of(model)]
     if not all(_is_model(kind) for kind in kinds):
@@ -318,13 +307,9 @@ def _decoder(model: Any) -> tuple[Decode | None, Any]:
 def _typed_decoder(wanted: Any, models: Mapping[str, Any]) -> Decode:
     """Return the function that decodes a CloudEvent whose data has a model.
 
-    Args:
-        wanted: what `apply` takes: a model or a union of some, or a CloudEvent of these.
-        models: by the type of events, a model, or a function that makes one; empty to decode the
-            data of all events as `wanted`.
-
-    Raises:
-        ConfigurationError: a model cannot be decoded, or `apply` does not take it.
+    `wanted` is what `apply` takes: a model or a union of some, or a CloudEvent of these. `models`
+    has a model, or a function that makes one, by the type of events; without any, the data of all
+    events is decoded as `wanted`.
     """
     with_envelope = (get_origin(wanted) or wanted) is CloudEvent
     data = (get_args(wanted) or (Any,))[0] if with_envelope else wanted
@@ -423,8 +408,6 @@ class Transaction:
     SQLAlchemy refuses to commit the transaction.
 
     Attributes:
-        handle: the connection or session that it is open on.
-        connection: the connection of the handle.
         argument: the first argument of `apply`.
         was_refused: whether `apply` has tried to commit.
         applied: how often the last call's `apply` has returned; None before a call.
@@ -482,12 +465,7 @@ class Transaction:
         return None
 
     def _end(self, end: Callable[[], object], *, keeps: bool) -> None:
-        """Release the savepoint, which keeps the writes of `apply`, or roll back to it.
-
-        Raises:
-            ConfigurationError: the writes cannot be committed.
-            TransactionEnded: the savepoint is gone, and so is its transaction.
-        """
+        """Release the savepoint, which keeps the writes of `apply`, or roll back to it."""
         dialect = self.connection.dialect
         if keeps:
             if self.was_refused or not self.handle.in_transaction():
@@ -538,11 +516,7 @@ def watch_commits(engine: Engine) -> None:
 
 
 def _refuse_to_commit(connection: Connection) -> None:
-    """Keep `apply` from committing.
-
-    Raises:
-        ConfigurationError: `apply` is running.
-    """
+    """Keep `apply` from committing."""
     transaction: Transaction | None = connection.info.get(_APPLYING)
     if transaction is None:
         return

@@ -81,12 +81,7 @@ async def lag_at(
 ) -> Lag:
     """Return how many events follow a cursor; with a sync client it never suspends.
 
-    Args:
-        client: reads the feed, an AsyncClient or a Client.
-        info: the feed's description.
-        partition: the partition's id.
-        cursor: FIRST or a cursor.
-        most: how many events to read, at most, if the feed does not count.
+    `most` is how many events to read, at most, if the feed does not count.
     """
     if LAG in info.extensions:
         return await _ask(client, partition, cursor)
@@ -168,10 +163,7 @@ async def find_moves(
 ) -> list[Move]:
     """Count the events between a consumer's cursors and the cursors that are to be set.
 
-    Args:
-        client: reads the feed; with a Client this coroutine never suspends. None to count nothing.
-        before: a consumer's cursors by partition.
-        after: the cursors that are to be set.
+    With a Client this coroutine never suspends; without a client it counts nothing.
     """
     listed: dict[int, Partition] = {}
     if client is not None:
@@ -215,10 +207,8 @@ async def _two_lags(
 def consequence(moves: list[Move], repeated: str, unknown: str) -> str:
     """Return sentences that say how many events moves repeat or leave out.
 
-    Args:
-        moves: the moves.
-        repeated: what happens where events are read again, as the end of a sentence.
-        unknown: the end of the sentence which says that the numbers are unknown.
+    `repeated` ends a sentence about events that are read again, `unknown` one that says that their
+    number is unknown.
     """
     if any(move.again is None or move.left_out is None for move in moves):
         return (

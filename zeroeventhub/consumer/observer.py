@@ -75,12 +75,7 @@ class Observer:
 
 
 class RunLog:
-    """Log what happens, without data of events, and call the observer.
-
-    Args:
-        name: the consumer's name.
-        observer: its hooks are called as well.
-    """
+    """Log what happens, without data of events, and call the hooks of the observer as well."""
 
     def __init__(self, name: str, observer: Observer) -> None:
         self._name = name

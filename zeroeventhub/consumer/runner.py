@@ -194,14 +194,11 @@ class Runner:
 
     Attributes:
         owner: the unique name of this process in leases.
-        transactions: apply pages.
         workers: the slots of readers that fetch and apply.
         writers: the slots of readers that use the store. For SQLite that is one at a time: they
             wait here in order, as waiting for SQLite's lock times out.
-        running: the partitions that are being read.
         letters: the partitions with dead letters marked for retry.
         epochs: by partition that this process holds, the epoch of its cursor.
-        extensions: the extensions that the feed announces.
         endings: the outcomes and errors of readers; None wakes the runner.
     """
 

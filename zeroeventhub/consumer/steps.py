@@ -53,7 +53,6 @@ class Load(Step):
     """Load a partition's place from the store; the result is a Place.
 
     Attributes:
-        partition: the partition's id.
         among: all partitions of the feed; a new consumer sets its first cursor in all at once.
         after: the parent, which has to be read to its end before; None without one.
     """
@@ -68,8 +67,6 @@ class Fetch(Step):
     """Fetch the page that follows a cursor; the result is a Page.
 
     Attributes:
-        partition: the partition's id.
-        cursor: where the page starts.
         wait: seconds that the feed may wait at the head for an event.
         goes_on: whether to request the next page as soon as its cursor has arrived with this one.
     """
@@ -94,9 +91,6 @@ class Deliver(Step):
     """Hand the page that follows a place to the consumer.
 
     Attributes:
-        partition: the partition's id.
-        place: the consumer's place.
-        page: a page with events.
         ahead: the page to fetch while this one is applied; None for none.
         set_aside: whether to apply each event separately, and set aside those that fail.
     """
@@ -129,9 +123,6 @@ class RecordFailure(Step):
     """Store the error of a failed try; the consumer goes on even if the store cannot be written.
 
     Attributes:
-        partition: the partition's id.
-        place: the consumer's place.
-        error: the error of the last try.
         tries: how often the page after the place was tried.
         pause: seconds until the next try; None if the partition halts.
     """
@@ -225,7 +216,6 @@ class Outcome:
     """How the reading of a partition ended.
 
     Attributes:
-        partition: the partition's id.
         error: the error; None if the partition was drained or stopped.
         drained: whether it was read to its end.
         read: whether the feed has sent a page of it, and so has accepted its token until then.
@@ -393,11 +383,7 @@ def circle(partition: int) -> ProtocolError:
 
 
 def moves_cursor(events: int, partition: int, before: str, after: str) -> bool:
-    """Return whether a page of a number of events moves the cursor.
-
-    Raises:
-        ProtocolError: it has events and does not move the cursor.
-    """
+    """Return whether a page of a number of events moves the cursor."""
     if events and after == before:
         raise ProtocolError(
             f"The feed sent events of partition {partition} without moving the cursor: they "

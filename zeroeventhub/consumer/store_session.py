@@ -63,11 +63,7 @@ async def _transact(store: CursorStore, write: Callable[..., _Result], *argument
 def carry_out(connection: Connection, config: Config, owner: str, step: Step) -> Any:
     """Carry out a step that reads or writes cursors and leases; return its result.
 
-    Args:
-        connection: to the store, in an open transaction.
-        config: the consumer's options.
-        owner: the name of the process in leases; empty for a consumer that reads without leases.
-        step: the step.
+    The `owner` in leases is this process; it is empty for a consumer that reads without leases.
     """
     store, name = config.store, config.name
     match step:

@@ -17,11 +17,7 @@ DATABASES: dict[str, Database] = {
 
 
 def database_of(bind: Any) -> Database:
-    """Return the database of an engine, a connection or a dialect of SQLAlchemy's.
-
-    Raises:
-        ConfigurationError: the library does not know this database.
-    """
+    """Return the database of an engine, a connection or a dialect of SQLAlchemy's."""
     name: str = getattr(bind, "dialect", bind).name
     if (database := DATABASES.get(name)) is None:
         raise ConfigurationError(

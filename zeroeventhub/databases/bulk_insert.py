@@ -54,7 +54,6 @@ class ColumnForm:
     """What is known of a column.
 
     Attributes:
-        column: the column.
         default: what stands for a missing value: None, ABSENT for the default of the column itself
             or NODEFAULT if the column needs a value.
         form: the type as which JSON is decoded; Raw for a column of JSON.
@@ -217,8 +216,6 @@ class TableForm:
     """The columns of a table that rows may have values for.
 
     Attributes:
-        table: the table.
-        dialect: the database that it is in.
         columns: the columns by name, without those that the database computes.
         optional: the indexes of the columns whose own default a row may leave to the database.
         in_session_zone: the indexes of the columns whose times are in the session's zone.
@@ -301,11 +298,7 @@ class TableForm:
 
 @lru_cache(maxsize=64)
 def table_form(table: Table, dialect: Dialect) -> TableForm:
-    """Return the form of a table, made once.
-
-    Raises:
-        ConfigurationError: it is no Table of SQLAlchemy's.
-    """
+    """Return the form of a table, made once."""
     if not isinstance(table, Table):
         raise ConfigurationError(
             "Rows are inserted into a Table of SQLAlchemy's: a mapped class has it as __table__."
@@ -322,11 +315,7 @@ def insert_columns(
 ) -> None:
     """Insert rows given by column name, as SQLAlchemy takes their values, but JSON as text.
 
-    Args:
-        connection: of the transaction.
-        table: the table.
-        columns: the values of each column.
-        are_exact: as for `insertion`.
+    `are_exact` is that of `insertion`.
 
     Raises:
         Unfit: a column does not take a value.

@@ -18,9 +18,6 @@ def is_transient(error: BaseException | None) -> bool:
 
     It may after a serialization error, a deadlock, a lock timeout, a lost or refused connection,
     and while a server shuts down, starts up, or is full.
-
-    Args:
-        error: an exception of SQLAlchemy's or of a database's driver.
     """
     match error:
         case None:
@@ -42,10 +39,7 @@ def has_rolled_back(error: Exception) -> bool:
 
 @contextmanager
 def translate_store_errors(store: str = "The consumer's database") -> Iterator[None]:
-    """Turn transient errors into StoreUnavailable, and pass on all other errors.
-
-    Args:
-        store: the database, as the subject of a sentence.
+    """Turn transient errors into StoreUnavailable of a store, and pass on all other errors.
 
     Raises:
         StoreUnavailable: the store did not answer, or asked to try again.

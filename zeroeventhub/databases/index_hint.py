@@ -42,7 +42,6 @@ class Keyset:
     """The columns by which a feed reads pages.
 
     Attributes:
-        table: the table.
         position: the column of the order.
         partition: the column before it in the index; None for one partition.
     """
@@ -69,14 +68,9 @@ class IndexHint:
     def between(
         self, query: Select[Any], keys: Keyset, low: Any, high: Any, *, backwards: bool = False
     ) -> Select[Any]:
-        """Restrict a query to the rows in (low, high], in order.
+        """Restrict a query to the rows in (low, high], in order, or backwards.
 
-        Args:
-            query: selects from the table.
-            keys: the columns; with a partition column, only rows of the parameter `partition`.
-            low: the position before the range.
-            high: the last position of the range.
-            backwards: whether to return the highest positions first.
+        With a partition column, to those of the parameter `partition`.
         """
         here: Any = keys.position
         order: list[ColumnElement[Any]] = [keys.position]

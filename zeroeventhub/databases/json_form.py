@@ -45,9 +45,7 @@ def time_text(
 def moment_text(expression: ColumnElement[Any], *, aware: bool) -> ColumnElement[Any]:
     """Return the JSON of a timestamp, in UTC if it has a zone, whatever type was declared.
 
-    Args:
-        expression: the timestamp.
-        aware: whether one without a zone is taken to be UTC.
+    If `aware`, one without a zone is taken to be UTC.
     """
     has_zone = func.pg_typeof(expression) == _AWARE
     utc = func.timezone("UTC", cast(expression, TIMESTAMP(timezone=True)))
@@ -117,12 +115,7 @@ class JsonForm:
 def json_form(expression: ColumnElement[Any], name: str) -> JsonForm:
     """Return the JSON form of a SQL expression.
 
-    Args:
-        expression: a column, or an expression whose SQL type is known.
-        name: its name in the error.
-
-    Raises:
-        ConfigurationError: its type has no JSON form.
+    `name` is its name in the error.
     """
     form = _form(expression, _plain(expression.type))
     if form is None:
@@ -324,11 +317,8 @@ def envelope_members(
 ) -> dict[str, ColumnElement[Any] | str] | None:
     """Return the JSON of a CloudEvent's members before its data; None if PostgreSQL makes none.
 
-    Args:
-        source: the event's `source`.
-        kind: the `type` of events that have none of their own.
-        attributes: the forms of `id`, `type`, `key`, `time` and further attributes, if configured.
-        position: the `id` of events whose own is empty.
+    `kind` is the `type` of events that have none of their own, `position` the `id` of those whose
+    own is empty, and `attributes` has the forms of `id`, `type`, `key`, `time` and further ones.
     """
     strings: dict[str, ColumnElement[Any]] = {}
     for name, form in attributes.items():

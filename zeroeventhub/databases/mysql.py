@@ -222,8 +222,7 @@ def is_mariadb(bind: Any) -> bool:
 class _Session:
     """Set the session for the feed, and set it back; each is one statement.
 
-    Args:
-        seconds: time limit of a statement, unless the host allows less.
+    `seconds` limit a statement, unless the host allows less.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -294,9 +293,7 @@ _CAPTURED = {
 def _capture(one: Captured, converted: Container[str]) -> CaptureDdl:
     """Return the triggers; none of the host's can change the row again, as MySQL forbids that.
 
-    Args:
-        one: the table.
-        converted: its columns of text in another character set than that of JSON.
+    `converted` are its columns of text in another character set than that of JSON.
     """
     label, prefix = literal(one.label), literal(f"{one.label}/")
 

@@ -275,9 +275,7 @@ class Database(ABC):
     def lock_timeout(self, connection: Connection, seconds: float) -> AbstractContextManager[None]:
         """Let the statements of a transaction see the last commits, and limit waits for locks.
 
-        Args:
-            connection: no statement has run in its transaction.
-            seconds: how long a statement may wait for a lock.
+        No statement has run in the transaction. They wait for some seconds at most.
         """
         return nullcontext()
 
@@ -295,11 +293,9 @@ class Database(ABC):
 
     @abstractmethod
     def read_only(self, dialect: Dialect, seconds: float) -> ReadOnlySession:
-        """Return what makes connections read-only.
+        """Return what makes connections of a dialect read-only.
 
-        Args:
-            dialect: of these connections.
-            seconds: time limit of a statement, unless the host allows less.
+        A statement may take some seconds, unless the host allows less.
         """
 
     # Errors.
@@ -308,8 +304,7 @@ class Database(ABC):
     def is_transient(self, error: BaseException) -> bool:
         """Return whether the same transaction may succeed if it is tried again.
 
-        Args:
-            error: of a driver, which may be that of another database.
+        The error is of a driver, which may be that of another database.
         """
 
     def has_rolled_back(self, error: BaseException) -> bool:
@@ -338,11 +333,7 @@ class Database(ABC):
 
     @abstractmethod
     def text_hash(self, text: str) -> str:
-        """Return the SQL of the hash of a text, as docs/partitions.md defines it.
-
-        Args:
-            text: the SQL of the text, or of a whole number.
-        """
+        """Return the SQL of the hash of a text or a whole number, as docs/partitions.md has it."""
 
     def remainder(self, dividend: str, divisor: str) -> str:
         """Return the SQL of the remainder of a division, without a percent sign."""
@@ -355,9 +346,7 @@ class Database(ABC):
     def decimals(self, kind: TypeEngine[Any] | None, *, is_side_table: bool) -> int:
         """Return how many decimals of a second a column of times keeps.
 
-        Args:
-            kind: the type, as SQLAlchemy's dialect has it; None if it is not known.
-            is_side_table: whether the column is that of a side table of positions.
+        The type is SQLAlchemy's for the dialect, or None. A side table is one of positions.
         """
 
     def not_before(self, time: ColumnElement[Any], moment: datetime) -> ColumnElement[bool]:
@@ -378,9 +367,7 @@ class Database(ABC):
 
         Implemented where `yields_at_each_row`.
 
-        Args:
-            rows: selects a position and an event.
-            gaps: whether an event may be NULL; a third text then has 1 for each that is, and 0.
+        If the rows may have gaps, a third text has 1 for each event that is NULL, and 0.
         """
         raise NotImplementedError
 
@@ -401,11 +388,7 @@ class Database(ABC):
     ) -> Iterator[Any]:
         """Run a statement, and yield rows while the database reads further ones.
 
-        Args:
-            connection: one that `may_stream`.
-            compiled: made by `compile_stream`.
-            values: its parameters.
-            size: how many rows are in memory at once.
+        The connection is one that `may_stream`, and `size` rows are in memory at once.
 
         Yields:
             The number of rows, and a function that returns a value as bytes by the index of its row

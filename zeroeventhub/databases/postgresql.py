@@ -287,9 +287,8 @@ class _Session:
 
     At READ COMMITTED each statement sees what was committed before it, as the orderings need it.
 
-    Args:
-        seconds: time limit of a statement, unless the host allows less.
-        together: whether the driver sends several statements at once.
+    `seconds` limit a statement, unless the host allows less; `together` says that the driver sends
+    several statements at once.
     """
 
     def __init__(self, seconds: float, *, together: bool) -> None:

@@ -245,11 +245,7 @@ def _is_row_id(connection: Connection, keys: Keyset) -> bool:
 
 
 class _Session:
-    """Make a connection read-only, and interrupt its statements by a progress handler.
-
-    Args:
-        seconds: time limit of a statement.
-    """
+    """Make a connection read-only, and interrupt what takes too long by a progress handler."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -349,9 +345,6 @@ def _capture(connection: Connection, one: Captured) -> CaptureDdl:
     REPLACE deletes rows without firing their triggers, as a rule. A row of the same key needs none;
     one that had the same value in another unique index is noted before the change, and the event of
     its deletion is written after it.
-
-    Raises:
-        ConfigurationError: the table or the log is named with a schema.
     """
     if one.schema or one.log_schema:
         raise ConfigurationError(

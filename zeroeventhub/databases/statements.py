@@ -167,11 +167,5 @@ def upsert(
 
     MariaDB and MySQL lock the gap where a query finds no row, so two processes that query first and
     then insert would deadlock.
-
-    Args:
-        connection: a connection to the store, in a transaction.
-        table: the row's table.
-        row: the row to insert.
-        changes: the new values of an existing row.
     """
     connection.execute(database_of(connection).upsert(table, changes), dict(row))

@@ -57,10 +57,7 @@ def connection_of(
 ) -> Iterator[Connection]:
     """Yield the connection of a transaction, which stays open afterwards.
 
-    Args:
-        transaction: the transaction.
-        engine: the store's.
-        alone: whether a driver's connection may commit each statement by itself.
+    A driver's connection that is used `alone` may commit each statement by itself.
 
     Raises:
         ConfigurationError: it is no Connection, Session, or connection of the store's driver, or

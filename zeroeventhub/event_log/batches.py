@@ -31,11 +31,8 @@ _UNFIT = "The log's database cannot store a value of an event."
 class BatchAppender:
     """Append batches to a log, and store the last sequence of each producer beside it.
 
-    Args:
-        table: the table of the log.
-        metadata: the log's, to which the table of producers is added.
-        append: the log's method, with or without a savepoint.
-        find: the log's method.
+    `append`, with or without a savepoint, and `find` are the log's methods; the table of producers
+    is added to its metadata.
     """
 
     def __init__(
@@ -63,16 +60,7 @@ class BatchAppender:
     def append(
         self, connection: Connection, batches: Sequence[Batch], seconds: float
     ) -> list[list[Appended] | ZeroEventHubError]:
-        """Append batches in one transaction, or each in its own if that one fails.
-
-        Args:
-            connection: without a transaction.
-            batches: those of several writers.
-            seconds: how long a statement may wait for a lock.
-
-        Returns:
-            For each batch where its events are, which are committed, or why they were refused.
-        """
+        """Append batches in one transaction, or each in its own if that fails; see `Appender`."""
         if len(batches) > 1:
             try:
                 return [*self._commit(connection, batches, seconds)]
@@ -152,11 +140,7 @@ class BatchAppender:
         return self._find(connection, batch.events)
 
     def _advance(self, connection: Connection, producer: str, batch: Batch) -> bool:
-        """Store a batch's sequence, and lock it; return False if it is the stored one already.
-
-        Raises:
-            OutOfSequence: it is neither the stored one nor the next one.
-        """
+        """Store a batch's sequence, and lock it; return False if it is the stored one already."""
         columns, sequence = self._producers.c, batch.sequence or 0
         mine = [columns.principal == batch.principal, columns.producer == producer]
         next_one = update(self._producers).where(*mine, columns.sequence == sequence - 1)

@@ -28,11 +28,8 @@ _AT_ONCE = 500
 class Stored:
     """Look events up by their ids, and compare them.
 
-    Args:
-        table: the table of events.
-        identity: the column of ids.
-        compared: the columns that have to be equal in a repeated append.
-        shown: further columns to return.
+    `compared` are the columns that have to be equal in a repeated append, and `shown` further ones
+    to return.
     """
 
     def __init__(
@@ -159,7 +156,7 @@ class KeptEvent:
 
 
 def kept_events(table: Table) -> Select[Any]:
-    """Select the columns of a KeptEvent from the table of a log."""
+    """Select the columns of a KeptEvent from a log, or from snapshots without id, type and time."""
     columns = table.c
     text = json_form(columns.data, "data").select.label("text")
     others = (columns.get(name, null()) for name in ("id", "type", "time"))

@@ -59,8 +59,6 @@ class Snapshots:
 
     Attributes:
         table: the table, with one row for each key that has a snapshot.
-        version: selects the version of a key's snapshot.
-        restoring: selects a key's snapshot and the events after it.
     """
 
     def __init__(self, table: Table, events: Table) -> None:
@@ -96,10 +94,7 @@ class Snapshots:
         key's version. But a snapshot covers it, which was committed before the trim, and so before
         the insert: a look after the insert finds it.
 
-        Args:
-            connection: in the transaction of the insert.
-            key: the key.
-            first: the version of the first event.
+        `first` is the version of the first event.
 
         Raises:
             StoreUnavailable: a snapshot covers the version.

@@ -79,9 +79,8 @@ class Appender(Protocol):
 class Method(Generic[_Given, _Answer]):
     """Descriptor of a bound feed's method: plain with a sync engine, a coroutine with an async one.
 
-    Args:
-        work: the method as a coroutine; with a sync engine it blocks wherever it waits.
-        ask: the query of a method that has only one, and otherwise fetches parts of the archive.
+    `work` is the method as a coroutine, which with a sync engine blocks wherever it waits, and
+    `ask` the query of a method that has only one, and otherwise fetches parts of the archive.
     """
 
     def __init__(
@@ -130,9 +129,7 @@ class _Feed:
     """Hold the parts of a feed, and the methods that sync and async engines share.
 
     Attributes:
-        engine: connects to the table's database.
         seconds: the longest time of a statement that reads.
-        reader: reads the feed through the connections that it is given.
         fetches: whether to fetch missing parts of the archive; if not, ArchiveMiss is raised for
             them.
     """
@@ -592,11 +589,7 @@ _NO_PROGRESS = (
 
 
 def _expect(part: _Part | None, missing: str) -> _Part:
-    """Return a part of a feed.
-
-    Raises:
-        ConfigurationError: the feed lacks it; the message is `missing`.
-    """
+    """Return a part of a feed, or raise ConfigurationError if the feed lacks it."""
     if part is None:
         raise ConfigurationError(missing)
     return part

@@ -95,11 +95,7 @@ class Checkup:
     _passed: bool = False
 
     def run(self, connection: Connection) -> None:
-        """Check what the feed needs.
-
-        Raises:
-            ConfigurationError: the table lacks something.
-        """
+        """Check what the feed needs."""
         before, due_at = self.due_at, monotonic() + CHECK_INTERVAL
         if self._passed:
             self.due_at = due_at  # so that concurrent readers do not check as well
@@ -116,10 +112,6 @@ class Checkup:
         """Refuse a table whose columns have changed type since the first check.
 
         With another type, the same events may have another JSON form, and no cursor's digest fits.
-
-        Raises:
-            ConfigurationError: the table or a column no longer exists.
-            FeedFailure: a column has another type.
         """
         found = self._find_columns(connection)
         if changed := [name for name, kind in self._types.items() if found[name] != kind]:

@@ -73,13 +73,6 @@ class Signer:
 
     With a secret, a reader that holds a cursor cannot test guesses of the event's content, nor
     learn that two events have the same content.
-
-    Args:
-        recipe: a digest of how events are made from rows.
-        secret: known to the publisher alone; None for digests that anyone can compute.
-
-    Raises:
-        ConfigurationError: the secret can be guessed.
     """
 
     def __init__(self, recipe: str, secret: bytes | str | None = None) -> None:

@@ -90,11 +90,7 @@ def table_of(table: Table | type[Any]) -> Table:
 def envelope_of(
     table: Table, cloudevents: bool | str, attributes: Mapping[str, Expression]
 ) -> CloudEvents | None:
-    """Return the envelope of events; check its further attributes (CloudEvents 1.0).
-
-    Raises:
-        ConfigurationError: the feed has no envelope, or a name is not allowed for an attribute.
-    """
+    """Return the envelope of events; check its further attributes (CloudEvents 1.0)."""
     if attributes and not cloudevents:
         raise ConfigurationError(
             "Attributes are a CloudEvent's: give cloudevents as well.", "attributes"
@@ -117,13 +113,7 @@ def schemas_of(
 ) -> tuple[Schemas, Mapping[str, Check | None]]:
     """Return the schemas of a feed's events, and by type what compares new events with them.
 
-    Args:
-        models: a model by the name of each type, or one model of all events.
-        envelope: the envelope of events; None without one.
-        typed: whether events have types of their own.
-
-    Raises:
-        ConfigurationError: a model has no JSON Schema.
+    There is a model for the name of each type, or one for all events, which may be `typed`.
     """
     if not isinstance(models, Mapping):
         models = {envelope.type if envelope and not typed else EVERY_TYPE: models}

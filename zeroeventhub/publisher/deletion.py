@@ -86,9 +86,6 @@ async def delete_in_batches(
     """Delete batches above a position until the last; return how many events were deleted.
 
     Between batches it pauses for as long as each has taken, so that writers get turns.
-
-    Raises:
-        Unavailable: a batch failed in all of its tries.
     """
     events = tries = 0
     pause = 0.0
@@ -130,11 +127,8 @@ def delete_events(
 ) -> int:
     """Delete events; return how many.
 
-    Args:
-        connection: in a transaction, each of whose statements sees the last commits.
-        source: the table of the positions.
-        found: the rows to delete, in order; each ends with the columns of the source's key.
-        is_range: whether these are all rows between the first and the last of them.
+    Each statement of the transaction sees the last commits. Each of the rows `found`, in order,
+    ends with the columns of the source's key. They are a range if no row between them is left out.
     """
     if source.events is not None:
         return _delete_with_positions(connection, source, found)

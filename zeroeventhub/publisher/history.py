@@ -160,14 +160,8 @@ class History:
     ) -> LowWaterMark:
         """Refuse cursors whose events are not the ones that they were issued for.
 
-        Args:
-            connection: to the feed's database; the query that these cursors start has already run.
-            places: the places of the cursors.
-            partition: the partition that was read; None for all of them.
-            known: a row of the table that the query has read.
-
-        Returns:
-            The mark of what had been trimmed by then.
+        The query that these cursors start has already run, and has read the `known` row. Return the
+        mark of what had been trimmed by then.
 
         Raises:
             Trimmed: a place is below the first event that is left, or no event is left up to it.

@@ -121,10 +121,7 @@ class HorizonMonitor:
     def read(self, connection: Connection, seconds: float | None = None) -> Horizon:
         """Return the horizon; log a warning if it is held back for too long.
 
-        Args:
-            connection: to the feed's database.
-            seconds: how long to wait for a lock without a transaction; see `Ordering.fast_horizon`.
-                None to read the horizon in a transaction.
+        With `seconds`, it is read without a transaction; see `Ordering.fast_horizon`.
 
         Raises:
             Unavailable: it is not known yet.

@@ -107,9 +107,6 @@ class Lookups:
 
         It is the horizon `settled` while no settled event is of the moment or later; after that,
         it is always the same position. Times need not rise with positions.
-
-        Raises:
-            ConfigurationError: the moment has no zone, or the feed does not know times.
         """
         moment = self._truncate(connection, moment)
         end = 0

@@ -201,9 +201,6 @@ class Mapper:
         """Turn a row, which is a position and the `columns`, into an event.
 
         Without a column of ids, the position is the event's id.
-
-        Raises:
-            FeedFailure: the row holds a value that its declared type does not allow.
         """
         try:
             data = self._data(row)

@@ -34,10 +34,8 @@ from zeroeventhub.publisher.rows import BatchSize, ReadRequest, Row, RowQuery, R
 class TypeCondition:
     """Compare the types of events, without regard to the case of ASCII letters.
 
-    Args:
-        column: the column of types; None if all events are of the default type.
-        default: the type of events whose column is NULL or empty; empty if they have none.
-        database: the events' database.
+    Events whose column is NULL or empty, or all without a column, have the default type, which is
+    empty if they have none.
     """
 
     def __init__(self, column: ColumnElement[Any] | None, default: str, database: Database) -> None:
@@ -73,13 +71,9 @@ _log = logging.getLogger("zeroeventhub.publisher")
 class PageQuery:
     """Select the events of a table, in order.
 
-    Args:
-        rows: reads the rows of the table.
-        partitions: the partitions that can be read.
-        ids: the partitions that events may be in, including those that are not read.
-        types: filters events by type; None if the feed does not know types.
-        page_bytes: bytes of data that a page holds at most, unless a single event is larger.
-        archive: holds the events below its boundary; None if the table has all of them.
+    Events may also be in other partitions than those that are read: in all of `ids`. A page holds
+    `page_bytes` of data at most, unless a single event is larger. An archive holds the events below
+    its boundary; without one, the table has all of them.
 
     Attributes:
         longest: bytes of the longest event read so far.
@@ -282,11 +276,7 @@ class PageQuery:
                 )
 
     def await_ends(self, connection: Connection, *, settled: int) -> None:
-        """Check that the last events of closed partitions are settled; their end is reported then.
-
-        Raises:
-            Unavailable: some of them are not settled.
-        """
+        """Raise Unavailable until the last events of closed partitions are settled."""
         source, near = self._source, self._rows.near
         if source.partition is None or not self._closed:
             return

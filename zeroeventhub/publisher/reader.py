@@ -249,12 +249,7 @@ class Reader:
     def removable(
         self, connection: Connection, older_than: timedelta | None = None
     ) -> tuple[int, int]:
-        """Return the horizon, and the position up to which events may be deleted or sealed.
-
-        Raises:
-            ConfigurationError: an event is in no partition of the feed, or the feed does not know
-                times.
-        """
+        """Return the horizon, and the position up to which events may be deleted or sealed."""
         # Such an event must not be deleted or sealed before a reader can see it.
         self.checks.refuse_unpublished(connection)
         settled = self._horizon(connection).settled

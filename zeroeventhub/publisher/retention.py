@@ -34,12 +34,7 @@ from zeroeventhub.publisher.ordering import Source
 
 
 class FeedTable:
-    """Base of the tables, as `table`, in which a publisher stores something about its feeds.
-
-    Args:
-        metadata: the MetaData to add the table to, so that migrations find it; None for a new one.
-        schema: the database schema; must be that of the feeds' tables.
-    """
+    """Base of the tables, as `table`, in which a publisher stores something about its feeds."""
 
     name: ClassVar[str]
 
@@ -175,7 +170,6 @@ class MarkTable:
 
     Attributes:
         table: the table, with the rows of all feeds in the schema.
-        feed: the key of this feed's row.
         partitions: the partitions that events may be in.
     """
 

@@ -99,13 +99,7 @@ class Rows:
 
 
 class JoinedRows(Rows):
-    """Rows whose events are already lines of one text; see `Rows`.
-
-    Args:
-        positions: in order.
-        lines: the lines of the events.
-        sizes: the bytes of each event's JSON; 0 for a deleted one.
-    """
+    """Rows in order whose events are already lines of one text; see `Rows`."""
 
     def __init__(self, positions: list[int], lines: bytes, sizes: list[int]) -> None:
         self.position, self.sizes, self.size = positions.__getitem__, sizes, sum(sizes)
@@ -134,7 +128,6 @@ class ReadRequest:
     """The range, types and size of the pages to read.
 
     Attributes:
-        partition: one of the feed's.
         after: the position before them.
         until: the last position that they may hold.
         limit: the most rows that a page examines.
@@ -195,16 +188,9 @@ class Stretch:
             self.full = self.full and self.last[0] < self.until
 
     def take(self, rows: Rows, start: int, request: ReadRequest, room: int) -> int:
-        """Add rows to the page, as many as it has room for; a larger first event still fits.
+        """Add rows from an index on, as many as `room` bytes hold; return the first index left out.
 
-        Args:
-            rows: the rows that follow those of the page.
-            start: the index of the first row to add.
-            request: the limit of the page, and whether to keep positions.
-            room: bytes that the page may have.
-
-        Returns:
-            The index of the first row that was not added.
+        A first event that is larger still fits.
         """
         stop = min(len(rows.sizes), start + request.limit - self.rows)
         is_whole = stop - start == len(rows.sizes)
@@ -235,12 +221,7 @@ class Stretch:
 def check_json(texts: Sequence[bytes | None], place: Callable[[int], object]) -> bool:
     """Refuse a text that is not exactly one JSON value; return whether none has a line end.
 
-    Args:
-        texts: None for an event that has been deleted.
-        place: returns the position of a text by its index.
-
-    Raises:
-        FeedFailure: a text is not exactly one JSON value.
+    An event that has been deleted has no text; `place` returns the position of a text.
     """
     present = [text for text in texts if text is not None]
     if _check_lines(SEPARATOR.join(present), len(present)) is not None:
@@ -359,14 +340,9 @@ Choice = Callable[[Select[Any]], Select[Any]]
 class RowQuery:
     """Select positions and their events.
 
-    Args:
-        near: finds the positions.
-        mapper: turns rows into events.
-        database: the events' database, which can make the JSON of most events itself.
-        streams: whether the driver returns rows while the database still reads.
-        joins: whether the database may join events to one text, if that is quicker.
-        also: further columns of the event, selected after the others.
-        placed: further columns of the position, selected last.
+    It `streams` if the driver returns rows while the database still reads, and `joins` events to
+    one text if the database does that more quickly. The columns `also` of the event come after the
+    others, and last those of the position that are `placed`.
 
     Attributes:
         is_json: whether the database makes the JSON of events.
@@ -416,14 +392,9 @@ class RowQuery:
         backwards: bool = False,
         streams: bool = False,
     ) -> Select[Any]:
-        """Build a statement for `read`.
+        """Build a statement for `read`, or one for `stream`.
 
-        Args:
-            choose: restricts and orders a query for positions.
-            limit: the highest number of rows.
-            chosen: a condition on the events' columns; None for all events.
-            backwards: whether to return the highest positions first.
-            streams: whether the statement is for `stream` instead.
+        `choose` restricts and orders a query for positions, and `chosen` is a condition on events.
         """
         source = self.source
         columns: list[Any] = [self._json] if self._json is not None else self._mapper.columns
@@ -506,11 +477,7 @@ class RowQuery:
 
     @staticmethod
     def fetch(connection: Connection, query: Select[Any], values: Mapping[str, Any]) -> list[Any]:
-        """Read rows without turning them into events.
-
-        Raises:
-            FeedFailure: a row holds what its declared type does not allow.
-        """
+        """Read rows without turning them into events."""
         try:
             return list(connection.execute(query, values).all())
         except (TypeError, ValueError, LookupError) as error:

@@ -114,15 +114,8 @@ def places(
 ) -> list[int]:
     """Find places that cut the rows in [low, high] into pieces of nearly equal numbers of rows.
 
-    Args:
-        low: the position of the first row.
-        high: the position of the last row.
-        count: how many pieces there are.
-        see: returns the windows below and above the places of looks.
-        before: the parts below the first row, which are cut as well.
-
-    Returns:
-        The places between the pieces, in order, with or without rows at them.
+    `see` returns the windows below and above the places of looks, and `before` are the parts below
+    the first row, which are cut as well. The places are in order, with or without rows at them.
     """
     numbers = count_from(1)
     wanted = [(low, high, 0.0, 0.0)]

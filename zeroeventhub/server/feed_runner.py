@@ -183,12 +183,9 @@ class FeedRunner:
     ) -> Page:
         """Read a page; if there is nothing at the head, wait for it.
 
-        Args:
-            wanted: the page.
-            request: the request, which may wait, and may share a read with equal requests of the
-                same reader in the queue; the seconds that it waited are set as its `waited`. None
-                to neither wait nor share.
-            seconds: how long to wait, at most as long as the feed's capacity allows.
+        A request may wait for so many seconds, at most as long as the feed's capacity allows, and
+        notes how long it `waited`; it may share a read with equal requests of the same reader in
+        the queue. None neither waits nor shares.
         """
         began, version = anyio.current_time(), self._head.version
         if request is None or self._connections.fits(1):
@@ -230,11 +227,8 @@ class FeedRunner:
     ) -> None:
         """Read one page or more, and hand over each as soon as it is there.
 
-        Args:
-            wanted: the first page.
-            count: the most pages.
-            make: makes something of each page and its request, in the thread that reads.
-            take: called in the event loop to empty a queue of requests and what was made for them.
+        `make` makes something of each page and its request, in the thread that reads. `take` is
+        called in the event loop to empty a queue of requests and what was made for them.
         """
         soon, made = call_soon(), deque[tuple[PageRequest, _Made]]()
         start, number = wanted, 0

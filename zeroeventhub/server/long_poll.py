@@ -366,12 +366,8 @@ class LongPoll:
     ) -> tuple[PageRequest, Found, bool]:
         """Wait for a page that is not idle.
 
-        Args:
-            wanted: the request.
-            found: the answer so far, which is idle.
-            version: that of the head before the answer was read.
-            deadline: until when to wait, by the clock of the event loop.
-            receive: reports that the reader has gone.
+        `found` is idle, and was read at a version of the head. It waits until a deadline by the
+        clock of the event loop, or until `receive` reports that the reader has gone.
 
         Returns:
             The request, moved on to the cursor that it has reached; its page, or the last idle one

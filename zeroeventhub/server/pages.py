@@ -270,13 +270,8 @@ class PageCache:
     ) -> EncodedPage | None:
         """Read a batch of pages, and, if `ahead`, the next ones while their reader keeps up.
 
-        Args:
-            wanted: the first of them.
-            size: the bytes of memory of a page, roughly.
-            ahead: whether no request waits for them yet.
-
-        Returns:
-            The first page of the last batch; None if none was read.
+        Pages take some `size` in memory each. Return the first one of the last batch; None if none
+        was read.
         """
         batch = _Batch(self._history, wanted)
         with anyio.CancelScope(shield=True):  # other requests wait for it

@@ -132,10 +132,8 @@ class AdmissionQueue:
     def fits(self, size: int, first: str | None = None) -> bool:
         """Return whether units are free at once.
 
-        Args:
-            size: how many units.
-            first: the reader in the queue whose turn it is; None for the reader of the current
-                request, which would join the end of the queue.
+        For the reader `first` in the queue, whose turn it is, or for that of the current request,
+        which would join the end of the queue.
         """
         reader = READER.get() if first is None else first
         if first is None and self._queues:
@@ -148,9 +146,7 @@ class AdmissionQueue:
     def take(self, size: int, first: str | None = None) -> None:
         """Take units without waiting, even beyond the limit; a negative size returns them.
 
-        Args:
-            size: how many units.
-            first: the reader in the queue that takes them; None for that of the current request.
+        The reader is the `first` in the queue, or that of the current request.
         """
         reader = READER.get() if first is None else first
         self.taken += size

@@ -269,8 +269,7 @@ def _field(name: str) -> str:
 def read_options(given: Mapping[str, str]) -> Options:
     """Read the options of a data source.
 
-    Args:
-        given: by name, in any case. No error repeats a value.
+    Their names are in any case. No error repeats a value.
 
     Raises:
         ConfigurationError: an option is unknown, missing, malformed, or contradicts another.

@@ -32,11 +32,7 @@ _KINDS = {
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema that Spark expects for a schema; moments are in UTC.
-
-    Raises:
-        ConfigurationError: a type is none of JSON's.
-    """
+    """Return the Arrow schema that Spark expects for a schema; moments are in UTC."""
     _expect_json(schema)
     if "timezone" in signature(to_arrow_schema).parameters:
         return to_arrow_schema(schema, timezone="UTC")

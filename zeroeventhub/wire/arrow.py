@@ -32,11 +32,7 @@ _RECORD_BATCH, _COMPRESSION = 3, 3
 
 
 def metadata_length(prefix: bytes | bytearray) -> int:
-    """Return the length of the metadata after a prefix; 0 at the end of the stream.
-
-    Raises:
-        ProtocolError: the bytes are not the prefix of a message.
-    """
+    """Return the length of the metadata after a prefix; 0 at the end of the stream."""
     marker, length = struct.unpack_from("<Ii", prefix)
     if marker != _MARKER or length < 0:
         raise ProtocolError("The answer is not the Arrow stream that its Content-Type announces.")
@@ -44,11 +40,7 @@ def metadata_length(prefix: bytes | bytearray) -> int:
 
 
 def body_length(metadata: bytes) -> int:
-    """Return the length of a message's body.
-
-    Raises:
-        ProtocolError: the metadata does not have it.
-    """
+    """Return the length of a message's body."""
     try:
         field = _field(metadata, _follow(metadata, 0), _BODY_LENGTH)
         (length,) = struct.unpack_from("<q", metadata, field) if field else (0,)
@@ -60,11 +52,7 @@ def body_length(metadata: bytes) -> int:
 
 
 def is_packed(metadata: bytes) -> bool:
-    """Return whether a message is a record batch with compressed buffers.
-
-    Raises:
-        ProtocolError: the metadata is broken.
-    """
+    """Return whether a message is a record batch with compressed buffers."""
     try:
         message = _follow(metadata, 0)
         kind, header = (_field(metadata, message, field) for field in (_HEADER_TYPE, _HEADER))
@@ -149,9 +137,7 @@ _REFUSED = (pa.ArrowException, OSError, ValueError, MemoryError)
 class ArrowDecoder:
     """Decode the bytes of a response into a page; see `PageDecoder`.
 
-    Args:
-        partition: the partition that was requested.
-        bounds: how large the page may be; a row counts as a line of the length of its JSON.
+    For the bounds, a row counts as a line of the length of its JSON.
     """
 
     def __init__(self, partition: int, bounds: PageBounds) -> None:
@@ -185,11 +171,7 @@ class ArrowDecoder:
                 self._continue()
 
     def page(self) -> ArrowPage:
-        """Return the events up to the last checkpoint.
-
-        Raises:
-            CutPage: the page has no checkpoint.
-        """
+        """Return the events up to the last checkpoint."""
         last = self._checkpoint
         if last is None:
             raise CutPage("The page ended before its checkpoint: read it again.")
@@ -282,15 +264,7 @@ _START, _END = ROWS.serialize(), b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
 def encode_page(events: bytes, checkpoint: bytes) -> bytes:
-    """Encode a page as an Arrow IPC stream: a batch of its events, and one of its checkpoint.
-
-    Args:
-        events: the lines of its events.
-        checkpoint: the line that ends it.
-
-    Raises:
-        FeedFailure: an event is not UTF-8, or larger than Arrow allows.
-    """
+    """Encode a page as an Arrow IPC stream: a batch of its events, and one of its checkpoint."""
     columns = [[pa.nulls(1, pa.string()), string_array([checkpoint[:-1]])]]
     if events:
         data = _split(events)

@@ -35,11 +35,7 @@ class Decompressor:
         raise ProtocolError("The answer is in a content coding that was not asked for.")
 
     def pieces(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield the content of the next bytes.
-
-        Raises:
-            ProtocolError: the bytes are not of this coding.
-        """
+        """Yield the content of the next bytes."""
         self._packed += len(chunk)
         try:
             for piece in self._unpack(chunk):
@@ -108,11 +104,9 @@ class _Zstd(Decompressor):
 
 
 def decompressor_of(header: str, *, zstd: bool = False) -> Decompressor | None:
-    """Return the decompressor for a body; None if it is not compressed.
+    """Return the decompressor for a body by its Content-Encoding; None if it is not compressed.
 
-    Args:
-        header: the answer's Content-Encoding.
-        zstd: whether the request accepted zstd.
+    `zstd` says whether the request accepted that coding.
     """
     names = [name.strip().lower() for name in header.split(",")]
     match [name for name in names if name not in {"", "identity"}]:

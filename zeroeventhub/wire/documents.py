@@ -53,11 +53,7 @@ def encode_info(info: FeedInfo) -> bytes:
 
 
 def decode_info(body: bytes) -> FeedInfo:
-    """Decode a discovery document (FeedAPI v2, Discovery endpoint).
-
-    Raises:
-        ProtocolError: the body is not a discovery document.
-    """
+    """Decode a discovery document (FeedAPI v2, Discovery endpoint)."""
     try:
         body.decode()  # also what the decoder skips must be UTF-8
         wire = msgspec.json.decode(body, type=_WireInfo)
@@ -112,11 +108,7 @@ def encode_answer(extension: Extension, answer: Any) -> bytes:
 
 
 def decode_answer(extension: Extension, body: bytes) -> Any:
-    """Decode the answer of an extension into the result of the feed's method.
-
-    Raises:
-        ProtocolError: the body is not such an answer.
-    """
+    """Decode the answer of an extension into the result of the feed's method."""
     if extension.answer is KeyPage:
         return decode_key_page(body, 0)
     found = _decode(body, _form(extension))
@@ -154,11 +146,7 @@ class _WireKeyPage(msgspec.Struct):
 
 
 def decode_key_page(body: bytes, after_version: int) -> KeyPage:
-    """Decode the events of a key.
-
-    Args:
-        body: the answer.
-        after_version: the version after which the request began.
+    """Decode the events of a key after a version.
 
     Raises:
         ProtocolError: the body is not such an answer, the versions do not rise, or an answer

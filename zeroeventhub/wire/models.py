@@ -34,12 +34,8 @@ def _adapter_of(model: Any) -> Any:
 def schema_of(model: Any) -> dict[str, Any]:
     """Return the JSON Schema of events as a model writes them.
 
-    Args:
-        model: a pydantic model, msgspec.Struct, dataclass, TypedDict, or a union of these; or a
-            schema, which is returned as it is.
-
-    Raises:
-        ConfigurationError: the model has no JSON Schema.
+    That is a pydantic model, msgspec.Struct, dataclass, TypedDict, or a union of these; or a
+    schema, which is returned as it is.
     """
     if isinstance(model, Mapping):
         return {"$schema": DIALECT, **model}
@@ -61,9 +57,6 @@ def check_of(model: Any) -> Check | None:
     """Return the function that compares JSON with a model.
 
     None for a model that is a schema: this library does not compare values with schemas.
-
-    Raises:
-        ConfigurationError: values cannot be compared with the model.
     """
     if isinstance(model, Mapping):
         return None
@@ -135,11 +128,7 @@ def choices_of(hint: Any) -> tuple[Any, ...]:
 
 
 def reader_of(model: Any) -> Read:
-    """Return the function that decodes JSON as a model.
-
-    Raises:
-        ConfigurationError: the model cannot be decoded.
-    """
+    """Return the function that decodes JSON as a model."""
     try:
         adapter = _adapter_of(model)
         decode: Read = adapter.validate_json if adapter else msgspec.json.Decoder(model).decode
@@ -170,11 +159,7 @@ def reader_for(model: Any) -> tuple[Read, Any]:
 
 
 def reader_by_type(readers: Mapping[str, Read], kind: str) -> Read:
-    """Return the function that reads the data of events of a type.
-
-    Raises:
-        ProtocolError: there is none for the type.
-    """
+    """Return the function that reads the data of events of a type."""
     read = readers.get(kind) or readers.get(EVERY_TYPE)
     if read is None:
         raise ProtocolError(f"`models` has nothing for events of the type {kind!r}.")

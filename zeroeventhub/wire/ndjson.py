@@ -41,12 +41,7 @@ class Lines(EventSequence):
 
     @classmethod
     def of(cls, texts: list[bytes], *, on_one_line: bool = False) -> "Lines":
-        """Make lines of the JSON of events.
-
-        Args:
-            texts: the JSON of each event, which may have line ends in its white space.
-            on_one_line: whether the caller knows that no text has a line end.
-        """
+        """Make lines of the JSON of events, which may have line ends unless it is `on_one_line`."""
         if not texts:
             return cls(b"", 0)
         # One copy of the whole page: pages are large, and the system maps memory for each copy.
@@ -114,10 +109,7 @@ def parts_of(page: Page) -> tuple[bytes, bytes]:
 def encode_page_v1(partition: int, page: Page, headers: Collection[str]) -> bytes:
     """Encode a page as ZeroEventHub v1 defines it (Response).
 
-    Args:
-        partition: the page's partition.
-        page: the events and their checkpoint.
-        headers: the names of the headers to send; `_all` sends all.
+    `headers` are the names of the headers to send; `_all` sends all.
     """
     prefix = b'{"partition":%d,' % partition
     lines = []
@@ -353,10 +345,7 @@ class PageDecoder:
     Call `feed` with each chunk, then `page`. The page ends at the last checkpoint: the publisher
     sends the events after it again.
 
-    Args:
-        partition: the partition that was requested.
-        data_type: the type that the caller will decode the events as; see `PageEvents.decoded`.
-        bounds: how large the page may be.
+    `data_type` is what the caller will decode the events as; see `PageEvents.decoded`.
     """
 
     def __init__(
@@ -402,8 +391,7 @@ class PageDecoder:
     def page(self, *, is_whole: bool = True) -> Page:
         """Return the events up to the last checkpoint within the bounds.
 
-        Args:
-            is_whole: whether the body was received to its end; its last newline may be missing.
+        The last newline of a whole body, one that was received to its end, may be missing.
 
         Raises:
             CutPage: the page has no checkpoint.

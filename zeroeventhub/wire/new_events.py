@@ -42,9 +42,7 @@ _raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
 def decode_events(body: bytes, media_type: str) -> list[NewEvent]:
     """Decode the events of a batch, whose data stays the JSON that was sent, without spaces.
 
-    Args:
-        body: the batch, decompressed.
-        media_type: its form, in lower case and without parameters.
+    The body is decompressed, and its form in lower case and without parameters.
 
     Raises:
         UnsupportedMediaType: the form is not one of a batch.
@@ -73,12 +71,7 @@ def decode_events(body: bytes, media_type: str) -> list[NewEvent]:
 
 
 def decode_event(line: bytes, number: int) -> NewEvent:
-    """Decode an event on a line; errors name the number of the line.
-
-    Raises:
-        TooLarge: the event is too large.
-        BadRequest: the line is not an event, or one that cannot be stored.
-    """
+    """Decode an event on a line; errors name the number of the line."""
     return _new(f"Line {number}", _decode_line(number, line))
 
 
@@ -97,12 +90,7 @@ def encode_events(events: Iterable[NewEvent]) -> list[bytes]:
 
 
 def encode_event(event: NewEvent) -> bytes:
-    """Encode an event as a line.
-
-    Raises:
-        ConfigurationError: it is not an event, or cannot be stored.
-        TooLarge: its data is too large.
-    """
+    """Encode an event as a line."""
     if not isinstance(cast("object", event), NewEvent):
         raise ConfigurationError(f"A log appends NewEvent(…), not {type(event).__name__}.")
     data = one_line(event.text.encode())

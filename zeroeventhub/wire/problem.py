@@ -54,13 +54,7 @@ class Problem:
 
 
 def error_of(problem: Problem, status: int, message: str) -> _Refusal:
-    """Return the error of an answer, with advice on what to do about it.
-
-    Args:
-        problem: the answer's problem document.
-        status: the answer's status.
-        message: the error's text.
-    """
+    """Return the error of an answer, with advice on what to do about it."""
     if problem.kind in _WITH_MEMBERS:
         refusal, types = _WITH_MEMBERS[problem.kind]
         members = {name: problem.members.get(name) for name in types}

@@ -100,15 +100,8 @@ class Lanes:
     ) -> None:
         """Store that a lane has advanced, in the transaction of its effects.
 
-        Args:
-            connection: a connection to the store.
-            consumer: the consumer's name.
-            partition: the partition's id.
-            place: where the page was read.
-            lane: the lane, from 0.
-            lanes: the number of lanes.
-            before: how many events after the cursor were decided for the lane; 0 if it begins.
-            after: how many are decided now.
+        `before` is how many events after the cursor were decided for the lane, one of `lanes`, and
+        `after` how many are decided now; a lane begins at 0.
 
         Raises:
             Fenced: the cursor, its epoch, or the lane has moved. Roll back.

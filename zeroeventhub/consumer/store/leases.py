@@ -64,14 +64,9 @@ class Leases:
 
         It waits for other claims, and never for a page that is being applied.
 
-        Args:
-            connection: a connection to the store, in a transaction of this claim's own.
-            consumer: the consumer's name.
-            owner: the unique name of the process.
-            wanted: the partitions that it may read now.
-            seconds: how long the leases last.
-            share: whether it shares the partitions with other processes. If False, it takes all
-                that are free, and does not count as a member.
+        The transaction is this claim's own. The partitions `wanted` may be read now, and leases
+        last for some seconds. A process that does not `share` takes all partitions that are free,
+        and does not count as a member.
 
         Raises:
             ConfigurationError: the name of the process is empty or too long.

@@ -50,11 +50,7 @@ ORDERINGS = tuple(dict.fromkeys(name for names in BY_DATABASE.values() for name 
 
 
 def ordering_for(dialect: str, events: Events, name: str | None = None) -> Ordering:
-    """Make the ordering of a table, by default the one that needs no change to the database.
-
-    Raises:
-        ConfigurationError: the database is not supported, or has no ordering of this name.
-    """
+    """Make the ordering of a table, by default the one that needs no change to the database."""
     orderings = BY_DATABASE.get(dialect)
     if orderings is None:
         raise ConfigurationError(

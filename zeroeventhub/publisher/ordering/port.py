@@ -19,7 +19,6 @@ class Events:
     """The table of a feed's events, and the columns that an ordering uses.
 
     Attributes:
-        table: the table.
         key: the columns that identify an event: only the position, unless the ordering itself
             gives positions.
         partition: the column of partitions; None for one partition.

@@ -152,15 +152,8 @@ def last_number(
 ) -> tuple[int, str]:
     """Read the last number drawn from a sequence, committed or not, and what it comes from.
 
-    Args:
-        connection: in autocommit mode if `seconds` is given.
-        sequence: its quoted name.
-        table: the quoted name of the table that draws from it.
-        seconds: how long to wait for a lock, such as that of a transaction that alters the
-            sequence; None for as long as the session allows.
-
-    Raises:
-        ConfigurationError: the server is a standby.
+    The sequence and the table that draws from it are quoted names. In autocommit mode, it waits so
+    many seconds for a lock, such as that of a transaction that alters the sequence.
     """
     number = None
     unformatted = {"no_parameters": True}
@@ -263,11 +256,7 @@ def quoted_name(connection: Connection, events: Events) -> str:
 
 
 def refuse_heirs(connection: Connection, events: Events) -> None:
-    """Refuse a table from which other tables inherit, unless they are its partitions.
-
-    Raises:
-        ConfigurationError: other tables inherit; their rows do not fire its triggers.
-    """
+    """Refuse a table from which other tables inherit, unless they are its partitions."""
     if connection.scalar(_HAS_HEIRS, {"table": quoted_name(connection, events)}):
         raise ConfigurationError(
             f"Other tables inherit from {events.table.fullname!r}, and what is written to them "

@@ -38,13 +38,8 @@ BACKLOG = 5000
 class SideTables:
     """Name the tables of a feed's positions.
 
-    Args:
-        events: the table of events.
-        schema: the schema of the positions; by default that of the events.
-        types: the types of the event's columns in the database, by name.
-
-    Raises:
-        ConfigurationError: the partition is not a column.
+    Their schema is by default that of the events; `types` are those of the events' columns in the
+    database, by name.
     """
 
     def __init__(
@@ -215,11 +210,7 @@ _KEY_OF_SQLITE = text("SELECT name, upper(type) AS type FROM pragma_table_info(:
 
 
 def check_key(connection: Connection, events: Events) -> None:
-    """Refuse a table that may hold two events of one key, or an event without a key.
-
-    Raises:
-        ConfigurationError: the table does not exist, is a view, or its key is not unique.
-    """
+    """Refuse a table that may hold two events of one key, or an event without a key."""
     events.check_table(connection)
     table, schema, look = events.table, events.schema(connection), inspect(connection)
     key = {column.name for column in events.key}
