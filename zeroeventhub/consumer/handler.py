@@ -152,11 +152,11 @@ class Handler:
                     applied += 1
                 is_whole = True
         except Fenced as error:
-            raise _committed_page() from error
+            raise ConfigurationError(_COMMITTED) from error
         finally:
             transaction.applied = applied
         if not is_whole:
-            raise _undone()
+            raise ConfigurationError(_UNDONE)
 
     async def _call_async(self, transaction: "Transaction", page: AsyncPendingPage) -> None:
         apply, decode, argument = self.apply, self.decode, transaction.argument
@@ -168,7 +168,7 @@ class Handler:
                     applied += 1
                 is_whole = True
         except Fenced as error:
-            raise _committed_page() from error
+            raise ConfigurationError(_COMMITTED) from error
         except asyncio.CancelledError as error:
             # Unless this task is cancelled, it is an error of apply, and must not end the run.
             task = asyncio.current_task()
@@ -178,23 +178,17 @@ class Handler:
         finally:
             transaction.applied = applied
         if not is_whole:
-            raise _undone()
+            raise ConfigurationError(_UNDONE)
 
 
-def _committed_page() -> ConfigurationError:
-    """Return the error for an `apply` that commits its page."""
-    return ConfigurationError(
-        "apply must not commit the page: its cursor has been moved in the transaction that apply "
-        "was given."
-    )
-
-
-def _undone() -> ConfigurationError:
-    """Return the error for an `apply` that undoes a page where psycopg expects that."""
-    return ConfigurationError(
-        "apply has raised psycopg.Rollback outside of a block of its own, which would undo the "
-        "page's effects and move the cursor: raise it within `with connection.transaction()`."
-    )
+_COMMITTED = (
+    "apply must not commit the page: its cursor has been moved in the transaction that apply "
+    "was given."
+)
+_UNDONE = (
+    "apply has raised psycopg.Rollback outside of a block of its own, which would undo the "
+    "page's effects and move the cursor: raise it within `with connection.transaction()`."
+)
 
 
 def _is_async(apply: Callable[..., Any]) -> bool:
@@ -268,14 +262,12 @@ def _argument(
 ) -> tuple[Decode | None, Any, bool]:
     """Choose the decoder of events (None for pages), its type, and whether it takes a list."""
     page = AsyncPendingPage if is_async else PendingPage
+    together = (get_origin(wanted) or wanted) in _LISTS
+    (model,) = (get_args(wanted) or (Any,)) if together else (wanted,)
     if models:
-        together = (get_origin(wanted) or wanted) in _LISTS
-        (model,) = (get_args(wanted) or (Any,)) if together else (wanted,)
         return _typed_decoder(model, models), None, together
     if wanted in _ANYTHING or any(_is(choice, page) for choice in choices_of(wanted)):
         return None, None, False
-    together = (get_origin(wanted) or wanted) in _LISTS
-    (model,) = (get_args(wanted) or (Event,)) if together else (wanted,)
     if model in (*_ANYTHING, Event):
         return _same_event, None, together
     if not (_is(model, PendingPage) or _is(model, AsyncPendingPage)):
@@ -382,8 +374,9 @@ async def transact(
             inner.bind = inner.bind or engine.sync_engine
             async with session.begin():
                 argument = session if handler.is_async else inner
-                work = partial(_in_session, act, argument)
-                result: _Result = await session.run_sync(work)
+                result: _Result = await session.run_sync(
+                    lambda own: act(Transaction(own, own.connection(), argument))
+                )
                 return result
     async with engine.begin() as outer:
         argument = outer
@@ -392,12 +385,6 @@ async def transact(
         return await outer.run_sync(
             lambda inner: act(Transaction(inner, inner, argument if handler.is_async else inner))
         )
-
-
-def _in_session(
-    act: Callable[["Transaction"], _Result], argument: Any, session: Session
-) -> _Result:
-    return act(Transaction(session, session.connection(), argument))
 
 
 @dataclass
@@ -451,7 +438,8 @@ class Transaction:
             apply()
             self._end(keep, keeps=True)
         except Exception as error:
-            if _ends_transaction(error):
+            is_ended = isinstance(error, TransactionEnded | StoreUnavailable)
+            if is_ended or is_transient(error) or has_rolled_back(error):
                 raise
             if catch:
                 self._check_open()
@@ -528,9 +516,3 @@ def _refuse_to_commit(connection: Connection) -> None:
         "apply must not commit the transaction it was given: it is committed after apply, with the "
         "cursor."
     )
-
-
-def _ends_transaction(error: Exception) -> bool:
-    """Return whether an error ends the whole transaction, in spite of a savepoint."""
-    is_ended = isinstance(error, TransactionEnded | StoreUnavailable)
-    return is_ended or is_transient(error) or has_rolled_back(error)
