@@ -361,7 +361,7 @@ class PageTransactions:
             except Exception as error:
                 event = self._handler.failed_at(events, transaction.applied)
                 if event is not None:
-                    _note(error, step, event)
+                    note_place(error, place_of(event, step.page.events, step.place.cursor))
                 raise
             if self.hint.data_type is None:
                 self.hint.learn(events)
@@ -449,7 +449,7 @@ class PageTransactions:
                 return None
             restore_data((event,))
             if isinstance(step, Deliver):
-                _note(error, step, event)
+                note_place(error, place_of(event, step.page.events, step.place.cursor))
             self._config.observer.failed(self._name, step.partition, error, attempt)
         return error
 
@@ -462,11 +462,6 @@ class PageTransactions:
                 "the id of an event, or inbox=False.",
                 self._name,
             )
-
-
-def _note(error: Exception, step: Deliver, event: Event) -> None:
-    """Note at which event of a page an error was raised."""
-    note_place(error, place_of(event, step.page.events, step.place.cursor))
 
 
 def _store_work(step: Deliver | Advance | Redeliver, function: Callable[[Connection], Any]) -> Work:

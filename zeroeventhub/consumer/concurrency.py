@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from contextvars import Context, copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from zeroeventhub.client.client import Client, PendingFetch
 from zeroeventhub.consumer.config import Config
@@ -92,19 +92,9 @@ class Prefetcher:
         return page
 
 
-class _Order(NamedTuple):
-    """A page for the separate thread to fetch.
-
-    Attributes:
-        step: the step of the page.
-        context: in which to fetch it.
-        is_due: set when to decode the page, which is requested and received before; None to fetch
-            the page in one go.
-    """
-
-    step: Fetch
-    context: Context
-    is_due: threading.Event | None
+_Order: TypeAlias = tuple[Fetch, Context, threading.Event | None]
+"""The step of a page for the separate thread, the context to fetch it in, and what is set when to
+decode it, after it was requested and received; None to fetch the page in one go."""
 
 
 class ThreadPrefetcher(Prefetcher):
@@ -158,7 +148,7 @@ class ThreadPrefetcher(Prefetcher):
         self._step = step
         if waits:
             self._hint.due[step] = threading.Event()
-        self._orders.put(_Order(step, copy_context(), self._hint.due.get(step)))
+        self._orders.put((step, copy_context(), self._hint.due.get(step)))
 
     async def fetch(self, step: Fetch) -> Page:
         """Return the page of a step, or raise its error; it may have been fetched ahead."""

@@ -71,9 +71,6 @@ class _Consumer(Config, Generic[_AnyClient]):
         for wake in tuple(self._wakes):
             wake()
 
-    def _is_stopped(self) -> bool:
-        return self._was_stopped
-
     @contextmanager
     def _woken_by(self, wake: Callable[[], object]) -> Iterator[None]:
         """Call a function when the consumer is stopped, for the length of a block."""
@@ -96,7 +93,7 @@ class _Consumer(Config, Generic[_AnyClient]):
     ) -> None:
         """Apply everything; with threads, this never suspends."""
         self._check_engine()
-        runner = Runner(self, concurrency, apply, sessions, self._is_stopped)
+        runner = Runner(self, concurrency, apply, sessions, lambda: self._was_stopped)
         signals = stop_on_signals(stop_on_signal) if stop_on_signal else nullcontext()
         with signals, self._woken_by(runner.wake):
             async with _ProgressReporter(self).running(concurrency):
@@ -106,7 +103,7 @@ class _Consumer(Config, Generic[_AnyClient]):
         """Yield pages of a class, one partition after the other, without leases."""
         hint, reporter, bell = DecodeHint(), _ProgressReporter(self), concurrency.queue()
         prefetcher = concurrency.prefetcher(self, hint)
-        steps = Follower(self, self._is_stopped).steps()
+        steps = Follower(self, lambda: self._was_stopped).steps()
 
         async def do(step: Step) -> Any:
             if isinstance(step, Fetch):

@@ -33,7 +33,7 @@ from zeroeventhub.databases.bulk_insert import (
     table_form,
 )
 from zeroeventhub.databases.statements import document, fine_moment
-from zeroeventhub.errors import ConfigurationError, ProtocolError
+from zeroeventhub.errors import ConfigurationError, ProtocolError, ZeroEventHubError
 from zeroeventhub.protocol import Event
 from zeroeventhub.wire.cloud_event import event_id, event_key, event_time, event_type
 from zeroeventhub.wire.ndjson import PageEvents
@@ -80,8 +80,8 @@ def _insertions(
     by_name: bool = False,
 ) -> Iterator[Insertion]:
     """Yield what inserts rows, in runs that leave out the same columns."""
-    table, is_made = form.table, row is not None
-    rows = _read(form, table, events) if row is None else _made(form, table, events, row)
+    is_made = row is not None
+    rows = _read(form, events) if row is None else _made(form, events, row)
     in_utc = bool(form.in_session_zone)
     if in_utc and is_made:
         in_utc = have_zones(row[place] for row in rows for place in form.in_session_zone)
@@ -92,10 +92,10 @@ def _insertions(
             exact = not is_made
             yield insertion(form, forms, values, are_exact=exact, by_name=by_name, in_utc=in_utc)
         except Unfit as error:
-            raise _refusal(table, first + error.place, str(error), is_made=is_made) from None
+            raise _refusal(form.table, first + error.place, str(error), is_made=is_made) from None
 
 
-def _read(form: TableForm, table: Table, events: Sequence[Event]) -> _Rows:
+def _read(form: TableForm, events: Sequence[Event]) -> _Rows:
     """Read rows from the data of events."""
     if isinstance(events, PageEvents) and (found := form.read_all(events)) is not None:
         return found
@@ -105,15 +105,12 @@ def _read(form: TableForm, table: Table, events: Sequence[Event]) -> _Rows:
         for event in events:
             append(read(event.raw))
     except (ValueError, RecursionError) as error:
-        raise _refusal(table, len(rows) + 1, str(error), is_made=False) from None
+        raise _refusal(form.table, len(rows) + 1, str(error), is_made=False) from None
     return rows
 
 
 def _made(
-    form: TableForm,
-    table: Table,
-    events: Sequence[Event],
-    row: Callable[[Event], Mapping[str, Any]],
+    form: TableForm, events: Sequence[Event], row: Callable[[Event], Mapping[str, Any]]
 ) -> _Rows:
     """Make rows by calling `row` for each event."""
     rows: _Rows = []
@@ -122,22 +119,15 @@ def _made(
         try:
             rows.append(form.take(made))
         except (ValueError, RecursionError) as error:
-            raise _refusal(table, number, str(error), is_made=True) from None
+            raise _refusal(form.table, number, str(error), is_made=True) from None
     return rows
 
 
-def _refusal(
-    table: Table, number: int, reason: str, *, is_made: bool
-) -> ProtocolError | ConfigurationError:
+def _refusal(table: Table, number: int, reason: str, *, is_made: bool) -> ZeroEventHubError:
     """Describe which event does not fit, and why, without its data."""
-    if is_made:
-        return ConfigurationError(
-            f"The row made of event {number} of the page does not fit table {table.fullname!r}: "
-            f"{reason}."
-        )
-    return ProtocolError(
-        f"Event {number} of the page does not fit table {table.fullname!r}: {reason}."
-    )
+    subject = "The row made of event" if is_made else "Event"
+    text = f"{subject} {number} of the page does not fit table {table.fullname!r}: {reason}."
+    return ConfigurationError(text) if is_made else ProtocolError(text)
 
 
 def _alike(form: TableForm, rows: _Rows) -> Iterator[tuple[int, tuple[ColumnForm, ...], _Rows]]:

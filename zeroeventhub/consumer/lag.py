@@ -83,15 +83,10 @@ async def lag_at(
 
     `most` is how many events to read, at most, if the feed does not count.
     """
-    if LAG in info.extensions:
-        return await _ask(client, partition, cursor)
-    return await _count(client, partition, cursor, most)
-
-
-async def _ask(client: Client | AsyncClient, partition: int, cursor: str) -> Lag:
-    """Let the feed count; if it does not know the first event's time, read that event."""
+    if LAG not in info.extensions:
+        return await _count(client, partition, cursor, most)
     counted: Lag = await maybe_await(client.lag(partition, cursor))
-    if counted.events and counted.seconds is None:
+    if counted.events and counted.seconds is None:  # the feed does not know the first event's time
         page: Page = await maybe_await(client.fetch(partition, cursor, limit=1))
         if page.events:
             return replace(counted, seconds=_age(page.events[0]))

@@ -51,12 +51,9 @@ def divide(
     """
     todo: dict[int, list[Event]] = {}
     for number, event in enumerate(events):
-        lane = lane_of(key(event), lanes) if lanes > 1 else 0
+        name = key(event) if lanes > 1 else None
+        # For one number of lanes, the same in every process.
+        lane = 0 if name is None else crc32(name.encode("utf-8", "surrogatepass")) % lanes
         if number >= done.get(lane, 0):
             todo.setdefault(lane, []).append(event)
     return {lane: tuple(mine) for lane, mine in sorted(todo.items())}
-
-
-def lane_of(key: str | None, lanes: int) -> int:
-    """Return the lane of a key: for one number of lanes, the same in every process."""
-    return 0 if key is None else crc32(key.encode("utf-8", "surrogatepass")) % lanes

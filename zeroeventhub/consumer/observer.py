@@ -156,7 +156,7 @@ def place_of(event: Event, events: Sequence[Event], cursor: str) -> str:
 
 def note_place(error: BaseException, place: str) -> None:
     """Add to an error the event at which it was raised; only once if it is raised again."""
-    if _noted_place(error) != place:
+    if at_place(error) != f" at {place}":
         error.add_note(f"{_NOTE}{place}")
 
 
@@ -168,9 +168,5 @@ def place_in(text: str) -> str:
 
 def at_place(error: BaseException) -> str:
     """Return " at " and the place of an error, for the end of a sentence; empty without a place."""
-    place = _noted_place(error)
+    place = place_in("\n".join(getattr(error, "__notes__", ())))
     return f" at {place}" if place else ""
-
-
-def _noted_place(error: BaseException) -> str:
-    return place_in("\n".join(getattr(error, "__notes__", ())))
