@@ -167,7 +167,9 @@ class Checkup:
 
     def findings(self, connection: Connection) -> list[Finding]:
         """Return the results of all checks, up to the first that makes the rest impossible."""
-        found = [_server(connection)]
+        dialect, database = connection.dialect, database_of(connection)
+        version = ".".join(map(str, dialect.server_version_info or ()))
+        found = [Finding("ok", "server", f"This is {database.title(dialect)} {version}.")]
         checks: dict[str, tuple[Callable[[Connection], None], str]] = {
             "columns": (self._check_columns, "The table has all columns that the feed reads."),
             "ordering": (self.ordering.check, "The order of events can be kept."),
@@ -188,7 +190,6 @@ class Checkup:
                 reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
                 found.append(Finding("error", subject, f"The database refused: {reason}"))
                 return found
-        database = database_of(connection)
         found += [Finding("warning", *warning) for warning in database.warnings(connection)]
         if not self.is_mutable and (sign := _sign_of_updates(connection, self.table)):
             found.append(Finding("warning", "updates", f"{sign} {_ROWS_LAST}"))
@@ -255,10 +256,3 @@ def _sign_of_updates(connection: Connection, table: Table) -> str | None:
 
 
 _NO_SUCH_INDEX = "Let the database fill a column with the partition, and index that."
-
-
-def _server(connection: Connection) -> Finding:
-    dialect = connection.dialect
-    name = database_of(dialect).title(dialect)
-    version = ".".join(map(str, dialect.server_version_info or ()))
-    return Finding("ok", "server", f"This is {name} {version}.")

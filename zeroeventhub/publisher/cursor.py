@@ -77,16 +77,13 @@ class Signer:
 
     def __init__(self, recipe: str, secret: bytes | str | None = None) -> None:
         self._key = None if secret is None else _key(secret)
+        self.is_secret = secret is not None
+        """Whether only the publisher can compute the digests."""
         self.recipe = recipe
         """A digest of how events are made from rows, and of the secret."""
         if self._key is not None:
             keyed = blake2b(recipe.encode(), digest_size=len(recipe) // 2, key=self._key)
             self.recipe = keyed.hexdigest()
-
-    @property
-    def is_secret(self) -> bool:
-        """Return whether only the publisher can compute the digests."""
-        return self._key is not None
 
     def check(self, position: int, content: bytes) -> str:
         """Return the digest of the event at a position."""

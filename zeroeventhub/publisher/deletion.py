@@ -21,7 +21,6 @@ from sqlalchemy import (
     and_,
     delete,
     exists,
-    false,
     func,
     literal_column,
     or_,
@@ -475,7 +474,10 @@ class Compactor:
     def _next(self, connection: Connection) -> Select[Any]:
         """Select the next events, each with whether it is superseded or an old tombstone."""
         source = self.reader.ordering.source
-        gone = or_(self._is_superseded(database_of(connection)), self._is_old_tombstone())
+        gone = self._is_superseded(database_of(connection))
+        if self.tombstone is not None:
+            is_old = source.position <= parameter("tombstones")
+            gone = or_(gone, and_(self.tombstone, self.key.is_not(None), is_old))
         if self.needed is not None:
             gone = and_(gone, ~self.needed)
         columns = [source.position.label("position"), gone.label("is_gone")]
@@ -507,9 +509,3 @@ class Compactor:
             query = query.where(partition == source.partition)
         outer = [positions] if source.events is None else [positions, source.events]
         return exists(query.correlate(*outer))
-
-    def _is_old_tombstone(self) -> ColumnElement[bool]:
-        if self.tombstone is None:
-            return false()
-        is_old = self.reader.ordering.source.position <= parameter("tombstones")
-        return and_(self.tombstone, self.key.is_not(None), is_old)

@@ -24,7 +24,7 @@ from sqlalchemy import (
 from zeroeventhub.databases.index_hint import IndexHint
 from zeroeventhub.databases.port import Database
 from zeroeventhub.errors import ConfigurationError, Unavailable
-from zeroeventhub.protocol import Event, Partition, TypeFilter
+from zeroeventhub.protocol import Partition, TypeFilter
 from zeroeventhub.publisher.archive_reader import ArchiveReader
 from zeroeventhub.publisher.keyset import BEFORE, HIGHEST, LIMIT, ONE, parameter
 from zeroeventhub.publisher.partition_hash import outside
@@ -209,7 +209,8 @@ class PageQuery:
                 start = 0
                 if last is not None and not found:
                     start = int(rows.position(0) == last[0])
-                    follows = follows and start == 1 and _is_same(last[1], rows.event(0))
+                    follows = follows and start == 1 and last[1] is not None
+                    follows = follows and last[1] == rows.event(0)
                 found += len(rows.sizes)
                 left -= len(rows.sizes) - start
                 yield rows, start, follows
@@ -246,10 +247,8 @@ class PageQuery:
 
     def _build_window(self, hint: IndexHint) -> Select[Any]:
         """Find the position at which a filtered page ends after the rows that it may examine."""
-        source, near = self._source, self._rows.near
-        query = select(source.position).select_from(source.table)
-        query = near.above(query, hint)
-        return query.offset(BEFORE).limit(ONE)
+        near = self._rows.near
+        return near.rows(hint, self._source.position).offset(BEFORE).limit(ONE)
 
     def largest_partition(self, connection: Connection, until: int) -> int | None:
         """Return the largest partition, up to `until`, that has an event; None without events."""
@@ -296,10 +295,6 @@ class PageQuery:
             raise Unavailable(
                 "The last events of a closed partition are not settled yet.", retry_after=1
             )
-
-
-def _is_same(one: Event | None, other: Event | None) -> bool:
-    return one is not None and other is not None and one.raw == other.raw
 
 
 def _listed(partitions: list[int]) -> str:

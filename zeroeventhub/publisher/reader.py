@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from zeroeventhub.errors import BadCursor, ConfigurationError, NotFound, Unavailable
+from zeroeventhub.errors import BadCursor, ConfigurationError, FeedFailure, NotFound, Unavailable
 from zeroeventhub.protocol import (
     FIRST,
     LAST,
@@ -33,7 +33,6 @@ from zeroeventhub.publisher.lookups import Lookups
 from zeroeventhub.publisher.ordering import Horizon, Ordering
 from zeroeventhub.publisher.page_query import PageQuery
 from zeroeventhub.publisher.progress import Registry
-from zeroeventhub.publisher.retention import numbers_begin_again
 from zeroeventhub.publisher.rows import ReadRequest, Stretch
 from zeroeventhub.publisher.splits import SplitQuery
 from zeroeventhub.wire.ndjson import chain_parts
@@ -481,6 +480,8 @@ class Reader:
         """
         highest = self.ordering.horizon(connection).highest
         if highest < gone:
-            raise numbers_begin_again(gone)
+            raise FeedFailure(
+                f"The table's numbers start again below {gone}, up to which it was trimmed."
+            )
         if highest < until:
             raise Unavailable("The table was emptied while it was read.", retry_after=1)

@@ -27,7 +27,7 @@ from sqlalchemy.schema import CreateTable
 
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.statements import creation, exact, long_text, statement_text
-from zeroeventhub.errors import ConfigurationError, Diverged, FeedFailure
+from zeroeventhub.errors import ConfigurationError, Diverged
 from zeroeventhub.protocol import Partition
 from zeroeventhub.publisher.cursor import START, Place, digest
 from zeroeventhub.publisher.ordering import Source
@@ -144,11 +144,6 @@ class LowWaterMark:
                 "given for: the feed's history is another one."
             )
         return True
-
-
-def numbers_begin_again(mark: int) -> FeedFailure:
-    """Return the error for a table that has events below its mark."""
-    return FeedFailure(f"The table's numbers start again below {mark}, up to which it was trimmed.")
 
 
 class _Partitions(msgspec.Struct):

@@ -333,10 +333,6 @@ class BatchSize:
         return largest
 
 
-Choice = Callable[[Select[Any]], Select[Any]]
-"""Choose among positions that a query selects, and put them in order."""
-
-
 class RowQuery:
     """Select positions and their events.
 
@@ -385,7 +381,7 @@ class RowQuery:
 
     def select(
         self,
-        choose: Choice,
+        choose: Callable[[Select[Any]], Select[Any]],
         limit: ColumnElement[int],
         *,
         chosen: ColumnElement[bool] | None = None,
