@@ -159,10 +159,9 @@ def check_feed(
             "ZeroEventHub v1, give its number of partitions."
         )
     # Each version has its own probe, because checks look at all refusals of a probe.
-    subject_v1 = _v1_subject(Probe(url, http), partitions)
-    probe.end = time.monotonic() + LONGEST
-    if subject_v1 is not None:
-        subject_v1.probe.end = probe.end
+    probe_v1 = Probe(url, http)
+    subject_v1 = _v1_subject(probe_v1, partitions)
+    probe.end = probe_v1.end = time.monotonic() + LONGEST
     subjects = {False: Subject(probe) if v2 else None, True: subject_v1}
     found: dict[str, str] = {}
     for chosen in all_chosen:
