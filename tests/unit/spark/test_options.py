@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 
+import httpx
 import pytest
 import trustme
 
@@ -82,12 +83,11 @@ def test_option_of_the_other_kind_of_read_is_refused(method, given):
 
 
 def test_certificate_of_the_client_changes_no_authority(tmp_path, monkeypatch):
-    """With a client's certificate and without one, servers of the same authorities are trusted."""
+    """With a client's certificate, the authorities are trusted that httpx trusts without one."""
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     monkeypatch.delenv("SSL_CERT_DIR", raising=False)
     certificate = tmp_path / "certificate.pem"
     issued = trustme.CA().issue_cert(common_name="billing")
     issued.private_key_and_cert_chain_pem.write_to_path(certificate)
-    places = {"tlsCertificateFile": str(certificate)}
-    showing, plain = (Credentials(one).open({}, dict)["verify"] for one in (places, {}))
-    assert showing.get_ca_certs() == plain.get_ca_certs()
+    showing = Credentials({"tlsCertificateFile": str(certificate)}).open({}, dict)["verify"]
+    assert showing.get_ca_certs() == httpx.create_ssl_context().get_ca_certs()
