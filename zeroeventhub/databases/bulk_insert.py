@@ -280,8 +280,12 @@ class TableForm:
         """Return the values of a row that a program has made.
 
         Raises:
-            ValueError: it has a key that is not a column, or lacks a value that a column needs.
+            ValueError: it is no dict, has a key that is not a column, or lacks a value that a
+                column needs.
         """
+        given: object = row
+        if not isinstance(given, Mapping):
+            raise ValueError(f"it is {type(given).__name__}, and no dict")  # noqa: TRY004 - as all others
         if not row:
             raise ValueError("it has no value")
         if unknown := row.keys() - self.columns.keys():

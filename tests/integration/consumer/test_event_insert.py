@@ -197,6 +197,9 @@ def test_event_that_names_no_column_is_refused(sqlite):
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
+        ([("customer", "a")], "it is list, and no dict"),
+        (None, "it is NoneType, and no dict"),
+        ({}, "it has no value"),
         ({"customer": "a", "nope": 1}, "'nope' is not a column"),
         ({"id": 1}, "column 'customer' needs a value"),
         ({"customer": "a", "placed": "secret"}, "column 'placed'"),
