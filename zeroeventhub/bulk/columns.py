@@ -123,11 +123,11 @@ class _Envelope(msgspec.Struct, gc=False):
     type: Any = None
     time: Any = None
     subject: Any = None
-    partitionkey: Any = msgspec.UNSET
+    partitionkey: Any = None
 
     @property
     def key(self) -> Any:
-        return self.subject if self.partitionkey is msgspec.UNSET else self.partitionkey
+        return self.subject if self.partitionkey is None else self.partitionkey
 
 
 _decode = msgspec.json.Decoder(_Envelope).decode

@@ -86,7 +86,9 @@ def event_key(event: Event) -> str | None:
     CloudEvents 1.0, Optional Attributes; extension Partitioning.
     """
     found = attributes(event)
-    return _string(found.get("partitionkey", found.get("subject")))
+    # null is as good as absent (JSON Event Format 1.0, section 2.2)
+    key = found.get("partitionkey")
+    return _string(found.get("subject") if key is None else key)
 
 
 def event_time(event: Event) -> datetime | None:

@@ -196,6 +196,7 @@ def said(read, text):
 @example(['{"specversion":"1.0","time":"0001-01-01T00:00:00+05:00"}'], 0, 9)
 @example(['{"specversion":"1.0","time":"0000-01-01T00:00:00Z"}'], 0, 9)
 @example(['{"specversion":"1.0","time":"2026-01-01T00:00:00Z"}', "7"], 0, 9)
+@example(['{"specversion":"1.0","partitionkey":null,"subject":"ada"}'], 0, 9)
 @example(['{"specversion":null,"id":"a"}', '{"id":"a"}', "7", twice], 1, 2)
 def test_attributes_are_those_of_each_event(data, start, count):
     """An event has the same attributes in a column as alone, whatever events are beside it."""

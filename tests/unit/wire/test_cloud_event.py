@@ -39,6 +39,7 @@ IN_HEADER = {"traceparent": "of the header"}
     [
         (event_key, cloud_event(subject="ada"), "ada"),
         (event_key, cloud_event(subject="ada", partitionkey="c7"), "c7"),
+        (event_key, cloud_event(subject="ada", partitionkey=None), "ada"),
         (event_key, cloud_event(), None),
         (event_time, cloud_event(time="2026-01-02T03:04:05+01:00"), MOMENT),
         (event_time, cloud_event(time="2026-01-02T03:04:05"), None),
