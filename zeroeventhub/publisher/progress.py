@@ -120,9 +120,12 @@ class Registry:
     @staticmethod
     def check(consumer: str, cursor: str) -> None:
         """Refuse an invalid name (BadRequest) or cursor (BadCursor) before the database is used."""
-        if not 0 < len(consumer) <= NAME_LENGTH or not consumer.isprintable():
+        # MariaDB and MySQL ignore spaces at the end of a text.
+        is_line = 0 < len(consumer) <= NAME_LENGTH and consumer.isprintable()
+        if not is_line or consumer.endswith(" "):
             raise BadRequest(
-                f"The name of a consumer is one line of text of 1 to {NAME_LENGTH} characters."
+                f"The name of a consumer is one line of text of 1 to {NAME_LENGTH} characters, "
+                "without a space at its end."
             )
         if cursor in {FIRST, LAST}:
             raise BadCursor("A consumer has committed at a cursor that the feed has given.")

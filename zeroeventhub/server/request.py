@@ -237,9 +237,11 @@ def _value(text: str, parameter: Parameter) -> Any:
                 f"The parameter {name} is not a moment of RFC 3339, such as 2026-01-31T12:00:00Z."
             )
         case "line":
-            if not 0 < len(text) <= (most or len(text)) or not text.isprintable():
+            is_line = 0 < len(text) <= (most or len(text)) and text.isprintable()
+            if not is_line or text.endswith(" "):  # which MariaDB and MySQL ignore
                 raise BadRequest(
-                    f"The parameter {name} is one line of text of 1 to {most} characters."
+                    f"The parameter {name} is one line of text of 1 to {most} characters, without "
+                    "a space at its end."
                 )
             return text
         case _:

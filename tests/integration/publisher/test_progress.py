@@ -228,6 +228,7 @@ def test_what_cannot_be_a_place_is_refused(any_shop):
         ("", good, BadRequest),
         ("x" * 201, good, BadRequest),
         ("two\nlines", good, BadRequest),
+        ("billing ", good, BadRequest),
     ):
         with pytest.raises(error):
             feed.register_progress(consumer, 0, cursor)
@@ -254,6 +255,7 @@ def test_client_registers(any_shop, any_feed):
         for error, change in (
             (BadRequest, {"consumer": ""}),
             (BadRequest, {"consumer": []}),
+            (BadRequest, {"consumer": "billing "}),
             (BadRequest, {"partition": 7}),
             (TokenChanged, {"token": "9"}),
             (Diverged, {"cursor": "1-99"}),
@@ -303,8 +305,9 @@ def test_consumer_withdraws_its_progress_over_the_wire(any_shop, any_feed, is_as
         assert heard(any_feed) == {("bob", "billing", 0): 19, ("bob", "billing", 1): 20}
         assert call(url, "forget_progress", "billing", session=session) == 0
         assert call(url, "forget_progress", "audit", session=session) == 0
-        with pytest.raises(BadRequest):
-            call(url, "forget_progress", "two\nlines", session=session)
+        for name in ("two\nlines", "audit "):
+            with pytest.raises(BadRequest):
+                call(url, "forget_progress", name, session=session)
         assert httpx.delete(f"{url}/progress", params={"consumer": "billing"}).status_code == 401
         refused = httpx.get(f"{url}/progress", params={"consumer": "billing"})
         assert refused.status_code == 405

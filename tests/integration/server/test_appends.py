@@ -412,6 +412,7 @@ def test_parameters_of_producers_go_together(sqlite, own):
             {"producer": "p", "sequence": str(2**53)},
             {"producer": "", "sequence": "1"},
             {"producer": "p" * 201, "sequence": "1"},
+            {"producer": "p ", "sequence": "1"},
         ):
             refused(post(url, events(1), **query), 400, "bad-request")
         assert ids(sqlite, own) == []
