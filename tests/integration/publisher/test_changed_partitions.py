@@ -1,5 +1,7 @@
 """Partitions are split and redistributed in a feed that is trimmed, with registered consumers."""
 
+from pathlib import Path
+
 import pytest
 from harness import registered
 from harness.shop import orders
@@ -7,7 +9,8 @@ from harness.statements import add
 from harness.trimmed import numbers, of_another_event, position_of, trim
 
 from zeroeventhub import FIRST, Layout, layout_expression
-from zeroeventhub.errors import Diverged, Trimmed
+from zeroeventhub.archive import Archive
+from zeroeventhub.errors import ConfigurationError, Diverged, Trimmed
 from zeroeventhub.partitions import key_hash
 from zeroeventhub.publisher import reader
 
@@ -16,10 +19,10 @@ SPLIT = BEFORE.split(0, into=2)
 OF_FOUR = {key_hash(f"c{number}") % 4: f"c{number}" for number in range(50)}
 
 
-def source(layout=SPLIT):
+def source(layout=SPLIT, **options):
     """Return the feed of a layout, with retention and progress."""
     shown = layout_expression(layout, key=orders.c.customer, written=orders.c.part)
-    return registered.source(partition=shown, partitions=layout)
+    return registered.source(partition=shown, partitions=layout, **options)
 
 
 def fill(engine):
@@ -50,6 +53,27 @@ def test_events_that_no_reader_can_see_yet_stay(any_shop):
     feed = source().bind(any_shop)
     assert numbers(feed, 3) == [*range(10, 20, 2)]
     assert trim(feed, 18) == 7
+
+
+def test_archived_feed_is_redistributed_once_it_is_restored(any_shop, tmp_path):
+    """A table that was trimmed is restored, and sealed into a new archive with other partitions."""
+    first, second = (str(tmp_path / name) for name in ("first", "second"))
+    for folder in (first, second):
+        Path(folder).mkdir()
+    feed = source(archive=Archive(first), key="customer").bind(any_shop)
+    feed.seal()
+    trim(feed, 15)
+    after = SPLIT.redistribute(by=2)
+    with pytest.raises(ConfigurationError, match="before a change of its table, its partitions"):
+        numbers(source(after, archive=Archive(first), key="customer").bind(any_shop), 5)
+    changed = source(after, archive=Archive(second), key="customer").bind(any_shop)
+    with pytest.raises(ConfigurationError, match="begin with the first event"):
+        changed.seal()
+    assert feed.restore().written == 14
+    assert changed.seal().events == 20
+    assert trim(changed, 15) == 14
+    found = [n for share in after.partitions for n in numbers(changed, share.id)]
+    assert sorted(found) == [*range(20)]
 
 
 def heirs(layout, partition):
