@@ -209,12 +209,13 @@ class ArchiveReader:
         return found
 
     def _footer(self, segment: "Segment") -> "Footer":
-        """Return the index of a segment; refuse one with a partition that the feed lacks."""
+        """Return the index of a segment; refuse one with a partition that this process lacks."""
         found: Footer = self._part(segment, "footer")
         if strays := [one for one in found.groups if one not in self._partitions]:
             raise ConfigurationError(
-                f"The archive has events of partition {strays[0]}, which the feed does not have: "
-                "it had different partitions when it was sealed. Seal it into a new archive."
+                f"The archive has events of partition {strays[0]}, which this process does not "
+                "know: the feed was split. Give it the new layout; an ArchiveFeed finds that in "
+                "the archive when it is restarted."
             )
         return found
 

@@ -149,6 +149,28 @@ def test_closed_partition_ends_where_it_is_sealed(sqlite, tmp_path):
     assert [(one.id, one.closed) for one in info.partitions] == [(0, True), (1, False), (2, False)]
 
 
+def test_split_is_read_after_a_restart(sqlite, tmp_path):
+    """An ArchiveFeed that runs while its feed is split says to restart it, and then reads on."""
+    layout = Layout.of(2)
+    metadata.create_all(sqlite)
+    options = {"partition": "part", "time": None, "type": None}
+    feed = opened(sqlite, Archive(tmp_path), [(0, 0, 0)] * 4, partitions=layout, **options)
+    feed.seal()
+    archive = Archive(tmp_path)
+    running = ArchiveFeed(archive)
+    page = running.read(0, FIRST, 9)
+    execute(sqlite, insert(orders).values(part=2, data={"n": 4}))
+    after = layout.split(0, into=2)
+    source(Archive(tmp_path), partitions=after, **options).bind(sqlite).seal()
+    archive.look()
+    with pytest.raises(ConfigurationError, match=r"partition 2.*when it is restarted"):
+        running.read(0, page.cursor, 9)
+    restarted = ArchiveFeed(Archive(tmp_path))
+    assert restarted.info().token == after.token
+    assert restarted.read(0, page.cursor, 9).events == []
+    assert [event.data["n"] for event in restarted.read(2, FIRST, 9).events] == [4]
+
+
 def test_archive_alone_is_served(sqlite, tmp_path):
     """Consumers read an archive over HTTP, wait for what is sealed next, and it conforms."""
     named = {"cloudevents": True, "id": "id"}
