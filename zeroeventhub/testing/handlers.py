@@ -119,7 +119,10 @@ _NAME = "handler-check"
 _PLAIN = "Nothing went wrong"
 _OWN_TABLES = "zeroeventhub_"
 _WRITES = re.compile(
-    r"\s*(?:insert|update|delete|replace|merge|copy|create|alter|drop|truncate)\b", re.IGNORECASE
+    r"(?:\s|/\*.*?\*/|--[^\n]*\n)*"
+    r"(?:insert|update|delete|replace|merge|copy|create|alter|drop|truncate"
+    r"|with\b.*\b(?:insert\s+into|merge\s+into|delete\s+from|update\s+\S+\s.*\bset))\b",
+    re.IGNORECASE | re.DOTALL,
 )
 _AT_MOST = 200
 """The most characters of a row, a statement or an error that a sentence shows."""

@@ -182,6 +182,27 @@ def test_write_outside_of_the_transaction_is_found(other):
         check_async(apply_async)
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        'WITH new AS (SELECT 1) INSERT INTO invoices ("order") SELECT 1',
+        'WITH old AS (SELECT 1) UPDATE invoices SET "order" = 2',
+        "WITH old AS (SELECT 1) DELETE FROM invoices",
+        '/* of a shop */ -- and more\nINSERT INTO invoices ("order") VALUES (1)',
+    ],
+)
+def test_write_after_other_words_is_found(other, statement):
+    """A statement that writes need not begin with the word for that."""
+
+    def apply(connection: sa.Connection, event: Event) -> None:
+        invoice(connection, event)
+        with other.begin() as outside:
+            outside.exec_driver_sql(statement)
+
+    with broken("wrote past the transaction"):
+        check(apply)
+
+
 def test_write_by_another_connection_to_the_same_database_is_found():
     """It is named before it waits for the lock of the transaction itself."""
     store = store_of()
