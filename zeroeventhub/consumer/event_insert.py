@@ -179,6 +179,8 @@ class LandingTable:
             Column("key", Text),
             Column("data", document(), nullable=False),
             schema=schema or None,
+            mysql_engine="InnoDB",
+            mariadb_engine="InnoDB",
         )
 
     def exists(self, connection: Connection) -> bool:

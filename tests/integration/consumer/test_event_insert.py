@@ -263,6 +263,18 @@ NAMES = ("id", "type", "time", "key")
 MOMENT = datetime(2013, 1, 1, 10, 0, 0, 500000, tzinfo=UTC)
 
 
+def test_landing_table_has_transactions_whatever_the_engine_of_the_server(mariadb_url):
+    """What is rolled back is not there, also where new tables have none by default."""
+    landing = LandingTable("landed")
+    with connected(mariadb_url, init_command="SET default_storage_engine = MyISAM") as engine:
+        with engine.begin() as connection:
+            landing.create(connection)
+        with engine.connect() as connection:
+            landing.land(connection, 0, [Event.of({"n": 1})])
+            connection.rollback()
+        assert stored(engine, landing.table) == []
+
+
 def test_attributes_are_those_of_a_cloudevent(engine, landing):
     """Id, type, time and key of a CloudEvent have columns of their own, and others leave NULL."""
     others = [{"id": "x", "type": "y"}, "text", {"specversion": 1, "id": 5}]
