@@ -298,13 +298,17 @@ class _Session:
             for name in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
         )
         # Whatever statistics say, rows are read in the order of an index, and not sorted.
-        planning = ", ".join(
-            f"set_config('{name}', 'off', true)"
-            for name in ("enable_sort", "enable_incremental_sort", "enable_seqscan")
+        settings = dict.fromkeys(
+            ("enable_sort", "enable_incremental_sort", "enable_seqscan"), "off"
+        )
+        # Drivers read values as text in PostgreSQL's own style alone, and floats with all digits.
+        settings |= {"datestyle": "ISO", "intervalstyle": "postgres", "extra_float_digits": "3"}
+        reading = ", ".join(
+            f"set_config('{name}', '{value}', true)" for name, value in settings.items()
         )
         self._reading = (
             "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY",
-            f"SELECT {bounds}, {planning}",
+            f"SELECT {bounds}, {reading}",
         )
         self._writing = ("BEGIN ISOLATION LEVEL READ COMMITTED", f"SELECT {bounds}")
 
@@ -317,7 +321,10 @@ class _Session:
             # waits so.
             unlimited = "SET LOCAL statement_timeout = 0"
             statements = (*self._writing, step, unlimited, "COMMIT", *self._reading)
-        for statement in ["; ".join(statements)] if self._together else statements:
+        # A driver that prepares every statement, by a threshold of 0, cannot prepare several.
+        driver = connection.connection.driver_connection
+        together = self._together and getattr(driver, "prepare_threshold", None) != 0
+        for statement in ["; ".join(statements)] if together else statements:
             connection.exec_driver_sql(statement)
         return kept
 

@@ -1,8 +1,13 @@
-"""What PostgreSQL alone does: how it plans for a feed."""
+"""What PostgreSQL alone does: how it plans for a feed, and what its sessions are set to."""
 
+from datetime import UTC, datetime, timedelta
+
+import pytest
 import sqlalchemy as sa
-from harness.shop import orders, write
-from harness.statements import scalars
+from harness.engines import connected
+from harness.shop import fill, orders, write
+from harness.statements import add, scalars
+from harness.tables import event_table
 
 from zeroeventhub import FIRST, TableFeed
 
@@ -24,3 +29,51 @@ def test_feed_plans_so_on_postgresql_and_its_host_does_not(postgresql):
     assert {*seen} == {"off"}
     for name in ("enable_sort", "enable_seqscan"):
         assert scalars(postgresql, f"SHOW {name}") == ["on"]
+
+
+STYLES = {
+    "extra_float_digits": (sa.Double(), 0.1 + 0.2, 0.1 + 0.2),
+    "datestyle": (
+        sa.ARRAY(sa.DateTime(timezone=True)),
+        [datetime(2013, 1, 1, 10, tzinfo=UTC)],
+        ["2013-01-01T10:00:00Z"],
+    ),
+    "intervalstyle": (sa.Interval(), timedelta(days=1, hours=1), "P1DT3600S"),
+}
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("extra_float_digits", "0"),
+        ("datestyle", "SQL"),
+        ("datestyle", "German"),
+        ("intervalstyle", "iso_8601"),
+        ("intervalstyle", "postgres_verbose"),
+    ],
+)
+def test_events_do_not_depend_on_the_style_of_a_session(postgresql, setting, value):
+    """What a host's sessions print otherwise is published with all digits, and as elsewhere."""
+    kind, written, shown = STYLES[setting]
+    table = event_table("log", at=kind)
+    table.metadata.create_all(postgresql)
+    add(postgresql, table, [{"at": written}])
+    with connected(postgresql.url, options=f"-c {setting}={value}") as host:
+        (event,) = TableFeed(table, data=["at"]).bind(host).read(0, FIRST, 9).events
+        assert event.data == {"at": shown}
+        assert scalars(host, f"SHOW {setting}")[0].startswith(value)
+
+
+@pytest.mark.parametrize("ordering", ["observed", "sequenced"])
+def test_driver_may_prepare_every_statement(postgresql, ordering):
+    """A feed reads, and gives positions, also where psycopg's prepare_threshold is 0."""
+    feed = TableFeed(orders, data="data", ordering=ordering)
+    with postgresql.begin() as connection:
+        orders.create(connection)
+        feed.install(connection)
+    fill(postgresql, 3)
+    with connected(postgresql.url, prepare_threshold=0) as host:
+        bound = feed.bind(host)
+        for _ in range(3):
+            assert len(bound.read(0, FIRST, 9).events) == 3
+            assert bound.head() == 3
