@@ -210,8 +210,12 @@ class PageTooLarge(ProtocolError):  # noqa: N818 - named for what happened
 class TransientError(ZeroEventHubError):
     """Say that a retry may help; nothing was lost."""
 
-    retry_after: float | None = None
+    retry_after: float | None
     """Seconds to wait before the retry; None if the feed did not send them."""
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class Unavailable(TransientError):  # noqa: N818 - the name of the HTTP status
@@ -224,10 +228,6 @@ class Unavailable(TransientError):  # noqa: N818 - the name of the HTTP status
 
     status = 503
     problem = "unavailable"
-
-    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
 
 
 class TooManyRequests(Unavailable):

@@ -21,10 +21,6 @@ class TargetUnavailable(StoreUnavailable):
     back, waits, and delivers the page again.
     """
 
-    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
-
 
 class EventRefused(ZeroEventHubError):  # noqa: N818 - named for what happened
     """Say that the target answers, and does not take this event."""
