@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -252,14 +252,15 @@ def _site(context: click.Context) -> tuple[ASGIApp, dict[str, Any], str]:
     metrics, token_file = context.params["metrics"], context.params["token_file"]
     help_url = context.params["help_url"]
     tokens = None if token_file is None else read_tokens(token_file)
+    hook = None if tokens is None else bearer_tokens(tokens)
     made = None if asked.place is None else _imported(asked.place)
     if made is not None and not isinstance(made, Mapping):
         if metrics or help_url or any(_choices(context.params).values()):
             raise ConfigurationError(
                 f"{asked.place} is an application, which chooses itself how it serves feeds."
             )
-        return made if tokens is None else FeedAuthorization(made, bearer_tokens(tokens)), {}, ""
-    observer, observe_horizon, routes = _metrics(metrics, tokens) if metrics else (None, None, [])
+        return made if hook is None else FeedAuthorization(made, hook), {}, ""
+    observer, observe_horizon, routes = _metrics(metrics, hook) if metrics else (None, None, [])
     feeds: dict[str, Any] = {}
     shown: dict[str, list[Route]] = {}
     check_help(help_url)  # here, as it is no mistake of a feed
@@ -286,7 +287,6 @@ def _site(context: click.Context) -> tuple[ASGIApp, dict[str, Any], str]:
             if observe_horizon is not None and isinstance(feed, BoundFeed):
                 observe_horizon(feed, name)
     routes += [route for of_feed in shown.values() for route in of_feed]
-    hook = None if tokens is None else bearer_tokens(tokens)
     if hook is None and is_loopback(context.params["host"]):
         hook = everybody  # who is on this machine also sees the names of writers
     place = "/console" if any(route.path == "/" for route in routes) else "/"
@@ -372,7 +372,7 @@ def _path(option: str, path: str) -> str:
 
 
 def _metrics(
-    path: str, tokens: Mapping[str, str] | None
+    path: str, hook: Callable[[Request], Awaitable[object]] | None
 ) -> tuple[Observer, Callable[[BoundFeed, str], None], list[Route]]:
     """Return what measures feeds and their horizons, and the route that shows it to readers."""
     require("prometheus_client", extra="prometheus", user="--metrics")
@@ -392,12 +392,11 @@ def _metrics(
         MultiProcessCollector(registry)  # type: ignore[no-untyped-call] # it has no types
         registry.register(Gauges(HORIZON_METRICS, horizons.collect))
         observe_horizon = horizons.add
-    authorize = None if tokens is None else bearer_tokens(tokens)
 
     async def show(request: Request) -> Response:
-        if authorize is not None:
+        if hook is not None:
             try:
-                await authorize(request)
+                await hook(request)
             except Unauthorized as error:
                 challenge = {"WWW-Authenticate": error.challenge}
                 raise HTTPException(error.status, error.message, challenge) from None
