@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import datetime
 from functools import wraps
-from itertools import groupby
 from typing import Any
 
 import click
@@ -28,7 +27,7 @@ from zeroeventhub.client import Client
 from zeroeventhub.consumer.lag import TWICE, consequence, cursor_in, find_moves
 from zeroeventhub.consumer.lag import lag as find_lag
 from zeroeventhub.consumer.observer import place_in
-from zeroeventhub.consumer.store.cursor_store import CursorStatus, CursorStore
+from zeroeventhub.consumer.store.cursor_store import CursorStatus, CursorStore, summaries
 from zeroeventhub.coroutines import blocking
 from zeroeventhub.errors import ConfigurationError, printable
 from zeroeventhub.extensions import FORGET_PROGRESS
@@ -94,29 +93,13 @@ def cursors() -> None:
 @answering
 def list_(engine: Engine, store: CursorStore, *, consumer: str | None) -> Answer:
     """List the consumers of a store."""
-    listed, lines = [], []
-    for name, group in groupby(_statuses(engine, store, consumer), lambda one: one.consumer):
-        found = list(group)
-        processes = len({one.owner for one in found} - {None})
-        moved = max(one.updated_at for one in found)
-        halted = sum(one.halted_at is not None for one in found)
-        retried = sum(one.retried_since is not None for one in found)
-        listed.append(
-            {
-                "consumer": name,
-                "partitions": len(found),
-                "processes": processes,
-                "updated_at": moved,
-                "halted": halted,
-                "retried": retried,
-            }
-        )
-        lines.append(
-            f"{printable(name)}: partitions {len(found)}, processes {processes}, "
-            f"moved {moved:{TIME_FORMAT}}"
-            + (f", halted {halted}" if halted else "")
-            + (f", retried {retried}" if retried else "")
-        )
+    listed = summaries(_statuses(engine, store, consumer))
+    lines = [
+        f"{printable(one['consumer'])}: partitions {one['partitions']}, "
+        f"processes {one['processes']}, moved {one['updated_at']:{TIME_FORMAT}}"
+        + "".join(f", {state} {one[state]}" for state in ("halted", "retried") if one[state])
+        for one in listed
+    ]
     return listed, lines
 
 

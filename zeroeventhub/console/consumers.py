@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import groupby
 from typing import Any, TypeVar
 
 import anyio
@@ -17,7 +16,7 @@ from sqlalchemy.exc import DatabaseError
 from zeroeventhub.console.events import shown
 from zeroeventhub.console.feeds import UNANSWERED, Reader, count_between
 from zeroeventhub.consumer.lag import lag_at
-from zeroeventhub.consumer.store.cursor_store import CursorStatus, CursorStore
+from zeroeventhub.consumer.store.cursor_store import CursorStatus, CursorStore, summaries
 from zeroeventhub.consumer.store.dead_letters import DeadLetter
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.error_codes import is_late, translate_store_errors
@@ -121,24 +120,11 @@ async def list_consumers(store: ConsoleStore, principal: Principal) -> list[dict
         return store.store.standings(connection), store.store.dead_letters.counts(connection)
 
     found, letters = await store.look(ask)
-    found = [one for one in found if principal.may_read(one.partition)]
-    lines = []
-    for name, group in groupby(found, lambda one: one.consumer):
-        standings = [*group]
-        visible = [
-            count for number, count in letters.get(name, {}).items() if principal.may_read(number)
-        ]
-        lines.append(
-            {
-                "store": store.name,
-                "consumer": name,
-                "partitions": len(standings),
-                "processes": len({one.owner for one in standings} - {None}),
-                "moved": max(one.updated_at for one in standings),
-                "halted": sum(one.halted_at is not None for one in standings),
-                "dead_letters": sum(visible),
-            }
-        )
+    lines = summaries(one for one in found if principal.may_read(one.partition))
+    for one in lines:
+        counts = letters.get(one["consumer"], {}).items()
+        visible = sum(count for number, count in counts if principal.may_read(number))
+        one |= {"store": store.name, "moved": one.pop("updated_at"), "dead_letters": visible}
     return lines
 
 

@@ -1,8 +1,9 @@
 """A consumer's cursors: a table in its own database."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
+from itertools import groupby
 from typing import Any
 
 from sqlalchemy import (
@@ -94,6 +95,22 @@ class CursorStatus:
     halted_at: datetime | None = None
     retried_since: datetime | None = None
     retry_seconds: float | None = None
+
+
+def summaries(found: Iterable[CursorStatus]) -> list[dict[str, Any]]:
+    """Describe each consumer of statuses that are ordered by name: how many of what there are."""
+    groups = [(name, [*group]) for name, group in groupby(found, lambda one: one.consumer)]
+    return [
+        {
+            "consumer": name,
+            "partitions": len(own),
+            "processes": len({one.owner for one in own} - {None}),
+            "updated_at": max(one.updated_at for one in own),
+            "halted": sum(one.halted_at is not None for one in own),
+            "retried": sum(one.retried_since is not None for one in own),
+        }
+        for name, own in groups
+    ]
 
 
 class CursorStore:
