@@ -8,6 +8,7 @@ from urllib.parse import quote, quote_plus
 import httpx
 
 from zeroeventhub.client.connection_pool import ConnectionPool
+from zeroeventhub.errors import ConfigurationError
 
 HIDDEN = "[hidden]"
 
@@ -18,6 +19,17 @@ requested: ContextVar["tuple[Redaction, str] | None"] = ContextVar("requested", 
 """The secrets and the address of the present request, while httpx and its dependencies may log."""
 
 _HARMLESS = {"accept", "accept-encoding", "connection", "content-type", "host", "user-agent"}
+
+
+def feed_url(text: httpx.URL | str) -> httpx.URL:
+    """Read the address of a feed; an error does not repeat it, as any part may be a password."""
+    try:
+        url = httpx.URL(text)
+    except (httpx.InvalidURL, UnicodeError):
+        raise ConfigurationError("This is not a URL.") from None
+    if url.scheme not in {"http", "https"} or not url.host:
+        raise ConfigurationError("A feed's URL starts with http:// or https://.")
+    return url
 
 
 def without_secrets(url: httpx.URL) -> str:

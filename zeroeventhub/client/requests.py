@@ -12,7 +12,7 @@ import httpx
 
 from zeroeventhub.client.connection_pool import ILLEGAL_HEADER, ConnectionPool
 from zeroeventhub.client.exchange import Exchange
-from zeroeventhub.client.redaction import Redaction, without_secrets
+from zeroeventhub.client.redaction import Redaction, feed_url, without_secrets
 from zeroeventhub.coroutines import maybe_await
 from zeroeventhub.errors import (
     ConfigurationError,
@@ -95,13 +95,7 @@ class RequestBuilder(Generic[_Http]):
         self._http: _Http = http
         self.sends_ahead = isinstance(http, ConnectionPool)
         """Whether `Client.begin_fetch` can be used: httpx reads at once what it has requested."""
-        try:
-            given = httpx.URL(url)
-        except (httpx.InvalidURL, UnicodeError):
-            raise ConfigurationError("This is not a URL.") from None
-        if given.scheme not in {"http", "https"} or not given.host:
-            # The error does not repeat the URL: without a scheme, any part may be a password.
-            raise ConfigurationError("A feed's URL starts with http:// or https://.")
+        given = feed_url(url)
         self._redaction = Redaction(given, http)
         self._url = given.copy_with(userinfo=b"", fragment=None)
         # As text: httpx takes as long to parse a URL as to send a request.

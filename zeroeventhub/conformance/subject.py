@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 import httpx
 import msgspec
 
-from zeroeventhub.client.redaction import without_secrets
+from zeroeventhub.client.redaction import feed_url, without_secrets
 from zeroeventhub.conformance.answer import (
     Answer,
     Checkpoint,
@@ -24,7 +24,7 @@ from zeroeventhub.conformance.answer import (
     fail,
     skip,
 )
-from zeroeventhub.errors import ConfigurationError, ProtocolError, printable
+from zeroeventhub.errors import ProtocolError, printable
 from zeroeventhub.extensions import EXTENSIONS, PARTITION
 from zeroeventhub.protocol import FIRST
 from zeroeventhub.wire.documents import decode_answer
@@ -67,19 +67,10 @@ def expect(answer: Answer, what: str, *statuses: int) -> Answer:
 
 
 class Probe:
-    """Send requests below a feed's address.
-
-    Raises:
-        ConfigurationError: the address is not a URL of HTTP.
-    """
+    """Send requests below a feed's address; refuse one that is not a URL of HTTP."""
 
     def __init__(self, url: str, http: httpx.Client) -> None:
-        try:
-            self._url = httpx.URL(url)
-        except (httpx.InvalidURL, UnicodeError):
-            raise ConfigurationError("This is not a URL.") from None
-        if self._url.scheme not in {"http", "https"} or not self._url.host:
-            raise ConfigurationError("A feed's URL starts with http:// or https://.")
+        self._url = feed_url(url)
         self._http = http
         self.address = without_secrets(self._url)
         self.end = math.inf  # of the time for all checks, on the monotonic clock
