@@ -8,7 +8,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection
+from sqlalchemy import ColumnElement, Connection, Uuid
 
 from zeroeventhub.databases.json_form import json_form
 from zeroeventhub.databases.port import Database
@@ -16,6 +16,7 @@ from zeroeventhub.errors import ConfigurationError, FeedFailure
 from zeroeventhub.protocol import Event
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.keyset import LIMIT, NearRows
+from zeroeventhub.publisher.lookups import value_of
 from zeroeventhub.publisher.mapping import Mapper, attribute_text, moment
 from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.rows import Row, RowQuery, check_json
@@ -157,6 +158,14 @@ class SegmentRows:
         last = None if raw is None else Event(raw if isinstance(raw, bytes) else raw.encode())
         return found, (columns[0][-1], last)
 
+    def texts(self, name: str, values: Sequence[str]) -> Sequence[str]:
+        """Return texts of an attribute as segments have them; a UUID is written in several ways."""
+        form = self._forms.get(name)
+        if form is None or not isinstance(form.select.type, Uuid):
+            return values
+        found = (value_of(form.select, value) for value in values)
+        return [str(one) for one in found if one is not None]
+
     def _values(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
         """Convert the values of an attribute to their form in segments."""
         form = self._forms.get(name)
@@ -288,6 +297,7 @@ class Sealer:
                     f"This feed has no column of {name}s by which its archive could find events: "
                     f"give it one, by {name}=…, before events are sealed."
                 )
+        ids, keys = self.rows.texts("id", ids), self.rows.texts("key", keys)
         self.kept()
         return self.archive.erase(ids, keys, lambda position: str(Place(position)))
 

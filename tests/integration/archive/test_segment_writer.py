@@ -1,5 +1,6 @@
 """Segments as they are written, and as they are written anew without what is erased."""
 
+import uuid
 from contextlib import suppress
 from datetime import timedelta
 from io import BytesIO
@@ -17,13 +18,18 @@ from harness.archives import (
     positions_in,
     source,
 )
+from harness.published import install
+from harness.statements import add
+from harness.tables import event_table
 from harness.trimmed import numbers, trim
 from pyarrow import parquet
+from sqlalchemy import Uuid
 
-from zeroeventhub import FIRST, LAST
+from zeroeventhub import FIRST, LAST, TableFeed
 from zeroeventhub.archive import Archive
 from zeroeventhub.archive.objects import Objects
 from zeroeventhub.errors import BadCursor, ConfigurationError
+from zeroeventhub.publisher.retention import Retention
 
 ATTRIBUTES = {"id": "id", "key": "customer"}
 
@@ -102,6 +108,26 @@ def test_erased_events_are_gone_and_their_cursors_stay(sqlite, tmp_path):
     with sqlite.begin() as connection:
         place(connection, (0, 0, 0))
     assert feed.seal().events == 1
+
+
+@pytest.mark.parametrize("as_uuid", [True, False])
+def test_events_are_erased_by_uuids_in_any_spelling(any_engine, tmp_path, *, as_uuid):
+    """An id and a key that are UUIDs are found however they are written, as they are by readers."""
+    one, other, third = (uuid.UUID(int=0xABCDEF << number) for number in range(3))
+    table = event_table("log", name=Uuid(as_uuid), owner=Uuid(as_uuid))
+    table.create(any_engine)
+    rows = [{"name": each, "owner": each} for each in (one, other, third)]
+    written = [{name: str(each) for name, each in row.items()} for row in rows]
+    add(any_engine, table, rows if as_uuid else written)
+    options = {"id": "name", "key": "owner", "append_only": True, "retention": Retention()}
+    archive = Archive(tmp_path, erasable=True)
+    published = TableFeed(table, data=["id"], archive=archive, **options)
+    install(published, any_engine)
+    feed = published.bind(any_engine)
+    feed.seal()
+    assert feed.erase(ids=[f"{{{one}}}".upper()]) == 1
+    assert feed.erase(ids=[other.hex, "no uuid"], keys=["no uuid"]) == 1
+    assert feed.erase(keys=[third.urn]) == 1
 
 
 @pytest.mark.slow
