@@ -453,7 +453,7 @@ async def _lag_or_none(client: AsyncClient, info: FeedInfo, number: int, cursor:
         return None
     try:
         return await client.lag(number, cursor)
-    except (BadRequest, NotFound):
+    except (BadRequest, Gone, NotFound):
         return None
 
 
@@ -506,9 +506,11 @@ async def lags(reader: Reader, chosen: int | None) -> dict[str, Any]:
     """
     client, reported = reader.client, reader.feed.reported
     info, status = await client.discover(), await reader.own("status")
+    listed = {one.id for one in info.partitions}
     keys = [
         (one["principal"], one["consumer"], one["partition"])
         for one in _consumers(status, info, chosen)
+        if one["partition"] in listed
     ]
     ends = range(0)
     if keys and reported and {CURSOR_OF_TIME, CURSOR_OF_COUNT} <= info.extensions:

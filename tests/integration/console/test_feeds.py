@@ -8,6 +8,7 @@ import httpx
 import pytest
 from harness.console import append, console, console_of, fetch, ids_of, lagging, shop_routes
 from harness.readers import Numbers, cursor_of, get, head_of
+from harness.registered import age
 from harness.shop import fill, orders, place
 from harness.waiting import meanwhile, until
 from harness.web import serving
@@ -211,6 +212,23 @@ def test_of_many_consumers_those_of_a_partition_are_counted(sqlite, monkeypatch)
         assert (one["partition"], one["lag"]["events"]) == (1, 1)
         past = partial(fetch, http, "feeds/orders/lags", partition=1)
         until(lambda: past()["lags"]["billing"][-1:] == [1], "a slot has ended")
+
+
+def test_registered_cursors_that_lead_nowhere_are_shown(sqlite, monkeypatch):
+    """The lag of a consumer is unknown where its events were trimmed, and in a partition that the
+    feed has replaced or dropped; the page and the past of its lag are shown nevertheless.
+    """
+    monkeypatch.setattr(feeds, "SLOT", 0.5)
+    kept = {"retention": Retention(), "progress": Progress()}
+    feed = TableFeed(orders, data="data", time="placed", **kept).bind(sqlite)
+    with lagging(sqlite) as (client, http):
+        feed.register_progress("audit", 7, client.fetch(0, "_first").cursor)
+        age(sqlite, 8 * 24 * 3600)
+        assert feed.trim(feed.plan_trim(below=5)) == 4
+        found = {one["consumer"]: one["lag"] for one in fetch(http)["registered"]}
+        assert found == {"audit": None, "billing": None}
+        until(lambda: fetch(http, "feeds/orders/lags")["times"], "a slot has ended")
+        assert fetch(http, "feeds/orders/lags")["lags"].keys() == {"billing"}
 
 
 def test_lag_has_a_past(sqlite, monkeypatch):
