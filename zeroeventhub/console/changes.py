@@ -18,7 +18,7 @@ from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.consumer.store.dead_letters import FAILED, HELD, DeadLetter
 from zeroeventhub.consumer.store.tables import NAME_LENGTH
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.statements import Moment, as_utc, long_text, row_number
+from zeroeventhub.databases.statements import Moment, as_utc, exact, long_text, row_number
 from zeroeventhub.errors import BadRequest, FeedError
 from zeroeventhub.protocol import FIRST
 
@@ -230,8 +230,8 @@ def _audit_table(store: CursorStore) -> Table:
         MetaData(),
         Column("id", row_number(), primary_key=True),
         Column("at", DateTime(timezone=True), nullable=False, default=Moment()),
-        Column("principal", String(256), nullable=False),
-        Column("consumer", String(NAME_LENGTH), nullable=False),
+        Column("principal", exact(String(256)), nullable=False),
+        Column("consumer", exact(String(NAME_LENGTH)), nullable=False),
         Column("action", String(10), nullable=False),
         Column("details", long_text(), nullable=False),
         schema=store.tables.cursors.schema,

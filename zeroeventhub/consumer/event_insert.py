@@ -32,7 +32,7 @@ from zeroeventhub.databases.bulk_insert import (
     is_translated,
     table_form,
 )
-from zeroeventhub.databases.statements import document, fine_moment
+from zeroeventhub.databases.statements import document, exact, fine_moment
 from zeroeventhub.errors import ConfigurationError, ProtocolError, ZeroEventHubError
 from zeroeventhub.protocol import Event
 from zeroeventhub.wire.cloud_event import event_id, event_key, event_time, event_type
@@ -173,10 +173,10 @@ class LandingTable:
             Column("partition", Integer, primary_key=True, autoincrement=False),
             # Unique, as only one transaction at a time has moved the cursor.
             Column("arrival", BigInteger, primary_key=True, autoincrement=False),
-            Column("id", Text),
-            Column("type", Text),
+            Column("id", exact(Text())),
+            Column("type", exact(Text())),
             Column("time", fine_moment()),
-            Column("key", Text),
+            Column("key", exact(Text())),
             Column("data", document(), nullable=False),
             schema=schema or None,
             mysql_engine="InnoDB",

@@ -204,6 +204,17 @@ def test_change_is_in_the_audit_log(shop, store, caplog):
         assert before not in caplog.text
 
 
+def test_audit_log_takes_all_names(mariadb):
+    """A consumer is changed whatever the character set is that the database has by default."""
+    append(mariadb, {})
+    store, name = new_store(mariadb), "Ж 😀"
+    load(store, 0, start=FIRST, name=name)
+    with console_of(mariadb, store) as http:
+        confirm(http, name=name, action="reset")
+        (entry,) = http.get("api/stores/billing/audit.json").json()["entries"]
+    assert entry["consumer"] == name
+
+
 def test_user_that_may_not_create_tables_changes_consumers(postgresql):
     """Once the table of the audit log is there, a change needs no right to create tables."""
     append(postgresql, {})

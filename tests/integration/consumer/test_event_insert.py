@@ -292,6 +292,15 @@ def test_attributes_are_those_of_a_cloudevent(engine, landing):
     assert {row[name] for row in found[1:4] for name in NAMES} == {None}
 
 
+def test_attributes_land_with_all_characters(engine, landing):
+    """Ids, types and keys land whatever the character set is that a database has by default."""
+    names = {"id": "Ж", "type": "\u2028", "partitionkey": "e\u0301 😀"}
+    with engine.begin() as connection:
+        landing.land(connection, 0, [Event.of({**CLOUD_EVENT, **names})])
+    (found,) = stored(engine, landing.table)
+    assert [found["id"], found["type"], found["key"]] == [*names.values()]
+
+
 def test_numbers_land_with_all_their_digits(engine, landing):
     """Data is stored as it came, though Python could not hold its numbers."""
     raw = b'{"n":123456789012345678901234567890.12345678901234567890}'
