@@ -18,9 +18,9 @@ from zeroeventhub.consumer.steps import (
     Step,
 )
 from zeroeventhub.consumer.store.cursor_store import CursorStore
-from zeroeventhub.databases.error_codes import translate_store_errors
+from zeroeventhub.databases.error_codes import is_late, translate_store_errors
 from zeroeventhub.databases.transactions import COMMITS_EACH, driver_commits_each
-from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.errors import ConfigurationError, StoreUnavailable
 from zeroeventhub.protocol import FIRST
 
 _Result = TypeVar("_Result")
@@ -35,7 +35,12 @@ async def in_store(store: CursorStore, write: Callable[..., _Result], *arguments
     """
     try:
         return await _transact(store, write, *arguments)
-    except DatabaseError:
+    except DatabaseError as error:
+        if is_late(error):
+            # Each statement is quick, unless it waits for a lock that some transaction keeps.
+            raise StoreUnavailable(
+                "A statement took longer than the consumer's database allows it to."
+            ) from error
         await _transact(store, store.check_tables)
         raise
 

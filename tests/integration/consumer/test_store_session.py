@@ -3,11 +3,14 @@
 import time
 
 import pytest
-from harness.deliveries import event, filled, write_page
+from harness.deliveries import event, filled, opened, write_page
+from harness.engines import connected
 from harness.statements import execute, scalars
+from harness.stores import NAME, load
+from harness.waiting import until
 from sqlalchemy import text
 
-from zeroeventhub import LAST
+from zeroeventhub import LAST, CursorStore
 from zeroeventhub.errors import ConfigurationError
 
 DAY = 86400.0
@@ -55,3 +58,26 @@ def test_store_without_tables_says_how_to_create_them(shop):
     execute(shop.engine, "DROP TABLE zeroeventhub_leases")
     with pytest.raises(ConfigurationError, match="create_tables"):
         shop.run(write_page)
+
+
+PATIENCE = {
+    "postgresql": {"options": "-c statement_timeout=200"},
+    "mariadb": {"init_command": "SET max_statement_time = 0.2"},
+}
+
+
+@pytest.mark.parametrize("database", PATIENCE)
+def test_consumer_outlives_the_deadline_of_its_statements(request, database):
+    """A process waits for the page of one that stands still, however short a statement may take."""
+    url = request.getfixturevalue(f"{database}_url")
+    with opened(url) as shop, connected(url, **PATIENCE[database]) as engine:
+        filled(shop, 4, 1)
+        place = load(shop.store, 0)
+        with shop.engine.connect() as frozen:
+            shop.store.advance(frozen, NAME, 0, place, "1")
+            shop.store = CursorStore(engine)
+            running = shop.start()
+            until(lambda: shop.observer["waited"] or running.error, "the consumer waits")
+        shop.until_landed(4)
+        running.stop()
+        assert shop.landed() == [0, 1, 2, 3]
