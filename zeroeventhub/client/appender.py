@@ -1,6 +1,7 @@
 """Append events in the background, in batches and in their order."""
 
 import asyncio
+import sys
 import threading
 import time
 from collections import deque
@@ -412,12 +413,14 @@ class Appender(_BaseAppender):
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Flush, and end.
 
-        After KeyboardInterrupt, a thread goes on as long as the process does.
+        After KeyboardInterrupt, a thread goes on as long as the process does. A generator that is
+        left to the end of the process flushes nothing: close it before.
 
         Raises:
             NotAppended: as `flush`.
         """
-        blocking(self._leave(kind))
+        if not sys.is_finalizing():  # else Python has ended the thread, wherever it was
+            blocking(self._leave(kind))
 
     def append(self, event: NewEvent) -> futures.Future[Appended]:
         """Hand over an event; wait while the buffer is full.

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -383,6 +384,31 @@ def test_block_of_a_generator_that_is_closed_waits_for_the_log(written, sqlite):
         assert ids(sqlite, log) == ["e0"]
     asyncio.run(append_one())
     assert ids(sqlite, log) == ["e0", "e1"]
+
+
+LEFT_OPEN = """
+import sys
+from zeroeventhub import Appender, Client, NewEvent
+
+def appended():
+    with Appender(Client(sys.argv[1]), linger=100) as appender:
+        yield appender.append(NewEvent("paid", {}))
+
+def main():
+    events = appended()
+    next(events)
+    raise KeyError("of the program")
+
+main()
+"""
+
+
+def test_generator_that_was_left_open_lets_its_program_end(written):
+    """A program ends with its own error, though a generator of it is still in the block."""
+    _, url, _ = written
+    program = [sys.executable, "-c", LEFT_OPEN, url]
+    ended = subprocess.run(program, capture_output=True, timeout=60, check=False)
+    assert (ended.returncode, b"of the program" in ended.stderr) == (1, True)
 
 
 @pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
