@@ -308,9 +308,11 @@ def read_arrow(
 
     Raises:
         ConfigurationError: an argument or a column cannot work.
-        FeedError: the feed refused a request; reading the stream may raise it as well.
+        FeedError: the feed refused a request.
         TransientError: the feed could not be reached, and ten attempts failed.
-        ProtocolError: the server is not a feed, or an event does not fit the schema.
+        ProtocolError: the server is not a feed. To read the stream by its `reader` may raise these
+            as well, and this one if an event does not fit the schema; a library that takes the
+            stream raises an error of its own with their text.
     """
     if readers < 1 or not 1 <= page_size <= LARGEST_PAGE:
         raise ConfigurationError("readers is 1 or more, and page_size is 1 to 10,000.")

@@ -251,13 +251,15 @@ class JsonColumns:
         unfit: list[str | None] = []
         for place in range(len(data)):
             one = data.slice(place, 1)
+            row: dict[str, Any] = {}
             try:
                 (row,) = self._rows(one)
                 self._arrays([row], schema)
             except _UNFIT as error:
                 if self._corrupt is None:
                     # The decoder names members and types; other errors repeat values of events.
-                    detail = f": {error}" if isinstance(error, msgspec.DecodeError) else ""
+                    is_named = isinstance(error, msgspec.DecodeError)
+                    detail = f": {error}" if is_named else _misfit(row, schema)
                     is_text = one[0].as_py().startswith('"')
                     raise ProtocolError(
                         f"An event does not fit the schema of the read{detail}. "
@@ -287,6 +289,16 @@ class JsonColumns:
         except msgspec.ValidationError:
             # A STRING has a value that is not a string.
             return [_with_texts(self._decode_raw(text), self._row) for text in texts_of(data)]
+
+
+def _misfit(row: dict[str, Any], schema: pa.Schema) -> str:
+    """Name the first member of which Arrow makes no column, as the decoder does."""
+    for name, value in row.items():
+        try:
+            pa.array([value], schema.field(name).type)
+        except _UNFIT:
+            return f": Expected `{schema.field(name).type}` - at `$.{name}`"
+    return ""
 
 
 def _with_texts(value: Any, kind: pa.DataType, *, optional: bool = True) -> Any:

@@ -155,6 +155,15 @@ def test_error_does_not_repeat_the_event(kind, text):
     assert refused.value.__suppress_context__
 
 
+@pytest.mark.parametrize(
+    ("kind", "text"), [(CENTS, "1.234"), (CENTS, "1e9"), (NUMBER, "1e9"), (NUMBER, '"1"')]
+)
+def test_error_names_the_member(kind, text):
+    """The error names the member that does not fit, whatever its type is."""
+    with pytest.raises(ProtocolError, match=r"Expected .* - at `\$\.x`"):
+        columns(struct(n=NUMBER, x=kind), f'{{"n":1,"x":{text}}}', corrupt=False)
+
+
 def test_error_about_json_in_a_string_says_where_it_comes_from():
     """An event that is a string was perhaps JSON in a column of text; others were not."""
     for event, is_said in {'"{\\"x\\":1}"': True, '{"x":"1"}': False, "[1]": False}.items():
