@@ -203,7 +203,7 @@ def _show_progress(progress: bool | OnProgress) -> Iterator[OnProgress]:
 
     columns = (*Progress.get_default_columns()[:-1], MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns) as bar:
-        task = bar.add_task("events")
+        task = bar.add_task("events", total=None)
         yield lambda rows, total: bar.update(task, completed=rows, total=total)
 
 

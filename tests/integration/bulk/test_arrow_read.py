@@ -426,7 +426,9 @@ def test_progress_is_told_and_drawn(shop, publish, capsys):
     feed.append(0)
     with mounted(feed) as url:
         pa.table(read_arrow(url, progress=lambda *one: told.append(one)))
+        pa.table(read_arrow(url, progress=True))
     assert told[-1] == (1, None)
+    assert "1/?" in capsys.readouterr().out
 
 
 def test_batch_whose_progress_fails_is_not_handed_over(shop, publish):
