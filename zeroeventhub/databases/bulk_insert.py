@@ -1,6 +1,7 @@
 """Insert many rows at once, in the quickest way of each driver."""
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -96,6 +97,8 @@ class ColumnForm:
         form, bind = _form(column.type), kind.bind_processor(dialect)
         if form is int:
             form = database.whole_number
+        if form is Decimal and isinstance(kind, types.Numeric) and bind is not None:
+            bind = _finite
         if bind is None and form in _SHOWN and database.copies(dialect):
             bind = _shown
         if isinstance(kind, types.Time) and not (kind.timezone and database.keeps_zones):
@@ -192,6 +195,14 @@ def _json_written(value: Any, null: str | None, dumps: Convert) -> str | None:
         return null if value is None else None
     written: str = value.decode() if isinstance(value, bytes) else dumps(value)
     return written
+
+
+def _finite(value: Any) -> float | None:
+    """Return a decimal as SQLite stores it, which makes NULL of NaN, and infinity of 1e400."""
+    number = None if value is None else float(value)
+    if number is not None and not math.isfinite(number):
+        raise ValueError("a decimal is not a number that can be stored")
+    return number
 
 
 def _shown(value: Any) -> str | None:

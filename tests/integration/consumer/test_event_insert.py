@@ -65,6 +65,15 @@ def test_decimal_keeps_its_digits_that_python_is_to_read_as_a_float(engine):
     assert found == [float(exact) if engine.dialect.name == "sqlite" else Decimal(exact)] * 2
 
 
+@pytest.mark.parametrize("price", ['"NaN"', '"-Infinity"', "1e400"])
+def test_decimal_that_sqlite_would_store_as_another_is_refused(sqlite, price):
+    """SQLite has no decimals: one that a binary number cannot be is refused, and not made NULL."""
+    table = event_table("prices", price=Numeric(30, 4))
+    table.create(sqlite)
+    with pytest.raises(ProtocolError, match="column 'price' does not take its value"):
+        inserted(sqlite, table, [Event(b'{"price":%b}' % price.encode())])
+
+
 IN_UTC = {
     "postgresql": {"options": "-c TimeZone=UTC"},
     "mariadb": {"init_command": "SET time_zone = '+00:00'"},
