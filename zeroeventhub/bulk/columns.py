@@ -233,6 +233,7 @@ class JsonColumns:
             raise ConfigurationError(
                 f"With a column {corrupt}, all columns of the events' JSON have to be nullable."
             )
+        self._of_decimals = [one for one in self._row if _holds_decimals(one.type)]
         self._decode = msgspec.json.Decoder(json_type(self._row, str)).decode
         self._decode_raw = msgspec.json.Decoder(json_type(self._row, msgspec.Raw)).decode
 
@@ -277,6 +278,9 @@ class JsonColumns:
         return found
 
     def _arrays(self, rows: list[dict[str, Any]], schema: pa.Schema) -> dict[str, pa.Array]:
+        for field in self._of_decimals:
+            for row in rows:
+                _expect_decimals(row.get(field.name), field.type)
         return {
             name: pa.array([row.get(name) for row in rows], schema.field(name).type)
             for name in (field.name for field in self._row)
@@ -295,10 +299,38 @@ def _misfit(row: dict[str, Any], schema: pa.Schema) -> str:
     """Name the first member of which Arrow makes no column, as the decoder does."""
     for name, value in row.items():
         try:
+            _expect_decimals(value, schema.field(name).type)
             pa.array([value], schema.field(name).type)
         except _UNFIT:
             return f": Expected `{schema.field(name).type}` - at `$.{name}`"
     return ""
+
+
+_DIGITS = {32: 9, 64: 18, 128: 38, 256: 76}
+"""The most digits of a decimal by its size in bits."""
+
+
+def _holds_decimals(kind: pa.DataType) -> bool:
+    """Return whether values of a type of Arrow are decimals, or have some in them."""
+    parts = [kind.field(number).type for number in range(kind.num_fields)]
+    return pa.types.is_decimal(kind) or any(map(_holds_decimals, parts))
+
+
+def _expect_decimals(value: Any, kind: pa.DataType) -> None:
+    """Refuse decimals of more places than any column has: Arrow makes 0 of some, or crashes."""
+    if isinstance(value, Decimal):
+        # One of 0.1 or more has so many digits in all, which Arrow itself refuses.
+        if (first := value.adjusted()) < -1:
+            places = len(value.as_tuple().digits) - 1 - first
+            if places > _DIGITS[kind.bit_width]:
+                raise ValueError("A decimal has too many digits.")
+    elif isinstance(value, list):
+        for one in value:
+            _expect_decimals(one, kind.value_type)
+    elif isinstance(value, dict):
+        is_map = pa.types.is_map(kind)
+        for name, one in value.items():
+            _expect_decimals(one, kind.item_type if is_map else kind.field(name).type)
 
 
 def _with_texts(value: Any, kind: pa.DataType, *, optional: bool = True) -> Any:
