@@ -134,6 +134,10 @@ class Boundaries:
             lambda client: client.cursor_of_count(partition, start, MOST_COUNTED, stop=stop)
         ).events
 
+    def past(self, one: Range) -> str:
+        """Return the end of a range without events, or its start if that lies behind the end."""
+        return self._page(one.partition, one.start, 1, one.stop).cursor
+
     def scan(self, partition: int, start: str, *, events: int | None, stop: str | None) -> Scan:
         """Return where a read of at most `events` events ends, `stop` or the head at the latest."""
         if not self.can_stop:

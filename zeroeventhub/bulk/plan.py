@@ -165,7 +165,7 @@ class Plan:
             return [*pool.map(lambda one: self._share(feed, one, size), ranges)]
 
     def _share(self, feed: Boundaries, one: Range, size: int) -> Share:
-        pieces, events = [one], one.count
+        pieces, events, start = [one], one.count, one.start
         if one.start == one.stop:
             events = 0
         elif events is None and feed.can_split and feed.can_count:
@@ -175,7 +175,10 @@ class Plan:
             if events is not None and events > size:
                 count = min(-(-events // size), MOST_SPLITS)
                 pieces = self._pieces(feed, one.partition, count, one.start, one.stop)
-        return Share(one.partition, one.start, pieces if events != 0 else [], events)
+            elif events == 0:
+                # A trim may pass the event of another partition at which the last read has ended.
+                start = feed.past(one)
+        return Share(one.partition, start, pieces if events != 0 else [], events)
 
     @_with_layout
     def begin(self, feed: Boundaries) -> Offsets:

@@ -13,6 +13,7 @@ import pytest
 from harness.faults.proxy import Fault, proxying
 from harness.faults.proxy import Plan as Faults
 from harness.laid_out_feed import ReadFeed
+from harness.published import install
 from harness.readers import client_of, mounted
 from harness.shop import fill, orders, write
 from harness.spark_reading import read as read_by_spark
@@ -20,7 +21,7 @@ from harness.stores import new_store
 from harness.waiting import until
 from sqlalchemy import create_engine, insert, update
 
-from zeroeventhub import FIRST, Client, Consumer, TypeFilter, read_arrow
+from zeroeventhub import FIRST, Client, Consumer, Retention, TableFeed, TypeFilter, read_arrow
 from zeroeventhub.errors import (
     ConfigurationError,
     PageTooLarge,
@@ -468,3 +469,25 @@ def test_origins_that_match_no_file_are_refused(origins):
     """What is no list of origins is refused before anything is requested."""
     with pytest.raises(ConfigurationError, match="segment_origins is a list of origins, such as"):
         read_arrow("http://127.0.0.1:1/orders", segment_origins=origins)
+
+
+def test_cursor_of_a_quiet_partition_moves_past_what_is_trimmed(any_engine):
+    """A partition without new events is read from where the last read of the feed has ended, so
+    that a trim passes its cursor no earlier than those of the others.
+    """
+    fill(any_engine, 6, partitions=2)
+    kept = {"data": "data", "partition": "part", "retention": Retention()}
+    source = TableFeed(orders, partitions=2, **kept)
+    install(source, any_engine)
+    feed = source.bind(any_engine)
+    with mounted(feed) as url:
+        first = read_arrow(url)
+        assert in_order(numbers(first.reader)) == [*range(6)]
+        cursors = first.cursors
+        for number in range(3):
+            write(any_engine, 6, first=6 * number)  # in partition 0
+            read = read_arrow(url, start=cursors)
+            assert in_order(numbers(read.reader)) == [*range(6 * number, 6 * number + 6)]
+            feed.trim(feed.plan_trim(below=cursors[0]))
+            cursors = read.cursors
+            assert cursors[0] == cursors[1]
