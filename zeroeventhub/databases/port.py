@@ -241,6 +241,10 @@ class Database(ABC):
         """Return the value of a JSON column, given as text."""
         return text
 
+    def counts_many(self, dialect: Dialect) -> bool:
+        """Return whether the driver counts the rows of a statement that it runs for many."""
+        return True
+
     def copies(self, dialect: Dialect) -> bool:
         """Return whether the driver can `copy` rows, which is quicker than any statement."""
         return False

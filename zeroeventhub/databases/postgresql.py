@@ -116,6 +116,9 @@ class PostgreSQL(Database):
     def json_parameter(self, text: ColumnElement[Any], kind: TypeEngine[Any]) -> ColumnElement[Any]:
         return cast(text, kind)
 
+    def counts_many(self, dialect: Dialect) -> bool:
+        return dialect.driver != "asyncpg"
+
     def copies(self, dialect: Dialect) -> bool:
         return dialect.driver == "psycopg"
 

@@ -155,9 +155,12 @@ def insert_ignore(connection: Connection, table: Table, rows: Sequence[Mapping[s
     """Insert the rows whose keys are missing, and return how many were inserted."""
     if not rows:
         return 0
-    statement = database_of(connection).insert_ignore(table)
-    counted = {"preserve_rowcount": True}
-    return connection.execute(statement, list(rows), execution_options=counted).rowcount
+    database = database_of(connection)
+    statement, counted = database.insert_ignore(table), {"preserve_rowcount": True}
+    parts = [list(rows)] if database.counts_many(connection.dialect) else rows
+    return sum(
+        connection.execute(statement, part, execution_options=counted).rowcount for part in parts
+    )
 
 
 def upsert(

@@ -3,12 +3,13 @@
 import time
 
 import pytest
-from harness.deliveries import event, filled, opened, write_page
+from harness.deliveries import event, filled, opened, write_page, write_page_async
 from harness.engines import connected
 from harness.statements import execute, scalars
 from harness.stores import NAME, load
 from harness.waiting import until
-from sqlalchemy import text
+from sqlalchemy import NullPool, make_url, text
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from zeroeventhub import LAST, CursorStore
 from zeroeventhub.errors import ConfigurationError
@@ -81,3 +82,13 @@ def test_consumer_outlives_the_deadline_of_its_statements(request, database):
         shop.until_landed(4)
         running.stop()
         assert shop.landed() == [0, 1, 2, 3]
+
+
+def test_consumer_works_through_asyncpg(postgresql_url):
+    """A driver that does not count the rows of many claims partitions, and keeps an inbox."""
+    with opened(postgresql_url, is_async=True) as shop:
+        filled(shop)
+        url = make_url(postgresql_url).set(drivername="postgresql+asyncpg")
+        shop.async_engine = create_async_engine(url, poolclass=NullPool)
+        shop.run(write_page_async, inbox=True, lanes=2, attempts=3)
+        assert sorted(shop.landed()) == [*range(20)]

@@ -227,7 +227,8 @@ class Leases:
             free = or_(columns.owner.is_(None), columns.expires_at <= now)
             one = update.where(columns.partition == bindparam("taken"), free)
             rows = [{"taken": number, **lease} for number in sorted(taken)]
-            count += connection.execute(one, rows).rowcount
+            # One by one, as asyncpg does not count the rows of several.
+            count += sum(connection.execute(one, row).rowcount for row in rows)
         return count
 
     def _update(self, consumer: str) -> Update:
