@@ -419,7 +419,7 @@ class Transaction:
         connection, info = self.connection, self.connection.info
         if connection.engine not in _watched:
             # The caller's sessions may have another engine.
-            event.listen(connection, "commit", _refuse_to_commit)
+            _watch(connection)
             watch_commits(connection.engine)
         self.was_refused = False
         info[_APPLYING] = self
@@ -500,7 +500,12 @@ def watch_commits(engine: Engine) -> None:
     """Watch the commits of an engine from now on."""
     if engine not in _watched:
         _watched.add(engine)
-        event.listen(engine, "commit", _refuse_to_commit)
+        _watch(engine)
+
+
+def _watch(handle: Engine | Connection) -> None:
+    event.listen(handle, "commit", _refuse_to_commit)
+    event.listen(handle, "prepare_twophase", _refuse_to_prepare)
 
 
 def _refuse_to_commit(connection: Connection) -> None:
@@ -512,7 +517,22 @@ def _refuse_to_commit(connection: Connection) -> None:
     # SQLAlchemy counts the refused commit as done, and would return an open transaction to the
     # pool.
     transaction.connection.connection.rollback()
-    raise ConfigurationError(
-        "apply must not commit the transaction it was given: it is committed after apply, with the "
-        "cursor."
-    )
+    raise ConfigurationError(_MUST_NOT_COMMIT)
+
+
+def _refuse_to_prepare(connection: Connection, _: Any) -> None:
+    """Keep `apply` from committing a session of two phases, of which this is the first.
+
+    Raises:
+        ConfigurationError: `apply` is running.
+    """
+    transaction: Transaction | None = connection.info.get(_APPLYING)
+    if transaction is not None:
+        transaction.was_refused = True
+        raise ConfigurationError(_MUST_NOT_COMMIT)
+
+
+_MUST_NOT_COMMIT = (
+    "apply must not commit the transaction it was given: it is committed after apply, with the "
+    "cursor."
+)

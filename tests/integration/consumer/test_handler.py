@@ -11,7 +11,7 @@ import msgspec
 import psycopg
 import pydantic
 import pytest
-from harness.deliveries import NAME, Poison, effects, event, halting, opened, write
+from harness.deliveries import NAME, Poison, effects, event, halting, opened, write, write_page
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import (
@@ -591,3 +591,21 @@ def test_model_that_apply_does_not_take_is_refused(sync_shop, argument):
 def test_union_of_dataclasses_needs_models(refused):
     """A union that cannot be told apart is refused in a sentence that says what to give."""
     refused(typed(Connection, Order | Sent), "`models` says which type of events is which")
+
+
+@pytest.mark.parametrize("database", ["postgresql", "mariadb"])
+def test_apply_does_not_commit_a_session_of_two_phases(request, database):
+    """A commit by apply is refused where it is prepared, and nothing of the page stays."""
+    with opened(request.getfixturevalue(f"{database}_url")) as shop:
+        shop.feed.publish(event(1), event(2))
+
+        def apply(session: Session, one: Event):
+            write(session, [one])
+            session.commit()
+            raise Poison
+
+        with halting(ConfigurationError, "must not commit"):
+            shop.run(apply, sessions=sessionmaker(shop.engine, twophase=True))
+        assert (shop.cursor(), shop.landed()) == ("_first", [])
+        shop.run(write_page, sessions=sessionmaker(shop.engine, twophase=True))
+        assert shop.landed() == [1, 2]
