@@ -155,7 +155,8 @@ def follow(world, most=200, **options):
 
 def config_of(*, forever=False, **options):
     """The options of a consumer, as far as decisions need them."""
-    common = {"partitions": None, "poll_interval": POLL, "attempts": 5, "concurrency": 1}
+    common = {"partitions": None, "start": FIRST, "poll_interval": POLL}
+    common |= {"attempts": 5, "concurrency": 1}
     return SimpleNamespace(**(common | {"follow": forever, "failures": Failures()} | options))
 
 

@@ -161,8 +161,9 @@ class Consumer(_Consumer[Client]):
         client: reads the feed.
         store: keeps the cursors; made with a sync engine.
         name: the consumer's name: its key in the store.
-        start: where a consumer that has no cursors yet starts: FIRST, LAST, or a cursor. In
-            partitions that the feed adds later it starts at the first event.
+        start: where a consumer that has no cursors yet starts: FIRST, LAST, or a cursor. Its first
+            process sets LAST in all partitions of the feed. In partitions that the feed adds later
+            it starts at the first event.
         partitions: the partitions to read; None for all. A process that names them reads those
             that no other process reads, and does not share them out.
         follow: wait for more events at the head; otherwise end there.

@@ -20,6 +20,7 @@ from zeroeventhub.consumer.steps import (
     Step,
     Stop,
     Stopped,
+    begun_together,
     choose,
     inheritance,
     persist,
@@ -97,8 +98,7 @@ class Coordinator:
 
     def _share(self, info: FeedInfo, conflicts: RetryBudget) -> Generator[Step, Any, bool]:
         """Share one layout; return whether to end, rather than discover the feed again."""
-        # Also those that another process reads: it finds a cursor, and does not set `start` itself.
-        among = tuple(partition.id for partition in info.partitions)
+        among = begun_together(info, self._chosen, self.config.start)
         chosen = {partition.id for partition in self._chosen}
         while not self.stopped():
             yield from self._claim()

@@ -29,6 +29,7 @@ from zeroeventhub.consumer.steps import (
     RetryBudget,
     Step,
     Stopped,
+    begun_together,
     choose,
     inheritance,
     pause_at_head,
@@ -88,7 +89,7 @@ class Follower:
         chosen = choose(info, self.config.partitions)
         if inherit := inheritance(info):
             yield from self._persist(inherit)
-        among = tuple(partition.id for partition in info.partitions)
+        among = begun_together(info, chosen, self.config.start)
         drained: set[int] = set()
         known: dict[int, _PartitionState] = defaultdict(_PartitionState)
         epochs: dict[int, int] = {}
@@ -193,7 +194,7 @@ class PartitionFollower:
     """Decide how one partition is read, page by page, by a process that holds its lease.
 
     Attributes:
-        among: all partitions of the feed; a new consumer sets its first cursor in all at once.
+        among: the partitions in which a new consumer sets its first cursor at once.
         after: the parent, which has to be read to its end before; None without one.
         extensions: the extensions that the feed announces.
         running: the partitions that are being read; updated in place. While they are no more than

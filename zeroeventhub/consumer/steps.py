@@ -11,7 +11,7 @@ from typing import Any
 
 from zeroeventhub.client.requests import SHORTEST_BACKOFF, backoff
 from zeroeventhub.errors import ConfigurationError, ProtocolError, TransientError
-from zeroeventhub.protocol import FeedInfo, Page, Partition
+from zeroeventhub.protocol import LAST, FeedInfo, Page, Partition
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Load(Step):
     """Load a partition's place from the store; the result is a Place.
 
     Attributes:
-        among: all partitions of the feed; a new consumer sets its first cursor in all at once.
+        among: the partitions in which a new consumer sets its first cursor at once.
         after: the parent, which has to be read to its end before; None without one.
     """
 
@@ -246,6 +246,15 @@ def choose(info: FeedInfo, partitions: Collection[int] | None) -> tuple[Partitio
         for partition in info.partitions
         if partitions is None or partition.id in partitions
     )
+
+
+def begun_together(info: FeedInfo, chosen: Collection[Partition], start: str) -> tuple[int, ...]:
+    """Return the partitions in which the first process of a new consumer sets `start`.
+
+    LAST is set in those that other processes read as well, which would begin at the first event:
+    partitions without a cursor are taken for new ones. A cursor may be one of a partition alone.
+    """
+    return tuple(partition.id for partition in (info.partitions if start == LAST else chosen))
 
 
 def _refuse_endless(partitions: Collection[Partition], known: dict[int, Partition]) -> None:

@@ -12,6 +12,7 @@ from harness.simulation.feed import Feed, Ledger
 from harness.simulation.processes import CoordinatorProcess, FollowerProcess, call
 from harness.simulation.store import Store
 
+from zeroeventhub import FIRST
 from zeroeventhub.consumer.config import Failures
 from zeroeventhub.errors import Halted, StoreUnavailable, TokenChanged, TransientError
 from zeroeventhub.extensions import CAUGHT_UP, WAIT
@@ -35,6 +36,7 @@ class World:
         self.duration = chance.uniform(1, 12)
         self.config = SimpleNamespace(
             partitions=None,
+            start=FIRST,
             lease=chance.choice((3.0, 6.0, 12.0)),
             poll_interval=chance.choice((1.0, 3.0)),
             follow=chance.random() < 0.8,

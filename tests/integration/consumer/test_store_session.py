@@ -42,8 +42,16 @@ def test_start_is_first_last_or_a_cursor(shop):
     assert shop.landed() == [4, 3, 4]
 
 
-def test_start_holds_in_the_partitions_of_every_process(shop):
-    """Processes that read some partitions each start where the first of them has been told."""
+def test_cursor_is_of_the_partitions_of_its_process(shop):
+    """A process that starts at a cursor sets none in partitions that another process reads."""
+    filled(shop, 4, 2)
+    shop.run(write_page, start="1", partitions=[0])
+    shop.run(write_page, partitions=[1])
+    assert shop.landed() == [2, 1, 3]
+
+
+def test_last_holds_in_the_partitions_of_every_process(shop):
+    """Processes that read some partitions each start at the last event, as the first was told."""
     filled(shop, 4, 2)
     for one in (0, 1):
         shop.run(write_page, start=LAST, partitions=[one])
