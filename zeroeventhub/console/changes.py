@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from typing import Any
 
-from sqlalchemy import Column, Connection, DateTime, MetaData, String, Table, inspect, select
+from sqlalchemy import Column, Connection, DateTime, MetaData, String, Table, select
 from sqlalchemy.schema import CreateTable
 
 from zeroeventhub.console.consumers import ConsoleStore
@@ -18,7 +18,14 @@ from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.consumer.store.dead_letters import FAILED, HELD, DeadLetter
 from zeroeventhub.consumer.store.tables import NAME_LENGTH
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.statements import Moment, as_utc, exact, long_text, row_number
+from zeroeventhub.databases.statements import (
+    Moment,
+    as_utc,
+    exact,
+    long_text,
+    row_number,
+    table_exists,
+)
 from zeroeventhub.errors import BadRequest, FeedError
 from zeroeventhub.protocol import FIRST
 
@@ -157,7 +164,9 @@ async def carry_out(store: ConsoleStore, change: Change, principal: str, *, conf
     audit, name = _audit_table(store.store), change.consumer
 
     def create(connection: Connection) -> None:
-        if not _exists(connection, audit):  # else its user need not be allowed to create tables
+        if not table_exists(
+            connection, audit
+        ):  # else its user need not be allowed to create tables
             database_of(connection).lock_creation(connection)
             connection.execute(CreateTable(audit, if_not_exists=True))
 
@@ -207,7 +216,7 @@ async def audit_entries(store: ConsoleStore) -> list[dict[str, Any]]:
     audit = _audit_table(store.store)
 
     def ask(connection: Connection) -> list[dict[str, Any]]:
-        if not _exists(connection, audit):
+        if not table_exists(connection, audit):
             return []
         query = select(audit).order_by(audit.c.id.desc()).limit(MOST_SHOWN)
         return [
@@ -216,11 +225,6 @@ async def audit_entries(store: ConsoleStore) -> list[dict[str, Any]]:
         ]
 
     return await store.look(ask)
-
-
-def _exists(connection: Connection, table: Table) -> bool:
-    schema = connection.schema_for_object(table)
-    return inspect(connection).has_table(table.name, schema=schema)
 
 
 def _audit_table(store: CursorStore) -> Table:

@@ -14,6 +14,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    inspect,
     select,
     text,
 )
@@ -27,6 +28,12 @@ from zeroeventhub.databases import DATABASES, database_of
 from zeroeventhub.databases.port import Database
 
 _T = TypeVar("_T")
+
+
+def table_exists(connection: Connection, table: Table) -> bool:
+    """Return whether a table exists, in the schema in which the connection finds it."""
+    schema = connection.schema_for_object(table)
+    return inspect(connection).has_table(table.name, schema=schema)
 
 
 def _of_each(

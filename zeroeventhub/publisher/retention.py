@@ -17,7 +17,6 @@ from sqlalchemy import (
     Table,
     exists,
     insert,
-    inspect,
     literal,
     select,
     update,
@@ -26,7 +25,13 @@ from sqlalchemy.engine.default import StrCompileDialect
 from sqlalchemy.schema import CreateTable
 
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.statements import creation, exact, long_text, statement_text
+from zeroeventhub.databases.statements import (
+    creation,
+    exact,
+    long_text,
+    statement_text,
+    table_exists,
+)
 from zeroeventhub.errors import ConfigurationError, Diverged
 from zeroeventhub.protocol import Partition
 from zeroeventhub.publisher.cursor import START, Place, digest
@@ -52,8 +57,7 @@ class FeedTable:
 
     def exists(self, connection: Connection) -> bool:
         """Return whether the table exists."""
-        schema = connection.schema_for_object(self.table)
-        return inspect(connection).has_table(self.table.name, schema=schema)
+        return table_exists(connection, self.table)
 
     def statement(self, dialect: Dialect) -> str:
         """Return the statement that creates the table."""

@@ -38,7 +38,14 @@ from zeroeventhub.consumer.store.tables import (
     is_row,
 )
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.statements import Moment, as_utc, insert_ignore, unix_time, upsert
+from zeroeventhub.databases.statements import (
+    Moment,
+    as_utc,
+    insert_ignore,
+    table_exists,
+    unix_time,
+    upsert,
+)
 from zeroeventhub.databases.transactions import SyncTransaction, connection_of
 from zeroeventhub.errors import ConfigurationError, Fenced, LeaseLost, TokenChanged
 from zeroeventhub.protocol import FIRST, HIGHEST_PARTITION, is_cursor
@@ -174,7 +181,7 @@ class CursorStore:
         """
         cursors = self.tables.cursors
         for table in self.tables.all():
-            if table is not self.tables.failures and not _exists(connection, table):
+            if table is not self.tables.failures and not table_exists(connection, table):
                 raise _no_table(table)
         schema = connection.schema_for_object(cursors)
         columns = inspect(connection).get_columns(cursors.name, schema=schema)
@@ -538,7 +545,7 @@ class CursorStore:
 
     def _has_failures(self, connection: Connection) -> bool:
         """Return whether there is a table of failures, which an older store lacks."""
-        return _exists(connection, self.tables.failures)
+        return table_exists(connection, self.tables.failures)
 
     def _existing_tables(self, connection: Connection) -> dict[str, Table]:
         """Return the tables that exist, by name."""
@@ -591,11 +598,6 @@ def check_consumer_name(name: str) -> None:
             f"A consumer's name is one line of 1 to {NAME_LENGTH} printable characters without a "
             f"space at its end; this one has {len(name)}."
         )
-
-
-def _exists(connection: Connection, table: Table) -> bool:
-    schema = connection.schema_for_object(table)
-    return inspect(connection).has_table(table.name, schema=schema)
 
 
 def _no_table(table: Table) -> ConfigurationError:
