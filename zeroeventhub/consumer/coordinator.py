@@ -127,7 +127,6 @@ class Coordinator:
         A claim may report that parents were read to their end; claim their children then.
         """
         wanted: tuple[int, ...] | None = None
-        closed = {partition.id for partition in self._chosen if partition.closed}
         while wanted != self._wanted:
             if needless := self._needless:
                 yield from persist(Release(needless), self._budget(self.config.lease / 3))
@@ -135,7 +134,7 @@ class Coordinator:
             claimed = yield from persist(Claim(wanted), self._budget(self.config.lease / 3))
             self._claimed = claimed
             # An operator may have moved back the cursor of a partition that was read to its end.
-            self._drained -= closed - claimed.ended
+            self._drained -= self._closed - claimed.ended
             for partition, ends in claimed.elsewhere.items():
                 self._first_seen.setdefault(partition, ends)
 
@@ -194,11 +193,15 @@ class Coordinator:
         return RetryBudget(self.config.attempts, self.stopped, longest)
 
     @property
+    def _closed(self) -> set[int]:
+        """The partitions that get no more events."""
+        return {partition.id for partition in self._chosen if partition.closed}
+
+    @property
     def _done(self) -> set[int]:
         """The partitions that have been read to their ends, by this process or another."""
-        closed = {partition.id for partition in self._chosen if partition.closed}
         # A feed may show a partition as open again that it has closed.
-        return self._drained | (self._claimed.ended & closed)
+        return self._drained | (self._claimed.ended & self._closed)
 
     @property
     def _wanted(self) -> tuple[int, ...]:
