@@ -135,7 +135,7 @@ class Boundaries:
         ).events
 
     def past(self, one: Range) -> str:
-        """Return the end of a range without events, or its start if that lies behind the end."""
+        """Return the end of a range without events, or its start if the range ends before it."""
         return self._page(one.partition, one.start, 1, one.stop).cursor
 
     def scan(self, partition: int, start: str, *, events: int | None, stop: str | None) -> Scan:

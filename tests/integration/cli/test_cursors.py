@@ -316,7 +316,7 @@ def redistributed():
 
 def test_events_are_counted_from_inherited_cursors(registering, of_billing, any_engine):
     """In a partition that has replaced that of the consumer, events count from its cursor there; in
-    one that is gone, nobody knows them.
+    one that is gone, the command cannot count them.
     """
     _, store, _ = registering
     with registered.served(any_engine, redistributed()) as url:

@@ -51,7 +51,7 @@ def test_cursor_is_of_the_partitions_of_its_process(shop):
 
 
 def test_last_holds_in_the_partitions_of_every_process(shop):
-    """Processes that read some partitions each start at the last event, as the first was told."""
+    """Each process with partitions of its own starts at LAST where the first one has set it."""
     filled(shop, 4, 2)
     for one in (0, 1):
         shop.run(write_page, start=LAST, partitions=[one])
