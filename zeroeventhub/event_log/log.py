@@ -259,8 +259,10 @@ class EventLog:
 
         Raises:
             Trimmed: some of these events were trimmed: `restore` has their snapshot.
+            ConfigurationError: no event can have the key.
             ProtocolError: the log's `models` have nothing for the type of an event.
         """
+        check_name("key", key)
         query: Executable = self._kept.limit(limit)
         if (snapshots := self._snapshots) is not None:
             query = snapshots.beside(self._kept.limit(limit), snapshots.table.c.version > AFTER)
@@ -288,10 +290,12 @@ class EventLog:
 
         Raises:
             Conflict: the key does not have so many events: nothing was saved.
-            ConfigurationError: the data cannot be stored, or the log has no snapshots.
+            ConfigurationError: the data cannot be stored, no event can have the key, or the log has
+                no snapshots.
             StoreUnavailable: a transient error of the database: roll back, and try again.
         """
         snapshots, text = self._with_snapshots(), json_text(data)
+        check_name("key", key)
         if version < 1:
             raise ConfigurationError(f"A snapshot is of a version from 1 on, not {version!r}.")
         connection = writing(handle, self.table)
@@ -313,10 +317,12 @@ class EventLog:
             key: the key.
 
         Raises:
-            ConfigurationError: the log has no snapshots.
+            ConfigurationError: the log has no snapshots, or no event can have the key.
             ProtocolError: the log's `models` have nothing for the type of an event.
         """
-        events, snapshot = self._read(handle, self._with_snapshots().restoring, {"of": key})
+        snapshots = self._with_snapshots()
+        check_name("key", key)
+        events, snapshot = self._read(handle, snapshots.restoring, {"of": key})
         if snapshot is None:
             return RestoredKey(None, events, events[-1].version if events else 0)
         version = events[-1].version if events else snapshot["version"]

@@ -134,6 +134,21 @@ def test_what_cannot_be_saved_is_refused(sqlite):
         restored(sqlite, plain)
 
 
+def test_key_that_no_event_can_have_is_refused(engine, kept):
+    """A key that `append_to` refuses is not read as another one, nor is its snapshot replaced."""
+    append(engine, kept, "ada", [1, 2])
+    save(engine, kept, "ada", 1, {"sum": 1})
+    with engine.connect() as connection:
+        for key in ["ada ", "a\0b", ""]:
+            with pytest.raises(ConfigurationError, match="The key"):
+                kept.read_key(connection, key)
+            with pytest.raises(ConfigurationError, match="The key"):
+                kept.restore(connection, key)
+            with pytest.raises(ConfigurationError, match="The key"):
+                kept.save_snapshot(connection, key, 2, {"sum": 3})
+    assert restored(engine, kept) == ({"sum": 1}, [2], 2)
+
+
 @pytest.mark.parametrize(
     ("database", "ordering"),
     [pytest.param(*one, marks=[pytest.mark.test_all] if one[1] else []) for one in ORDERED],
