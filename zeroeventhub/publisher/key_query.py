@@ -23,7 +23,7 @@ from zeroeventhub.protocol import Event, KeyPage
 from zeroeventhub.publisher.lookups import same_as, value_of
 from zeroeventhub.publisher.mapping import Mapper
 from zeroeventhub.publisher.ordering import Events, Source
-from zeroeventhub.publisher.rows import BatchSize, Rows
+from zeroeventhub.publisher.rows import UNREADABLE, BatchSize, Rows, unreadable
 
 MOST_BYTES = 4 * 1024 * 1024
 """Bytes of data that a page of a key has at most, unless a single event is larger."""
@@ -82,7 +82,11 @@ class KeyQuery:
         while limit and room > 0:
             portion = self._batch.rows(limit, room)
             values = {"after": after_version, "limit": portion}
-            rows = list(connection.execute(query, values).all())
+            try:
+                rows = list(connection.execute(query, values).all())
+            except UNREADABLE as error:
+                place = f"An event of the key {key!r} after version {after_version}"
+                raise unreadable(place, error) from error
             numbers = [row.version for row in rows]
             found = Rows.of_events(rows, self._mapper.event)
             self._batch.learn(found)

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Select, case, select
+from sqlalchemy.exc import DataError
 
 from zeroeventhub.databases.port import SEPARATOR, Database
 from zeroeventhub.errors import FeedFailure
@@ -24,6 +25,9 @@ Row = tuple[int, Event | None]
 _SURROGATE = re.compile(rb"\\u[dD]")
 
 _NOT_JSON = (msgspec.DecodeError, UnicodeError, RecursionError)
+
+UNREADABLE = (TypeError, ValueError, LookupError, DataError)
+"""What SQLAlchemy, a driver or PostgreSQL raises for a value that has no form."""
 
 _decode = msgspec.json.Decoder(msgspec.Raw).decode
 _positions = msgspec.json.Decoder(list[int]).decode
@@ -442,15 +446,18 @@ class RowQuery:
         """
         compiled = self._compiled(query)
         _, head, before, between = self._streamed
-        for count, value in self._database.stream(connection, compiled, values, size):
-            texts = [*map(value, range(count), repeat(1))]
-            position = partial(_position, value)
-            on_one_line = self._check(texts, position)
-            if head is not None:
-                heads = map(value, range(count), repeat(head))
-                pieces = zip(repeat(before), heads, repeat(between), texts, repeat(b"}"))
-                texts = [*map(b"".join, pieces)]
-            yield Rows(position, texts, on_one_line=on_one_line)
+        try:
+            for count, value in self._database.stream(connection, compiled, values, size):
+                texts = [*map(value, range(count), repeat(1))]
+                position = partial(_position, value)
+                on_one_line = self._check(texts, position)
+                if head is not None:
+                    heads = map(value, range(count), repeat(head))
+                    pieces = zip(repeat(before), heads, repeat(between), texts, repeat(b"}"))
+                    texts = [*map(b"".join, pieces)]
+                yield Rows(position, texts, on_one_line=on_one_line)
+        except DataError as error:
+            raise _unreadable_after(values, error) from error
 
     def read(self, connection: Connection, query: Select[Any], values: Mapping[str, Any]) -> Rows:
         """Read rows by one statement."""
@@ -476,12 +483,8 @@ class RowQuery:
         """Read rows without turning them into events."""
         try:
             return list(connection.execute(query, values).all())
-        except (TypeError, ValueError, LookupError) as error:
-            place = values.get("after", values.get("position"))
-            raise FeedFailure(
-                f"A row at position {place} or after it does not hold what its column declares: "
-                f"{error}"
-            ) from error
+        except UNREADABLE as error:
+            raise _unreadable_after(values, error) from error
 
     def event(self, row: Any) -> Event | None:
         """Make the event of a row; return None for a deleted one."""
@@ -511,6 +514,16 @@ def _parse_joined(places: str | None, joined: str, gaps: str = "") -> Rows:
     present = [one_line(text) for text in texts if text is not None]
     sizes = [0 if text is None else len(text) for text in texts]
     return JoinedRows(positions, Lines.of(present, on_one_line=True).text, sizes)
+
+
+def unreadable(rows: str, error: Exception) -> FeedFailure:
+    """Return the feed's error for rows of which one holds a value that has no form."""
+    return FeedFailure(f"{rows} cannot be published: {getattr(error, 'orig', error)}")
+
+
+def _unreadable_after(values: Mapping[str, Any], error: Exception) -> FeedFailure:
+    place = values.get("after", values.get("position"))
+    return unreadable(f"A row at position {place} or after it", error)
 
 
 def _position(value: Callable[[int, int], Any], index: int) -> int:

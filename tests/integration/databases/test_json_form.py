@@ -444,12 +444,18 @@ def test_zone_is_that_of_the_table_and_not_of_its_declaration(oslo, *, aware, de
 
 @pytest.mark.parametrize("column", ["seen", "placed", "day"])
 def test_time_without_a_form_is_an_error(oslo, column):
-    """A moment or a day that ISO 8601 has no form for is refused, and not published as another."""
+    """A moment or a day that ISO 8601 has no form for is refused by an error that says where."""
     for value in ["infinity", "-infinity", "0044-03-15 BC", "10001-01-01"]:
         execute(oslo, "TRUNCATE log", f"INSERT INTO log ({column}) VALUES ('{value}')")
         for read in (events, of_rows):
-            with pytest.raises(FeedFailure):
+            with pytest.raises(FeedFailure, match=r"position \d"):
                 read(oslo, data=[column])
+
+
+def test_midnight_at_the_end_of_a_day_is_an_error(postgresql):
+    """The time 24:00 of PostgreSQL is an error that says where the row is."""
+    with pytest.raises(FeedFailure, match="position 0 or after it cannot be published: can't"):
+        published(postgresql, {"x": sa.Time()}, {"x": sa.text("'24:00'")})
 
 
 def test_sequenced_events_are_the_same(oslo):

@@ -6,9 +6,11 @@ import httpx
 import pytest
 import sqlalchemy as sa
 from harness.readers import client_of, mounted
+from harness.statements import execute
+from harness.tables import event_table
 
-from zeroeventhub import FIRST, EventLog, NewEvent, Principal, bearer_tokens
-from zeroeventhub.errors import ConfigurationError, NotFound, ProtocolError
+from zeroeventhub import FIRST, EventLog, NewEvent, Principal, TableFeed, bearer_tokens
+from zeroeventhub.errors import ConfigurationError, FeedFailure, NotFound, ProtocolError
 from zeroeventhub.partitions import key_hash
 from zeroeventhub.publisher import key_query
 from zeroeventhub.wire.documents import decode_key_page
@@ -78,6 +80,19 @@ def test_event_of_a_history_is_the_one_of_the_feed(engine):
             found = {one.raw for one in feed.read_key(key, 0, 100).events}
             assert len(found) == 5
             assert found <= shown
+
+
+def test_event_that_cannot_be_published_is_an_error_of_the_feed(sqlite):
+    """A value that its column does not declare is an error of the feed, which says where it is."""
+    columns = {"key": sa.String(20), "n": sa.Integer(), "at": sa.DateTime()}
+    table = event_table("log", sa.UniqueConstraint("key", "n"), **columns)
+    table.metadata.create_all(sqlite)
+    rows = "('ada', 1, '2026-01-31 12:00:00'), ('ada', 2, 'yesterday')"
+    execute(sqlite, f"INSERT INTO log (key, n, at) VALUES {rows}")
+    feed = TableFeed(table, data=["at"], key="key", version="n", key_history=True).bind(sqlite)
+    assert len(feed.read_key("ada", 0, 1).events) == 1
+    with pytest.raises(FeedFailure, match="key 'ada' after version 1 cannot be published"):
+        feed.read_key("ada", 1, 1)
 
 
 def test_history_is_off_unless_asked_for(sqlite):
