@@ -1,6 +1,7 @@
 """An archive: read its newest manifest and parts of its segments, add and replace segments."""
 
 import logging
+import math
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b, sha256
@@ -73,7 +74,7 @@ class Archive:
 
     Raises:
         ConfigurationError: the store does not exist, cannot share its files in this way, or
-            `look_seconds` is too small.
+            `look_seconds` is out of its range.
     """
 
     def __init__(
@@ -89,8 +90,8 @@ class Archive:
         shared: str | None = None,
         shared_for: timedelta = timedelta(hours=1),
     ) -> None:
-        if look_seconds < 1:
-            raise ConfigurationError("Archive.look_seconds has to be 1 or more.")
+        if not 1 <= look_seconds < math.inf:
+            raise ConfigurationError("Archive.look_seconds has to be 1 or more, and not infinite.")
         self.objects = (
             store if isinstance(store, Objects) else Objects(store, private=shared is None)
         )

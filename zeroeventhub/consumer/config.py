@@ -42,15 +42,13 @@ class Failures:
 
     def __post_init__(self) -> None:
         """Check the values."""
-        if self.tries < 1:
-            raise ConfigurationError("A page is tried at least once: tries is 1 or more.")
+        for name in ("tries", "at_most"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise ConfigurationError(f"Failures.{name} has to be a whole number above zero.")
         if self.then not in {"halt", "set-aside"}:
             raise ConfigurationError(
                 f'What fails can "halt" its partition or be "set-aside", not {self.then!r}.'
-            )
-        if self.at_most < 1:
-            raise ConfigurationError(
-                'A partition whose events are "set-aside" has room for one: at_most is 1 or more.'
             )
         if self.hold_back and self.then == "halt":
             raise ConfigurationError(

@@ -1,5 +1,6 @@
 """An archive is whole at every moment: whichever process dies, sleeps or seals beside another."""
 
+import math
 import os
 from contextlib import suppress
 from dataclasses import replace
@@ -320,8 +321,9 @@ def test_reader_goes_on_with_what_it_knows_while_the_store_is_down(tmp_path, cap
     for use in (archive.look, other.refresh):
         with pytest.raises(Unavailable):
             use()
-    with pytest.raises(ConfigurationError, match="look_seconds"):
-        Archive(tmp_path, look_seconds=0.9)
+    for seconds in (0.9, math.nan, math.inf):
+        with pytest.raises(ConfigurationError, match="look_seconds"):
+            Archive(tmp_path, look_seconds=seconds)
 
 
 def test_segment_that_was_changed_by_another_program_is_refused(tmp_path):

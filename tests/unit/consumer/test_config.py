@@ -1,14 +1,23 @@
 """What a consumer may be asked to be."""
 
+import math
+
 import pytest
 
 from zeroeventhub import AsyncConsumer, Consumer, CursorStore, Failures
 from zeroeventhub.errors import ConfigurationError
 
 
-@pytest.mark.parametrize("options", [{"tries": 0}, {"then": "ignore"}, {"hold_back": True}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({name: value} for name in ("tries", "at_most") for value in (0, 1.5, math.nan, math.inf)),
+        {"then": "ignore"},
+        {"hold_back": True},
+    ],
+)
 def test_failures_that_cannot_be_are_refused(options):
-    """There is at least one try, two ways to go on, and nothing to hold back where all halts."""
+    """There are one or more tries, two ways to go on, and nothing to hold back where all halts."""
     with pytest.raises(ConfigurationError):
         Failures(**options)
 
