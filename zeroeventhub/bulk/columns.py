@@ -400,6 +400,8 @@ class Columns:
     """
 
     def __init__(self, schema: pa.Schema, options: ReadOptions) -> None:
+        if len({*schema.names}) < len(schema.names):
+            raise ConfigurationError("Two of the columns have one name: give each its own.")
         self.schema = schema
         self._types = options.types
         self._words = options.words

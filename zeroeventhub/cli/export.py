@@ -118,4 +118,6 @@ def _schema(columns: Sequence[str]) -> "pa.Schema":
             raise ConfigurationError(
                 f"A column is written as NAME:TYPE, such as amount:double, not as {column}."
             ) from None
+    if len(found) < len(columns):
+        raise ConfigurationError("Two of the columns have one name: give each its own.")
     return pa.schema(found)

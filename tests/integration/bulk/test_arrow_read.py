@@ -13,7 +13,7 @@ import pytest
 from harness.faults.proxy import Fault, proxying
 from harness.faults.proxy import Plan as Faults
 from harness.laid_out_feed import ReadFeed
-from harness.published import install
+from harness.published import install, published
 from harness.readers import client_of, mounted
 from harness.shop import fill, orders, write
 from harness.spark_reading import read as read_by_spark
@@ -462,6 +462,13 @@ def test_what_cannot_be_meant_is_refused(given):
     """A number out of its range is refused before anything is requested."""
     with pytest.raises(ConfigurationError, match="readers is 1 or more"):
         read_arrow("http://127.0.0.1:1/orders", **given)
+
+
+def test_columns_of_one_name_are_refused(sqlite):
+    """A schema that names two columns alike is refused before anything is read."""
+    schema = pa.schema([("id", pa.int64()), ("id", pa.string())])
+    with mounted(published(sqlite)) as url, pytest.raises(ConfigurationError, match="one name"):
+        read_arrow(url, schema=schema)
 
 
 @pytest.mark.parametrize("origins", ["file://", ["cdn.example"], ["https://cdn.example:port"]])

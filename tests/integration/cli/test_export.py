@@ -66,6 +66,7 @@ def test_event_may_fill_a_page(sqlite, feed, tmp_path):
         (("--to", "out.parquet", "--column", "n"), "written as NAME:TYPE"),
         (("--to", "out.parquet", "--column", "n:"), "written as NAME:TYPE"),
         (("--to", "out.parquet", "--column", "n:decimal(99,2)"), "written as NAME:TYPE"),
+        (("--to", "out.parquet", "--column", "n:int64", "--column", "n:string"), "one name"),
     ],
 )
 def test_what_cannot_work_is_told(feed, tmp_path, monkeypatch, options, sentence):
