@@ -121,13 +121,15 @@ async def plan(
 async def _plan_letters(store: ConsoleStore, asked: Asked) -> Change:
     """Return a change of dead letters; only those that failed can be retried."""
 
-    def find(connection: Connection) -> list[DeadLetter]:
+    def find(connection: Connection) -> tuple[list[DeadLetter], int]:
         letters = store.store.dead_letters
         if asked.ids:
-            return [letters.get(connection, asked.consumer, one) for one in asked.ids]
-        return letters.letters(connection, asked.consumer, limit=MOST_LETTERS)
+            return [letters.get(connection, asked.consumer, one) for one in asked.ids], 0
+        count = sum(letters.count(connection, asked.consumer).values())
+        found = letters.letters(connection, asked.consumer, limit=MOST_LETTERS)
+        return found, max(0, count - len(found))
 
-    found = await store.look(find)
+    found, left = await store.look(find)
     if asked.action == "discard":
         ids = [one.id for one in found]
         text = f"Events of consumer {asked.consumer!r} that never take effect: {len(ids):,}."
@@ -139,9 +141,14 @@ async def _plan_letters(store: ConsoleStore, asked: Asked) -> Change:
             f"runs: {len(ids):,}. After each follow those that are held back for its key."
             + (f" Of those that were chosen, so many are held back: {held:,}." if held else "")
         )
+    rest = (
+        f" At once only the oldest {MOST_LETTERS:,} are changed; {left:,} more stay."
+        if left
+        else ""
+    )
     if not ids:
-        raise BadRequest("There is no dead letter for that.")
-    return Change(action=asked.action, consumer=asked.consumer, text=text, ids=ids)
+        raise BadRequest(f"There is no dead letter for that.{rest}")
+    return Change(action=asked.action, consumer=asked.consumer, text=text + rest, ids=ids)
 
 
 class Moved(FeedError):  # noqa: N818 - named for what happened

@@ -8,9 +8,10 @@ from html import unescape
 from uuid import uuid4
 
 import pytest
+import sqlalchemy as sa
 from harness.console import append, console
 from harness.engines import connected
-from harness.statements import execute
+from harness.statements import add, execute
 from harness.stores import call, cursor, load, new_store
 
 from zeroeventhub import FIRST, Client, CursorStore, Event, Principal, everybody
@@ -178,6 +179,22 @@ def test_dead_letters_are_retried_and_discarded(shop, store):
         assert "that never take effect: 3." in text
         assert states(store) == {}
         assert http.get(CONFIRM, params={"name": "billing", "action": "retry"}).status_code == 400
+
+
+def test_change_of_many_dead_letters_says_how_many_stay(shop, store):
+    """One change retries or discards a thousand dead letters, the oldest, and says what is left."""
+    with console_of(shop, store) as http:
+        stand(store, FIRST)
+        set_aside(store, "a")
+        letters = store.tables.dead_letters
+        with shop.connect() as connection:
+            (letter,) = connection.execute(sa.select(letters)).mappings()
+        add(shop, letters, [{**letter, "id": number} for number in range(2, 1_004)])
+        assert "runs: 1,000." in (text := confirm(http, action="retry"))
+        assert text.endswith(" At once only the oldest 1,000 are changed; 3 more stay.")
+        assert confirm(http, action="discard").endswith("; 3 more stay.")
+        assert confirm(http, action="discard").endswith(" never take effect: 3.")
+        assert states(store) == {}
 
 
 def test_change_is_in_the_audit_log(shop, store, caplog):
