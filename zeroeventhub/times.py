@@ -1,7 +1,9 @@
 """Moments and durations, as people write and read them."""
 
 import re
-from datetime import datetime, time, timedelta, tzinfo
+from datetime import UTC, datetime, time, timedelta, tzinfo
+
+from zeroeventhub.errors import ConfigurationError
 
 FORMS = "2026-01-31T12:00:00Z, 2026-01-31, 14:30, yesterday, 'yesterday 14:30', 2h or '3 days ago'"
 """How people write a moment."""
@@ -36,6 +38,16 @@ def moment(text: str, zone: tzinfo | None = None) -> datetime:
     else:
         found = datetime.fromisoformat(text)
     return found if found.tzinfo else found.replace(tzinfo=zone).astimezone(zone)
+
+
+def ago(age: timedelta) -> datetime:
+    """Return the moment that was so long ago; raise ConfigurationError if there is none."""
+    try:
+        return datetime.now(UTC) - age
+    except OverflowError:
+        raise ConfigurationError(
+            f"{age.days:,} days ago is not a moment in the years 1 to 9999."
+        ) from None
 
 
 def duration(seconds: float | None) -> str:

@@ -29,6 +29,7 @@ from zeroeventhub.archive.manifest import (
 from zeroeventhub.archive.objects import Objects, damaged
 from zeroeventhub.archive.segment_writer import SegmentWriter, WrittenSegment, merged, without
 from zeroeventhub.errors import ConfigurationError, Unavailable
+from zeroeventhub.times import ago
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -74,7 +75,7 @@ class Archive:
 
     Raises:
         ConfigurationError: the store does not exist, cannot share its files in this way, or
-            `look_seconds` is out of its range.
+            `look_seconds` or `grace` is out of its range.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Archive:
     ) -> None:
         if not 1 <= look_seconds < math.inf:
             raise ConfigurationError("Archive.look_seconds has to be 1 or more, and not infinite.")
+        ago(grace)  # refuses one that is too long
         self.objects = (
             store if isinstance(store, Objects) else Objects(store, private=shared is None)
         )
@@ -294,7 +296,7 @@ class Archive:
             places += segment.places
         if len(last) > 1:
             written = merged(map(self.content, last), last)
-            before = datetime.now(UTC) - self._grace + self._shared_for
+            before = ago(self._grace - self._shared_for)
             # Files that are younger stay for readers of this manifest by their age.
             old = [one for one in last if one.written is None or one.written < before]
             removed = (*known.removed, *(Removed(one.name, datetime.now(UTC)) for one in old))
@@ -363,7 +365,7 @@ class Archive:
         These are old manifests, and segments that were replaced or never added, once they are older
         than the grace time.
         """
-        newest, before = self.look(), datetime.now(UTC) - self._grace
+        newest, before = self.look(), ago(self._grace)
         removed = tuple(one for one in newest.removed if one.since > before)
         needed = {one.name for one in newest.segments} | {one.name for one in removed}
         left = [

@@ -1,7 +1,7 @@
 """The manifest of an archive, which lists its segments, and how a new one replaces it."""
 
 from bisect import bisect_left
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Annotated
 from zlib import crc32
@@ -12,6 +12,7 @@ import pyarrow as pa
 from zeroeventhub.archive.objects import Objects, damaged
 from zeroeventhub.errors import ConfigurationError, Unavailable
 from zeroeventhub.protocol import FeedInfo
+from zeroeventhub.times import ago
 
 _PLACE = [
     pa.field("position", pa.int64(), nullable=False),
@@ -288,7 +289,7 @@ def create_manifest(objects: Objects, manifest: Manifest) -> bool:
 
 def delete_old_manifests(objects: Objects, newest: Manifest, grace: timedelta) -> None:
     """Delete manifests that are older than the grace time, except for the last generations."""
-    before = datetime.now(UTC) - grace
+    before = ago(grace)
     highest = _name(max(newest.generation - _KEPT, 0))
     old = [name for name, created in objects.ages(_FOLDER) if name < highest and created < before]
     objects.delete([f"{_FOLDER}/{name}" for name in sorted(old)])

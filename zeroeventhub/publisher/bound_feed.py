@@ -53,6 +53,7 @@ from zeroeventhub.publisher.sealing import (
     Sealer,
     SealOptions,
 )
+from zeroeventhub.times import ago
 from zeroeventhub.wire.models import Check, misfit
 
 _Given = ParamSpec("_Given")
@@ -532,10 +533,11 @@ class BoundFeed(_Feed):
         restorer = _expect(self.restorer, _NO_ARCHIVE)
         if skipped < 1 or workers < 1:
             raise ConfigurationError("skipped and workers have to be above zero.")
+        since = None if newer_than is None else ago(newer_than)
         try:
             restorer.begin(self.engine, skipped)
             self.info()  # checks the table
-            return restorer.restore(self.engine, newer_than, workers, on_progress)
+            return restorer.restore(self.engine, since, workers, on_progress)
         except (SQLAlchemyError, OSError) as error:
             raise feed_error(error) from error
 

@@ -6,7 +6,7 @@ Their other parameters are those of a bound feed's methods, which call them with
 from collections.abc import Callable, Collection
 from contextlib import closing
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from time import monotonic
 from typing import Any
 
@@ -35,6 +35,7 @@ from zeroeventhub.publisher.page_query import PageQuery
 from zeroeventhub.publisher.progress import Registry
 from zeroeventhub.publisher.rows import ReadRequest, Stretch
 from zeroeventhub.publisher.splits import SplitQuery
+from zeroeventhub.times import ago
 from zeroeventhub.wire.ndjson import chain_parts
 
 QUIET = 1_000
@@ -266,7 +267,7 @@ class Reader:
 
     def last_older_than(self, connection: Connection, age: timedelta, settled: int) -> int:
         """Return the position at and below which the events of all partitions are older."""
-        moment, lookups = datetime.now(UTC) - age, self.lookups
+        moment, lookups = ago(age), self.lookups
         return min(
             lookups.of_time(connection, partition, moment, settled=settled)
             for partition in self.page_query.ids

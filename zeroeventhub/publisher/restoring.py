@@ -7,7 +7,7 @@ archive, or 410 from a feed without one, and skip none. The mark is lowered once
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -121,7 +121,7 @@ class Restorer:
     def restore(
         self,
         engine: Engine,
-        newer_than: timedelta | None,
+        since: datetime | None,
         workers: int,
         on_progress: Callable[[int, int], None],
     ) -> Restored:
@@ -129,7 +129,7 @@ class Restorer:
         manifest = self.archive.manifest
         with engine.connect() as connection:
             until = self.marks.read(connection).trimmed
-        after = min(_after(manifest, newer_than), until)
+        after = min(_after(manifest, since), until)
         segments = [one for one in manifest.segments if one.upto > after and one.after < until]
         total, count = sum(one.events for one in segments), _Count()
         workers = 1 if database_of(engine).single_writer else workers
@@ -311,12 +311,11 @@ def _from_json(expression: ColumnElement[Any], form: ColumnForm, text: str) -> A
     return value if value is None or form.from_json is None else form.from_json(value)
 
 
-def _after(manifest: "Manifest", newer_than: timedelta | None) -> int:
+def _after(manifest: "Manifest", since: datetime | None) -> int:
     """Return the position after which events are restored: the end of a segment."""
-    if newer_than is None:
+    if since is None:
         return 0
-    moment = datetime.now(UTC) - newer_than
-    young = (one.after for one in manifest.segments if one.latest is None or one.latest > moment)
+    young = (one.after for one in manifest.segments if one.latest is None or one.latest > since)
     return next(young, manifest.sealed)
 
 

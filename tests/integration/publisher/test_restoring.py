@@ -278,6 +278,8 @@ def test_tables_that_cannot_be_restored_are_refused(sqlite, tmp_path):
             feed.restore(**options)
     feed.seal()
     emptied(sqlite)
+    with pytest.raises(ConfigurationError, match="years 1 to 9999"):
+        feed.restore(newer_than=timedelta.max)
     with pytest.raises(ConfigurationError, match="belongs to another feed"):
         source(Archive(tmp_path), partitions=4).bind(sqlite).restore()
     with sqlite.begin() as connection:

@@ -83,7 +83,7 @@ def test_attributes_are_columns_of_segments(engine, tmp_path):
 
 
 def test_feeds_that_cannot_be_sealed_are_refused(sqlite, tmp_path):
-    """Sealing refuses a feed without an archive, invalid sizes, and the archive of another feed."""
+    """Sealing refuses a feed without an archive, invalid sizes and times, and a foreign archive."""
     with pytest.raises(ConfigurationError, match="no archive"):
         source(None).bind(sqlite).seal()
     feed = opened(sqlite, Archive(tmp_path))
@@ -91,6 +91,10 @@ def test_feeds_that_cannot_be_sealed_are_refused(sqlite, tmp_path):
     for name in ("least", "segment_events", "segment_bytes"):
         with pytest.raises(ConfigurationError, match=f"{name} has to be above zero"):
             feed.seal(**{name: 0})
+    with pytest.raises(ConfigurationError, match="years 1 to 9999"):
+        feed.seal(older_than=timedelta.max)
+    with pytest.raises(ConfigurationError, match="years 1 to 9999"):
+        Archive(tmp_path, grace=timedelta.max)
     for options in ({"data": ["id"]}, {"partitions": 4}, {"ordering": "sequenced"}):
         other = source(Archive(tmp_path), **options)
         install(other, sqlite)

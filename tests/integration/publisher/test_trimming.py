@@ -80,6 +80,7 @@ def test_what_cannot_be_meant_is_refused(any_shop, any_feed):
     for options, cut, error, complaint in (
         ({}, {}, ConfigurationError, "Say what to trim"),
         ({}, {"older_than": -HOUR}, ConfigurationError, "zero or more"),
+        ({}, {"older_than": timedelta.max}, ConfigurationError, "years 1 to 9999"),
         ({"time": None}, {"older_than": HOUR}, ConfigurationError, "does not know the times"),
         ({}, {"older_than": HOUR}, ConfigurationError, "has no time"),
         ({"retention": None}, {"below": 3}, ConfigurationError, r"retention=Retention\(\)"),
