@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 
+import trustme
 import uvicorn
 
 from harness.exchanges import noted
@@ -65,6 +66,15 @@ def serving(application, port: int = 0, tls: ssl.SSLContext | None = None) -> It
         finally:
             server.end()
             thread.join()
+
+
+def serving_tls(application, authority: trustme.CA) -> AbstractContextManager[str]:
+    """Serve an application to clients whose certificate an authority has signed."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.configure_trust(context)
+    context.verify_mode = ssl.CERT_REQUIRED
+    return serving(application, tls=context)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import httpx
 
 from zeroeventhub.bulk.options import TIMEOUT, ReadOptions, origin_of
 from zeroeventhub.client import Client
+from zeroeventhub.client.connection_pool import ConnectionPool
 from zeroeventhub.consumer.steps import Pause, RetryBudget
 from zeroeventhub.errors import ConfigurationError, ProtocolError, TransientError, printable
 from zeroeventhub.settings import Limits
@@ -62,7 +63,8 @@ class Connection:
     def client_for(self, url: str) -> httpx.Client:
         """Return the HTTP client for a file at a URL that the feed gave.
 
-        It sends none of the feed's headers, and a certificate only to the feed's own origin.
+        That of the feed's own origin may be the caller's, with a certificate: send it none of the
+        headers that the feed gets.
         """
         try:
             origin, is_own = origin_of(url), origin_of(url) == origin_of(self._client.address)
@@ -75,13 +77,17 @@ class Connection:
                 f"the option {words.segment_origins}, or set {words.read_segments} to false to "
                 "read pages instead."
             )
+        if is_own and isinstance(self._client.http, httpx.Client):
+            return self._client.http
         if is_own not in self._files:
             self._files[is_own] = self._open_files(is_own=is_own)
         return self._files[is_own]
 
-    def _open_files(self, *, is_own: bool) -> httpx.Client:  # noqa: ARG002 - a subclass has certificates
+    def _open_files(self, *, is_own: bool) -> httpx.Client:
         """Open the HTTP client for files, at the feed's own origin or elsewhere."""
-        return httpx.Client(timeout=TIMEOUT)
+        pool = self._client.http
+        trusts = pool.tls if is_own and isinstance(pool, ConnectionPool) else True
+        return httpx.Client(timeout=TIMEOUT, verify=trusts)
 
     def close(self) -> None:
         """Close what was opened for files."""

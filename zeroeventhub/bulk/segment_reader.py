@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from io import RawIOBase
 from os import SEEK_END, SEEK_SET
@@ -17,6 +18,7 @@ from pyarrow import parquet
 from zeroeventhub.bulk.columns import RangePage
 from zeroeventhub.bulk.connection import Connection
 from zeroeventhub.bulk.offsets import Range
+from zeroeventhub.bulk.options import TIMEOUT
 from zeroeventhub.client.redaction import Redaction, requested
 from zeroeventhub.errors import (
     Gone,
@@ -31,6 +33,9 @@ from zeroeventhub.wire.arrow import ArrowPage, batch_of
 
 Read = Callable[[int, int], bytes]
 """Return bytes of a file: from where, and how many."""
+
+_HEADERS = {"Accept": "*/*", "Accept-Encoding": "identity", "User-Agent": "zeroeventhub"}
+_EXTENSIONS = {"timeout": TIMEOUT.as_dict()}
 
 _PATIENCE = 30.0
 """Seconds that a range of bytes may take to arrive, however short it is."""
@@ -97,13 +102,16 @@ def _read_http(url: str, http: httpx.Client) -> Read:
     redaction = Redaction(address, http)
 
     def read(start: int, length: int) -> bytes:
-        wanted = {"Range": f"bytes={start}-{start + length - 1}", "Accept-Encoding": "identity"}
+        wanted = {"Range": f"bytes={start}-{start + length - 1}", **_HEADERS}
+        # Not by the client's own method, which would add the headers that the feed gets.
+        request = httpx.Request("GET", address, headers=wanted, extensions=_EXTENSIONS)
         former = requested.set((redaction, url))
         try:
-            with http.stream("GET", address, headers=wanted) as answer:
+            sent = http.send(request, stream=True, auth=None, follow_redirects=False)
+            with closing(sent) as answer:
                 _expect_range(answer)
                 return _read_body(answer, length)
-        except httpx.RequestError as error:
+        except httpx.HTTPError as error:  # also of a hook of the caller's
             # The error's text may have the URL in it, which grants access to the file.
             raise Unreachable(
                 f"A file that the feed names cannot be reached: {type(error).__name__}."

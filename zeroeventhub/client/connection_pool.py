@@ -75,6 +75,13 @@ class ConnectionPool:
         """Close the idle connections."""
         self.close()
 
+    @property
+    def tls(self) -> ssl.SSLContext:
+        """Return the TLS context; the one of public authorities is made at its first use."""
+        if self._tls is None:
+            self._tls = httpx.create_ssl_context()
+        return self._tls
+
     def close(self) -> None:
         """Close the idle connections; a later request opens new ones."""
         with self._lock:
@@ -130,9 +137,7 @@ class ConnectionPool:
         if scheme == "http":
             connection = _Connection(host, timeout=seconds)
         else:
-            if self._tls is None:
-                self._tls = httpx.create_ssl_context()
-            connection = _TLSConnection(host, timeout=seconds, context=self._tls)
+            connection = _TLSConnection(host, timeout=seconds, context=self.tls)
         connection.connect()
         connection.send_request(request)
         return SentRequest(self, request, connection, may_be_stale=False)

@@ -130,6 +130,11 @@ class RequestBuilder(Generic[_Http]):
         """The feed's URL without secrets."""
         return without_secrets(self._url)
 
+    @property
+    def http(self) -> _Http:
+        """Return what sends the requests."""
+        return self._http
+
     async def _discover_first(self) -> FeedInfo:
         client: Any = self
         info: FeedInfo = await maybe_await(client.discover())

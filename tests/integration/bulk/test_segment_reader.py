@@ -4,25 +4,28 @@ import gzip
 import json
 import logging
 import re
+import ssl
 from operator import itemgetter
 
 import anyio
+import httpx
 import pyarrow as pa
 import pytest
+import trustme
 from harness.laid_out_feed import ReadFeed
 from harness.published import install
 from harness.readers import client_of, mounted
 from harness.shop import metadata, orders
 from harness.spark_reading import numbers, planned, read
 from harness.statements import add, execute
-from harness.web import serving
+from harness.web import serving, serving_tls
 from pyarrow import parquet
 from sqlalchemy import delete
 from starlette.applications import Starlette
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from zeroeventhub import FIRST, TableFeed, feed_routes
+from zeroeventhub import FIRST, Client, ConnectionPool, TableFeed, feed_routes, read_arrow
 from zeroeventhub.archive import Archive
 from zeroeventhub.archive.segment_writer import SegmentWriter
 from zeroeventhub.bulk import segment_reader
@@ -146,6 +149,35 @@ def url(feed, store):
     with serving(Starlette(routes=[*feed_routes("/feed", feed), files])) as url:
         feed.base = f"{url}/files"
         yield f"{url}/feed"
+
+
+@pytest.fixture
+def authority():
+    """A private authority, and a TLS context of a client that trusts it and has its certificate."""
+    authority, context = trustme.CA(), ssl.create_default_context()
+    authority.configure_trust(context)
+    authority.issue_cert(common_name="billing").configure_cert(context)
+    return authority, context
+
+
+@pytest.mark.parametrize("kind", [httpx.Client, ConnectionPool])
+def test_files_of_the_feeds_origin_are_read_with_the_callers_certificates(
+    feed, store, authority, kind
+):
+    """Files at the origin of a feed are read as the feed is, but without its headers."""
+    authority, context = authority
+    files = Route("/files/{name}", store.answer)
+    application = Starlette(routes=[*feed_routes("/feed", feed), files])
+    secret = {"Authorization": "Bearer kanarek", "Cookie": "kanarek=1"}
+    with (
+        serving_tls(application, authority) as url,
+        kind(verify=context, headers=secret, timeout=30) as http,
+    ):
+        feed.base = f"{url}/files"
+        rows = pa.table(read_arrow(Client(f"{url}/feed", http), readers=2)).num_rows
+    assert rows == 40
+    assert store.asked
+    assert "kanarek" not in str(store.asked)
 
 
 def of_range(partition, start=FIRST, stop="40"):

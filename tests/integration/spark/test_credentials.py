@@ -1,33 +1,21 @@
 """Credentials: read from the places that options name, sent to the feed, and never shown."""
 
 import pickle
-import ssl
 import sys
 import traceback
-from contextlib import AbstractContextManager
 
 import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 from harness.laid_out_feed import ReadFeed
 from harness.spark_reading import Streaming, planned
-from harness.web import serving
+from harness.web import serving, serving_tls
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from zeroeventhub import Principal, feed_routes
 from zeroeventhub.errors import ConfigurationError, PageTooLarge, Unauthorized, Unreachable
-
-
-def serving_tls(application, authority: trustme.CA) -> AbstractContextManager[str]:
-    """Serve an application to clients whose certificate an authority has signed."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("127.0.0.1").configure_cert(context)
-    authority.configure_trust(context)
-    context.verify_mode = ssl.CERT_REQUIRED
-    return serving(application, tls=context)
-
 
 CANARY = "kanarek"
 
