@@ -11,7 +11,7 @@ from zeroeventhub.bulk.options import ReadOptions
 from zeroeventhub.bulk.plan import DataLossPolicy
 from zeroeventhub.bulk.segment_reader import read_segments
 from zeroeventhub.client import Client
-from zeroeventhub.consumer.steps import circle, moves_cursor
+from zeroeventhub.consumer.steps import EmptyPages, moves_cursor
 from zeroeventhub.errors import ProtocolError, TokenChanged, Trimmed, Unavailable
 from zeroeventhub.extensions import EVENT_TYPES, SEGMENTS
 from zeroeventhub.protocol import FeedInfo
@@ -71,7 +71,7 @@ class RangeReader:
         if self._has_segments(one):
             one = yield from read_segments(self._connection, one)
         budget = self._connection.retry_budget()
-        empty = set[str]()  # the cursors of pages without events, since the last event
+        empty_pages = EmptyPages()
         while one.count is None or one.count > 0:
             page = self._fetch(one)
             if page is None:
@@ -88,11 +88,9 @@ class RangeReader:
                 continue
             budget.failed = 0
             if events:
-                empty.clear()
-            elif page.cursor in empty and not page.stop_reached:
-                raise circle(one.partition)
-            else:
-                empty.add(page.cursor)
+                empty_pages.count = 0
+            elif not page.stop_reached:
+                empty_pages.add(page.cursor, one.partition)
             is_filtered = self._filters and one.count is None
             taken = events if one.count is None else min(events, one.count)
             left = None if one.count is None else one.count - taken

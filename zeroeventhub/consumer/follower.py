@@ -181,7 +181,7 @@ class _PartitionState:
     Attributes:
         cursor: where to read next, if the last page was committed.
         head: the cursor at which the partition's head was last reached.
-        empty_pages: the cursors of empty pages.
+        empty_pages: those since the last event.
     """
 
     cursor: str | None = None
@@ -250,7 +250,7 @@ class PartitionFollower:
             fetches.failed = 0
             moved = page.cursor != cursor
             if page.events and moved:
-                self._empty_pages.cursors.clear()
+                self._empty_pages.count = 0
                 yield from self._deliver(page)
             elif self._empty_pages.moves(page, number, cursor):
                 yield from self._advance(page.cursor)
@@ -344,7 +344,7 @@ class PartitionFollower:
         step = Load(self.partition.id, self.among, self.after)
         self._place = yield from persist(step, RetryBudget(self.config.attempts, self.stopped))
         # An operator may have set the cursor back, to before pages that were empty.
-        self._empty_pages.cursors.clear()
+        self._empty_pages.count = 0
 
     def _halted(self, tries: int, error: Exception) -> Generator[Step, Any, Halted]:
         """Store why the partition halts, and return the error to raise.

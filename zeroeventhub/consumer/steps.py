@@ -359,12 +359,31 @@ def persist(step: Step, budget: RetryBudget) -> Generator[Step, Any, Any]:
 
 @dataclass
 class EmptyPages:
-    """The cursors of empty pages since the last event.
+    """Notice empty pages that lead in a circle and would keep a reader busy for ever.
 
-    They detect empty pages that lead in a circle and would keep a reader busy for ever.
+    Of their cursors one is kept, until there are twice as many (Brent's algorithm).
+
+    Attributes:
+        count: how many there were since the last event.
     """
 
-    cursors: set[str] = field(default_factory=set)
+    count: int = 0
+    _kept: str = ""
+
+    def add(self, cursor: str, partition: int) -> None:
+        """Add an empty page that has moved the cursor to this one.
+
+        Raises:
+            ProtocolError: an earlier one has as well.
+        """
+        self.count += 1
+        if self.count.bit_count() == 1:
+            self._kept = cursor
+        elif cursor == self._kept:
+            raise ProtocolError(
+                f"The feed leads in a circle in partition {partition}: pages without events end "
+                "where earlier ones began."
+            )
 
     def moves(self, page: Page, partition: int, cursor: str) -> bool:
         """Return whether a page that was read from a cursor moves the cursor.
@@ -375,20 +394,10 @@ class EmptyPages:
         """
         moved = moves_cursor(len(page.events), partition, cursor, page.cursor)
         if page.events or page.caught_up:
-            self.cursors.clear()
-        elif moved and page.cursor in self.cursors:
-            raise circle(partition)
+            self.count = 0
         elif moved:
-            self.cursors.add(page.cursor)
+            self.add(page.cursor, partition)
         return moved
-
-
-def circle(partition: int) -> ProtocolError:
-    """Return the error about empty pages that lead in a circle."""
-    return ProtocolError(
-        f"The feed leads in a circle in partition {partition}: pages without events end where "
-        "earlier ones began."
-    )
 
 
 def moves_cursor(events: int, partition: int, before: str, after: str) -> bool:

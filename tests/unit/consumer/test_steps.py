@@ -1,12 +1,14 @@
 """Which partitions are read and when, how often a step is tried, and what moves the cursor."""
 
+import pickle
 import random
+from itertools import chain, cycle, islice, pairwise, product
 
 import pytest
 from harness.followed import FAMILY, ONE, TWO, World, delivered, follow, leased, of_kind, read
 
 from zeroeventhub import Event, Page, Partition
-from zeroeventhub.consumer.steps import Discover, Fetch, Load, Pause
+from zeroeventhub.consumer.steps import Discover, EmptyPages, Fetch, Load, Pause
 from zeroeventhub.errors import ConfigurationError, ProtocolError, Unavailable, Unreachable
 
 
@@ -33,6 +35,20 @@ def test_feed_is_left_alone_for_as_long_as_it_asks():
     """A pause is at least as long as the feed asked for, up to half a minute."""
     assert all(seconds >= 20 for seconds in pauses(20, Unavailable("busy", retry_after=20)))
     assert pauses(20, Unavailable("busy", retry_after=1e9)) == [30] * 20
+
+
+def test_circle_of_empty_pages_is_found_within_bounded_memory():
+    """Empty pages may move the cursor for ever, and are refused once they come around again."""
+    pages, size = EmptyPages(), len(pickle.dumps(EmptyPages()))
+    for number in range(10_000):
+        assert pages.moves(Page([], f"{number + 1}"), 0, f"{number}")
+    assert len(pickle.dumps(pages)) < size + 100
+    for before, length in product((0, 1, 2, 7, 100), (2, 3, 8, 99)):
+        pages, cursors = EmptyPages(), chain(range(before), cycle(range(before, before + length)))
+        shown = pairwise(islice(map(str, cursors), 4 * (before + length) + 4))
+        with pytest.raises(ProtocolError, match="circle"):
+            for start, end in shown:
+                pages.moves(Page([], end), 0, start)
 
 
 def test_events_that_do_not_move_the_cursor_are_refused():
