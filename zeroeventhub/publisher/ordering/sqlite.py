@@ -13,6 +13,7 @@ from zeroeventhub.publisher.ordering.port import Ddl, Events, Horizon, Ordering,
 from zeroeventhub.publisher.ordering.side_tables import SideTableOrdering, check_key
 
 _DECLARATION = text("SELECT sql FROM sqlite_master WHERE type = :kind AND name = :name")
+_NAME = text("SELECT name FROM sqlite_master WHERE type = 'table' AND name = :name COLLATE NOCASE")
 _KEY_INDEX = text("SELECT count(*) FROM pragma_index_list(:table) WHERE origin = 'pk'")
 _LAST = text("SELECT seq FROM sqlite_sequence WHERE name = :name")
 _FORGET = text("DELETE FROM sqlite_sequence WHERE name = :name")
@@ -135,11 +136,19 @@ class Sequenced(SideTableOrdering):
 
 
 def _check_file(connection: Connection, events: Events) -> None:
-    """Refuse a table of an attached database, whose numbers and triggers are in another file."""
+    """Refuse a table of an attached database, whose numbers and triggers are in another file.
+
+    Refuse also a name in another case, by which SQLite finds the table, but not its numbers.
+    """
     if events.schema(connection) not in {None, "main"}:
         raise ConfigurationError(
             f"{events.table.fullname!r} is in an attached database: give the feed an engine of "
             "that file, and a table without a schema."
+        )
+    named = connection.scalar(_NAME, {"name": events.table.name})
+    if named not in {None, events.table.name}:
+        raise ConfigurationError(
+            f"The table {events.table.name!r} is named {named!r}: write it as the database does."
         )
 
 

@@ -65,6 +65,14 @@ def test_table_of_an_attached_database_is_refused(bare):
         bare.source(LOG.to_metadata(MetaData(), schema="aside")).bind(bare.engine).info()
 
 
+@for_each(*ON_SQLITE)
+def test_table_named_in_another_case_is_refused(bare):
+    """SQLite finds such a table, but its numbers and triggers are found by its own name alone."""
+    LOG.create(bare.engine)
+    with refusal("'LOG' is named 'log'"):
+        bare.source(LOG.to_metadata(MetaData(), name="LOG")).bind(bare.engine).info()
+
+
 @pytest.mark.parametrize("table", ["log", "other"])
 @shows("an open writer of the table", *ON_SQLITE)
 def test_open_writer_of_sqlite_holds_back_other_writers(log, table):
