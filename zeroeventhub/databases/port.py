@@ -424,6 +424,10 @@ class Database(ABC):
         """Return the name of a trigger for updates that is not the library's own."""
         return None
 
+    def hides_rows(self, connection: Connection, table: Table) -> bool:
+        """Return whether policies may hide rows of a table from the connection's user."""
+        return False
+
     def script(self, statements: tuple[str, ...]) -> str:
         """Return statements as the database's own client reads them, as one transaction."""
         return "BEGIN;\n" + "".join(f"{statement};\n" for statement in statements) + "COMMIT;"

@@ -74,6 +74,8 @@ _TRIGGERS = text("""SELECT tgname FROM pg_trigger WHERE NOT tgisinternal AND (tg
         AND tgname NOT LIKE 'zeroeventhub%'
         AND tgrelid = CAST(CAST(:name AS regclass) AS oid)""")
 
+_SECURED = text("SELECT row_security_active(CAST(:name AS regclass))")
+
 # That of psycopg, for which SQLAlchemy casts each parameter: PostgreSQL cannot infer all types.
 _NUMBERED: Any = psycopg_dialect(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call] # it has no annotations
 
@@ -273,6 +275,9 @@ class PostgreSQL(Database):
     def update_trigger(self, connection: Connection, table: Table) -> str | None:
         name: str | None = connection.scalar(_TRIGGERS, {"name": _name(connection, table)})
         return name
+
+    def hides_rows(self, connection: Connection, table: Table) -> bool:
+        return bool(connection.scalar(_SECURED, {"name": _name(connection, table)}))
 
 
 def time_bound(setting: str, seconds: float) -> str:

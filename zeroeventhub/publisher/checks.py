@@ -191,6 +191,8 @@ class Checkup:
                 found.append(Finding("error", subject, f"The database refused: {reason}"))
                 return found
         found += [Finding("warning", *warning) for warning in database.warnings(connection)]
+        if database.hides_rows(connection, self.table):
+            found.append(Finding("warning", "policies", _HIDDEN))
         if not self.is_mutable and (sign := _sign_of_updates(connection, self.table)):
             found.append(Finding("warning", "updates", f"{sign} {_ROWS_LAST}"))
         if self.time is not None and not isinstance(self.time.type, DateTime):
@@ -235,6 +237,12 @@ class Checkup:
             "warning", "index", sentence if statement else f"{sentence} {_NO_SUCH_INDEX}", statement
         )
 
+
+_HIDDEN = (
+    "Row-level security applies to the feed's user: events that its policies hide are left out, "
+    "and one that they show later is skipped. Give the user BYPASSRLS, or a policy that shows the "
+    "same rows at all times."
+)
 
 _ROWS_LAST = (
     "A feed publishes each row once, as it was inserted: an update reaches no consumer, and a "

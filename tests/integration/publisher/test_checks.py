@@ -2,8 +2,10 @@
 
 from contextlib import suppress
 from functools import partial
+from uuid import uuid4
 
 import pytest
+from harness.engines import connected
 from harness.published import published
 from harness.shop import metadata, orders, place, write
 from harness.statements import execute
@@ -24,9 +26,9 @@ TRIGGERS = {
 }
 
 
-def warnings(feed):
-    """Return what a feed's check warns of, but for indexes."""
-    return [one.sentence for one in feed.check() if one.subject == "updates"]
+def warnings(feed, subject="updates"):
+    """Return what a feed's check warns of, about a subject."""
+    return [one.sentence for one in feed.check() if one.subject == subject]
 
 
 @pytest.mark.parametrize("ordering", [None, "sequenced"], ids=["by default", "sequenced"])
@@ -59,6 +61,25 @@ def test_statistics_of_updates_are_a_warning(postgresql):
     postgresql.dispose()
     (sentence,) = warnings(TableFeed(orders, data="data").bind(postgresql))
     assert "3 updated rows" in sentence
+
+
+def test_policies_that_hide_rows_are_a_warning(postgresql):
+    """Row-level security is a warning for a user that it applies to, who may read no event."""
+    published(postgresql)
+    write(postgresql, 3)
+    role = f"reader_{uuid4().hex}"
+    execute(postgresql, f"CREATE ROLE {role}", f"GRANT SELECT ON orders, orders_id_seq TO {role}")
+    try:
+        with connected(postgresql.url, options=f"-c role={role}") as engine:
+            feed = TableFeed(orders, data="data").bind(engine)
+            assert warnings(feed, "policies") == []
+            execute(postgresql, "ALTER TABLE orders ENABLE ROW LEVEL SECURITY")
+            assert feed.read(0, FIRST, 10).events == []
+            (sentence,) = warnings(feed, "policies")
+            assert "events that its policies hide are left out" in sentence
+        assert warnings(TableFeed(orders, data="data").bind(postgresql), "policies") == []
+    finally:
+        execute(postgresql, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
 
 
 def test_column_of_updates_is_a_warning(sqlite):
