@@ -505,34 +505,20 @@ def watch_commits(engine: Engine) -> None:
 
 def _watch(handle: Engine | Connection) -> None:
     event.listen(handle, "commit", _refuse_to_commit)
-    event.listen(handle, "prepare_twophase", _refuse_to_prepare)
+    event.listen(handle, "prepare_twophase", _refuse_to_commit)
 
 
-def _refuse_to_commit(connection: Connection) -> None:
-    """Keep `apply` from committing."""
+def _refuse_to_commit(connection: Connection, *prepared: object) -> None:
+    """Keep `apply` from committing, also in two phases, of which the first has an id."""
     transaction: Transaction | None = connection.info.get(_APPLYING)
     if transaction is None:
         return
     transaction.was_refused = True
-    # SQLAlchemy counts the refused commit as done, and would return an open transaction to the
-    # pool.
-    transaction.connection.connection.rollback()
-    raise ConfigurationError(_MUST_NOT_COMMIT)
-
-
-def _refuse_to_prepare(connection: Connection, _: Any) -> None:
-    """Keep `apply` from committing a session of two phases, of which this is the first.
-
-    Raises:
-        ConfigurationError: `apply` is running.
-    """
-    transaction: Transaction | None = connection.info.get(_APPLYING)
-    if transaction is not None:
-        transaction.was_refused = True
-        raise ConfigurationError(_MUST_NOT_COMMIT)
-
-
-_MUST_NOT_COMMIT = (
-    "apply must not commit the transaction it was given: it is committed after apply, with the "
-    "cursor."
-)
+    if not prepared:
+        # SQLAlchemy counts the refused commit as done, and would return an open transaction to the
+        # pool.
+        transaction.connection.connection.rollback()
+    raise ConfigurationError(
+        "apply must not commit the transaction it was given: it is committed after apply, with the "
+        "cursor."
+    )
