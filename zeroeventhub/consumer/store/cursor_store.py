@@ -1,7 +1,7 @@
 """A consumer's cursors: a table in its own database."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from typing import Any
@@ -549,9 +549,7 @@ class CursorStore:
 
     def _existing_tables(self, connection: Connection) -> dict[str, Table]:
         """Return the tables that exist, by name."""
-        found: dict[str, Table] = {
-            field.name: getattr(self.tables, field.name) for field in fields(self.tables)
-        }
+        found: dict[str, Table] = {**vars(self.tables)}
         if not self._has_failures(connection):
             del found["failures"]
         return found

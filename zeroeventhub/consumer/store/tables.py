@@ -1,6 +1,6 @@
 """The tables in a consumer's own database."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import (
@@ -57,7 +57,7 @@ class Tables:
 
     def all(self) -> tuple[Table, ...]:
         """Return the tables in the order in which they are created."""
-        return tuple(getattr(self, field.name) for field in fields(self))
+        return tuple(vars(self).values())
 
 
 def cursor_tables(metadata: MetaData, *, schema: str | None = None) -> Tables:
