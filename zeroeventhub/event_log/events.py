@@ -28,20 +28,19 @@ _AT_ONCE = 500
 class Stored:
     """Look events up by their ids, and compare them.
 
-    `compared` are the columns that have to be equal in a repeated append, and `shown` further ones
-    to return.
+    `compared` are the columns that have to be equal in a repeated append.
     """
 
     def __init__(
         self,
         table: Table,
         identity: Column[Any],
+        version: Column[Any],
         compared: Collection[Column[Any]],
-        shown: Collection[Column[Any]] = (),
     ) -> None:
         self._id = identity
         self._compared = compared
-        columns = (identity, *compared, *shown)
+        columns = (identity, version, *compared)
         shapes = (
             json_form(one, one.name).select.label(one.name) if isinstance(one.type, JSON) else one
             for one in columns

@@ -113,7 +113,7 @@ class KeyedTable:
         if self._id is not None:
             expect_unique(table, self._id)
             compared = (self._key, *(_column(table, each) for each in same))
-            self._stored = Stored(table, self._id, compared, [self._version])
+            self._stored = Stored(table, self._id, self._version, compared)
         self._required = {_column(table, each).name for each in (*([id] if id else ()), *same)}
         self._single = RowInsert(table)
         self._last = self._last_version()

@@ -95,7 +95,7 @@ class EventLog:
         self.table: Table = log_table(metadata, name, schema, ordering)
         columns = self.table.c
         compared = (columns.type, columns.key, columns.data)
-        self._stored = Stored(self.table, columns.id, compared, [columns.version])
+        self._stored = Stored(self.table, columns.id, columns.version, compared)
         self._single = RowInsert(self.table)
         self.snapshots = snapshot_table(metadata, name, schema) if snapshots else None
         self._snapshots = None if self.snapshots is None else Snapshots(self.snapshots, self.table)
