@@ -89,8 +89,9 @@ def _insertions(
         try:
             converts = [one.from_python if is_made else one.from_json for one in forms]
             values = converted(forms, converts, run)
-            exact = not is_made
-            yield insertion(form, forms, values, are_exact=exact, by_name=by_name, in_utc=in_utc)
+            yield insertion(
+                form, forms, values, are_exact=not is_made, by_name=by_name, in_utc=in_utc
+            )
         except Unfit as error:
             raise _refusal(form.table, first + error.place, str(error), is_made=is_made) from None
 
