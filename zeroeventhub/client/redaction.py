@@ -46,7 +46,7 @@ class Redaction:
         self._url = url
         self._http = http
         for logger in _LOGGERS:
-            logger.addFilter(_filter)
+            logger.addFilter(_rewrite)
 
     def text(self, text: str) -> str:
         """Hide secrets in a text that another package or server wrote."""
@@ -75,27 +75,23 @@ class Redaction:
         return {form for form in forms if len(form) >= SHORTEST}
 
 
-class _Filter(logging.Filter):
-    """Rewrite log records about a feed's requests, and no others."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Hide secrets in a record that was made during a request to a feed."""
-        if (request := requested.get()) is None:
-            return True
-        redaction, expected = request
-        if isinstance(record.args, tuple):
-            record.args = tuple(
-                redaction.address(value, expected) if isinstance(value, httpx.URL) else value
-                for value in record.args
-            )
-        message = record.getMessage()
-        hidden = redaction.text(message)
-        if hidden != message:
-            record.msg, record.args = hidden, ()
+def _rewrite(record: logging.LogRecord) -> bool:
+    """Hide secrets in a log record that was made during a request to a feed; keep every record."""
+    if (request := requested.get()) is None:
         return True
+    redaction, expected = request
+    if isinstance(record.args, tuple):
+        record.args = tuple(
+            redaction.address(value, expected) if isinstance(value, httpx.URL) else value
+            for value in record.args
+        )
+    message = record.getMessage()
+    hidden = redaction.text(message)
+    if hidden != message:
+        record.msg, record.args = hidden, ()
+    return True
 
 
-_filter = _Filter()
 _LOGGERS = [
     logging.getLogger(name)
     for name in (
