@@ -5,7 +5,6 @@ from itertools import count
 from types import SimpleNamespace
 
 import pytest
-from harness.faults.proxy import Fault, Plan, proxying
 from harness.laid_out_feed import ReadFeed
 from harness.peer import peer_python, run_peer
 from harness.readers import mounted
@@ -122,16 +121,6 @@ def test_published_peer_is_read_once(peer_python):
     finally:
         process.terminate()
         process.communicate(timeout=200)
-
-
-def test_publisher_that_cuts_answers(shop, publish):
-    """Requests whose answers are cut, broken or refused are repeated, and no event comes twice."""
-    faults = [Fault.CUT, Fault.REFUSE, Fault.RESET, Fault.TRUNCATED]
-    with publish(shop) as url, proxying(url) as (proxy, through):
-        reader, tasks = planned(through, minPartitions=4)
-        proxy.follow([Plan(fault, at) for at in (0, 1000) for fault in faults])
-        assert sorted(numbers(rows_of(reader, tasks))) == list(range(200))
-        assert len(proxy.happened) >= 10
 
 
 @pytest.mark.parametrize("extensions", [None, (), (EVENT_TYPES,)], ids=["all", "none", "types"])

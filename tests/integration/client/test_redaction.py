@@ -227,15 +227,14 @@ def test_address_that_is_none_is_not_repeated(url):
     assert CANARY not in told(caught.value)
 
 
-@pytest.mark.parametrize("value", [b"kanarek\n", b"kanarek\x00"])
-def test_header_that_cannot_be_sent_is_not_repeated(any_call, value):
-    """A header that is not of HTTP's form is an error without its value."""
-    with answering(lambda _: b"") as url, pytest.raises(ZeroEventHubError) as caught:
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [(b"Bearer kanarek\n", ConfigurationError), (b"kanarek\x00", ZeroEventHubError)],
+)
+def test_header_that_cannot_be_sent_is_not_repeated(any_call, value, error):
+    """A header that is not of HTTP's form is an error without its value; with a line end, as of a
+    token that was read from a file, it is no error of the network.
+    """
+    with answering(lambda _: b"") as url, pytest.raises(error) as caught:
         any_call(url, session={"headers": {"Authorization": value}})
     assert CANARY not in told(caught.value)
-
-
-def test_header_with_a_line_end_is_an_error_at_once(any_call):
-    """A token that was read from a file with its last newline is no error of the network."""
-    with answering(lambda _: b"") as url, pytest.raises(ConfigurationError, match="a header"):
-        any_call(url, session={"headers": {"Authorization": b"Bearer kanarek\n"}})

@@ -1,13 +1,8 @@
-"""Options of a read: moments of partitions, and the origins of files."""
-
-from datetime import UTC, datetime
+"""Options of a read: the origins of files."""
 
 import pytest
 
-from zeroeventhub.bulk.options import Moments, origin_of
-from zeroeventhub.errors import ConfigurationError
-
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+from zeroeventhub.bulk.options import origin_of
 
 
 @pytest.mark.parametrize(
@@ -21,10 +16,3 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 def test_origin_is_scheme_host_and_port(url, origin):
     """URLs of one server have one origin, and all files of this machine."""
     assert origin_of(url) == origin
-
-
-def test_partition_without_a_moment_is_refused():
-    """A partition has its own moment, else the one of all; without either the read is refused."""
-    assert Moments(NOON, {}).of(1) == Moments(None, {1: NOON}).of(1) == NOON
-    with pytest.raises(ConfigurationError, match="no time for partition 2"):
-        Moments(None, {1: NOON}).of(2)

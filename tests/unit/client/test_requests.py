@@ -1,19 +1,10 @@
-"""How long a client waits before it sends a request again, and how often it does."""
+"""How often a client sends a request again; tests/unit/consumer/test_steps.py has the pauses."""
 
 import pytest
 
-from zeroeventhub.client.requests import LONGEST_BACKOFF, backoff, send_until_answered
+from zeroeventhub.client.requests import send_until_answered
 from zeroeventhub.coroutines import blocking
 from zeroeventhub.errors import Unavailable
-
-
-def test_pauses_grow_and_last_as_long_as_the_feed_asks():
-    """A pause is drawn from an interval that doubles, and is no shorter than Retry-After."""
-    short, long = ([backoff(attempt, KeyError()) for _ in range(50)] for attempt in (1, 99))
-    assert max(short) <= 0.2
-    assert 0.2 < max(long) <= LONGEST_BACKOFF
-    assert backoff(1, Unavailable("Later.", retry_after=7)) == 7
-    assert backoff(1, Unavailable("Much later.", retry_after=3600)) == LONGEST_BACKOFF
 
 
 @pytest.mark.parametrize(("attempts", "sent"), [(3, 3), (0, 1), (None, 5)])
