@@ -29,6 +29,9 @@ def feed_url(text: httpx.URL | str) -> httpx.URL:
         raise ConfigurationError("This is not a URL.") from None
     if url.scheme not in {"http", "https"} or not url.host:
         raise ConfigurationError("A feed's URL starts with http:// or https://.")
+    # A socket connects to the rest of a division by 65,536, which may be another server's port.
+    if not 0 <= (url.port or 0) < 2**16:
+        raise ConfigurationError("The port in a feed's URL is a number below 65,536.")
     return url
 
 

@@ -218,6 +218,7 @@ def test_secret_is_hidden_in_every_form(any_call):
     [
         *["user:kanarek@host/feed", "kanarek", "ftp://user:kanarek@host/", "http://u:p#kanarek@h/"],
         *["http://user:kanarek@/feed", "http://user:kanarek@host:port/?kanarek", "", "http://"],
+        *["http://user:kanarek@host:65536/", "http://user:kanarek@host:-1/"],
     ],
 )
 def test_address_that_is_none_is_not_repeated(url):
