@@ -367,7 +367,7 @@ def _translate_errors() -> Iterator[None]:
     """Replace errors of the standard library, which may repeat what was sent, by those of httpx."""
     try:
         yield
-    except TimeoutError:
+    except (TimeoutError, UnicodeError):  # of a host whose name cannot be one
         raise
     except OSError as error:
         raise httpx.NetworkError(str(error)) from None

@@ -5,7 +5,7 @@ import math
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from harness.calling import INFO, PAGE, answer, discovery, problem, raw_feed
+from harness.calling import INFO, PAGE, answer, discovery, pool_call, problem, raw_feed
 from harness.web import answering
 
 from zeroeventhub import FIRST, TypeFilter, errors, extensions, protocol
@@ -290,6 +290,13 @@ def test_help_that_is_no_address_is_not_repeated(any_call, address):
     with raw_feed(info=info) as (url, _), pytest.raises(errors.BadRequest) as caught:
         any_call(url, "discover")
     assert "See" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["shop..example", f"{'a' * 64}.example"])
+def test_name_that_no_host_can_have_is_an_error_at_once(name):
+    """A host whose name has an empty part, or one of more than 63 letters, is not waited for."""
+    with pytest.raises(errors.ConfigurationError, match="its address or a header"):
+        pool_call(f"http://{name}/orders", "discover")
 
 
 def test_address_of_pages_is_not_that_of_a_feed(any_call):
