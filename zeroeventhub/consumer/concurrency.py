@@ -93,8 +93,8 @@ class Prefetcher:
 
 
 _Order: TypeAlias = tuple[Fetch, Context, threading.Event | None]
-"""The step of a page for the separate thread, the context to fetch it in, and what is set when to
-decode it, after it was requested and received; None to fetch the page in one go."""
+"""What the separate thread fetches, in which context, and the event that tells it to decode what it
+has received; None to decode it at once."""
 
 
 class ThreadPrefetcher(Prefetcher):
