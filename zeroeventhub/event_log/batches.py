@@ -113,13 +113,14 @@ class BatchAppender:
             try:
                 # The events of batches that need no decision come in one statement.
                 joined = [one for batch in batches if batch.is_plain for one in batch.events]
-                places = iter(append(joined))
-                found = [
-                    [*islice(places, len(batch.events))]
-                    if batch.is_plain
-                    else self._append_counted(connection, batch, append)
-                    for batch in batches
-                ]
+                places, found = iter(append(joined)), []
+                for batch in batches:
+                    if batch.is_plain:
+                        found.append([*islice(places, len(batch.events))])
+                    elif batch.producer is None or self._advance(connection, batch.producer, batch):
+                        found.append(append(batch.events))
+                    else:  # it is the last one of its producer again
+                        found.append(self._find(connection, batch.events))
                 for batch, appended in zip(batches, found, strict=True):
                     _expect_rights(batch, appended)
                 connection.commit()
@@ -127,17 +128,6 @@ class BatchAppender:
                 connection.rollback()
                 raise
         return found
-
-    def _append_counted(
-        self,
-        connection: Connection,
-        batch: Batch,
-        append: Callable[[Sequence[NewEvent]], list[Appended]],
-    ) -> list[Appended]:
-        """Append a batch unless it is the last one of its producer again."""
-        if batch.producer is None or self._advance(connection, batch.producer, batch):
-            return append(batch.events)
-        return self._find(connection, batch.events)
 
     def _advance(self, connection: Connection, producer: str, batch: Batch) -> bool:
         """Store a batch's sequence, and lock it; return False if it is the stored one already."""
