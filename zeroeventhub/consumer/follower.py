@@ -236,8 +236,9 @@ class PartitionFollower:
                 raise Stopped
             if self.epochs.get(number, 0) > self._place.epoch:
                 yield from self._load()
-            if number in self.letters:
-                yield from self._redeliver()
+            redelivered = False
+            while number in self.letters and not redelivered:
+                redelivered = yield from self._commit(Redeliver(number, self._place))
             cursor = self._place.cursor
             is_free = len(self.running) <= self.config.concurrency
             waits = WAIT in self.extensions and is_free
@@ -267,12 +268,6 @@ class PartitionFollower:
             if (yield from self._commit(End(self.partition.id, self._place))):
                 return True
         return False
-
-    def _redeliver(self) -> Generator[Step, Any, None]:
-        """Apply the dead letters that were marked for retry."""
-        done = False
-        while not done and self.partition.id in self.letters:
-            done = yield from self._commit(Redeliver(self.partition.id, self._place))
 
     def _advance(self, cursor: str) -> Generator[Step, Any, None]:
         """Move the cursor past no events, unless another process has moved it."""
