@@ -109,7 +109,7 @@ class EventLog:
             else None
         )
         if ordering is not None:
-            event.listen(self.table, "after_create", self._install)
+            event.listen(self.table, "after_create", lambda _, on, **__: self.feed().install(on))
 
     def append(self, handle: Connection | Session, events: Iterable[NewEvent]) -> list[Appended]:
         """Append events in your transaction; events that the log already has change nothing.
@@ -394,9 +394,6 @@ class EventLog:
             {"partition": of_key(key), "id": one.id, "type": one.type, "data": one.text.encode()}
             for one in events
         ]
-
-    def _install(self, _: Table, connection: Connection, **__: Any) -> None:
-        self.feed().install(connection)
 
 
 def _checked(events: Iterable[Any]) -> Iterator[NewEvent]:
