@@ -58,7 +58,7 @@ class ConfigurationError(ZeroEventHubError):
         self.option = option
 
 
-class MissingExtra(ConfigurationError, ImportError):  # noqa: N818 - named for what is missing
+class MissingExtra(ConfigurationError, ImportError):
     """Say that a package of an optional extra is not installed."""
 
 
@@ -74,7 +74,7 @@ class FeedError(ZeroEventHubError):
     problem = "refused"
 
 
-class BadRequest(FeedError):  # noqa: N818 - the name of the HTTP status
+class BadRequest(FeedError):
     """Say that the protocol has no such request."""
 
     problem = "bad-request"
@@ -86,7 +86,7 @@ class BadCursor(BadRequest):
     problem = "bad-cursor"
 
 
-class Unauthorized(FeedError):  # noqa: N818 - the name of the HTTP status
+class Unauthorized(FeedError):
     """Say that the request has no credentials that the feed accepts.
 
     Attributes:
@@ -103,28 +103,28 @@ class Unauthorized(FeedError):  # noqa: N818 - the name of the HTTP status
         self.challenge = challenge
 
 
-class Forbidden(FeedError):  # noqa: N818 - the name of the HTTP status
+class Forbidden(FeedError):
     """Say that the caller may not read this feed."""
 
     status = 403
     problem = "forbidden"
 
 
-class NotFound(FeedError):  # noqa: N818 - the name of the HTTP status
+class NotFound(FeedError):
     """Say that there is no feed at this address."""
 
     status = 404
     problem = "not-found"
 
 
-class TokenChanged(FeedError):  # noqa: N818 - named for what happened
+class TokenChanged(FeedError):
     """Say that the feed's partitions have changed, so the token no longer fits."""
 
     status = 409
     problem = "token-changed"
 
 
-class Gone(FeedError):  # noqa: N818 - the name of the HTTP status
+class Gone(FeedError):
     """Say that the feed no longer has the events after the cursor."""
 
     status = 410
@@ -151,21 +151,21 @@ class Diverged(Gone):
     problem = "diverged"
 
 
-class TooLarge(FeedError):  # noqa: N818 - the name of the HTTP status
+class TooLarge(FeedError):
     """Say that an event or a batch to append is larger than the feed accepts."""
 
     status = 413
     problem = "too-large"
 
 
-class UnsupportedMediaType(FeedError):  # noqa: N818 - the name of the HTTP status
+class UnsupportedMediaType(FeedError):
     """Say that the feed does not read bodies of this media type or content coding."""
 
     status = 415
     problem = "unsupported-media-type"
 
 
-class InvalidEvent(FeedError):  # noqa: N818 - named for what is invalid
+class InvalidEvent(FeedError):
     """Say that an event to append does not fit the schema of its type; nothing was appended.
 
     Attributes:
@@ -180,7 +180,7 @@ class InvalidEvent(FeedError):  # noqa: N818 - named for what is invalid
         self.path = path
 
 
-class OutOfSequence(FeedError):  # noqa: N818 - named for what happened
+class OutOfSequence(FeedError):
     """Say that a producer's batch is neither the next one nor the last one again.
 
     Attributes:
@@ -195,7 +195,7 @@ class OutOfSequence(FeedError):  # noqa: N818 - named for what happened
         self.sequence = sequence
 
 
-class FeedFailure(ZeroEventHubError):  # noqa: N818 - named for what happened
+class FeedFailure(ZeroEventHubError):
     """Say that the publisher cannot serve a row of its table."""
 
 
@@ -203,7 +203,7 @@ class ProtocolError(ZeroEventHubError):
     """Say that a publisher broke the protocol."""
 
 
-class PageTooLarge(ProtocolError):  # noqa: N818 - named for what happened
+class PageTooLarge(ProtocolError):
     """Say that a page, or a line of it, is longer than the client's limits."""
 
 
@@ -218,7 +218,7 @@ class TransientError(ZeroEventHubError):
         self.retry_after = retry_after
 
 
-class Unavailable(TransientError):  # noqa: N818 - the name of the HTTP status
+class Unavailable(TransientError):
     """Say that the feed cannot answer at the moment.
 
     Attributes:
@@ -244,19 +244,19 @@ class StorageFull(Unavailable):
     problem = "storage-full"
 
 
-class Unreachable(TransientError):  # noqa: N818 - named for what happened
+class Unreachable(TransientError):
     """Say that the network or the server did not answer."""
 
 
-class CutPage(TransientError):  # noqa: N818 - named for what happened
+class CutPage(TransientError):
     """Say that a page ended before its checkpoint."""
 
 
-class StoreUnavailable(TransientError):  # noqa: N818 - named for what happened
+class StoreUnavailable(TransientError):
     """Say that the caller's own database did not answer, or asked for a retry."""
 
 
-class Conflict(ZeroEventHubError):  # noqa: N818 - the field's word for a version that has moved
+class Conflict(ZeroEventHubError):
     """Say that a key has another version than was expected; nothing was appended or saved.
 
     Attributes:
@@ -275,7 +275,7 @@ class Conflict(ZeroEventHubError):  # noqa: N818 - the field's word for a versio
         self.version = version
 
 
-class IdReused(ZeroEventHubError):  # noqa: N818 - named for what happened
+class IdReused(ZeroEventHubError):
     """Say that the log has another event with this id.
 
     Attributes:
@@ -287,7 +287,7 @@ class IdReused(ZeroEventHubError):  # noqa: N818 - named for what happened
     problem = "id-reused"
 
 
-class NotAppended(ZeroEventHubError):  # noqa: N818 - named for what happened
+class NotAppended(ZeroEventHubError):
     """Say that an appender handed over events that the log did not take.
 
     Attributes:
@@ -299,7 +299,7 @@ class NotAppended(ZeroEventHubError):  # noqa: N818 - named for what happened
         self.errors = errors
 
 
-class Fenced(ZeroEventHubError):  # noqa: N818 - the field's word for a refused commit
+class Fenced(ZeroEventHubError):
     """Say that the cursor moved since the page was read; nothing was applied."""
 
 
@@ -307,11 +307,11 @@ class LeaseLost(Fenced):
     """Say that another process of this consumer now reads the partition."""
 
 
-class TooManyDeadLetters(ZeroEventHubError):  # noqa: N818 - named for what happened
+class TooManyDeadLetters(ZeroEventHubError):
     """Say that a partition has as many dead letters as its consumer allows."""
 
 
-class Halted(ZeroEventHubError):  # noqa: N818 - named for what happened
+class Halted(ZeroEventHubError):
     """Say that a partition stopped, because the consumer cannot apply an event.
 
     Its `__cause__` is the error of the application.

@@ -421,7 +421,7 @@ _MOST = 10_000
 """The most parts of an archive that one call fetches."""
 
 
-class ArchiveMiss(Exception):  # noqa: N818 - no error: the caller tries again
+class ArchiveMiss(Exception):
     """Name a part of the archive to fetch before the caller tries again.
 
     Attributes:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def event_feed() -> "MemoryFeed":
     """Return an empty feed of one partition in memory; append events to it."""
-    from zeroeventhub.testing import feed_of  # noqa: PLC0415 - for tests that ask for it
+    from zeroeventhub.testing import feed_of
 
     return feed_of()
 
@@ -26,7 +26,7 @@ def event_feed() -> "MemoryFeed":
 @pytest.fixture
 def feed_faults() -> "Faults":
     """Return what lets the next pages of `feed_client` or `async_feed_client` go wrong."""
-    from zeroeventhub.testing import Faults  # noqa: PLC0415 - for tests that ask for it
+    from zeroeventhub.testing import Faults
 
     return Faults()
 
@@ -34,7 +34,7 @@ def feed_faults() -> "Faults":
 @pytest.fixture
 def feed_client(event_feed: "MemoryFeed", feed_faults: "Faults") -> "Client":
     """Return a client of `event_feed`, without sockets."""
-    from zeroeventhub.testing import client_of  # noqa: PLC0415 - for tests that ask for it
+    from zeroeventhub.testing import client_of
 
     return client_of(event_feed, faults=feed_faults)
 
@@ -42,7 +42,7 @@ def feed_client(event_feed: "MemoryFeed", feed_faults: "Faults") -> "Client":
 @pytest.fixture
 def async_feed_client(event_feed: "MemoryFeed", feed_faults: "Faults") -> "AsyncClient":
     """Return an AsyncClient of `event_feed`, without sockets."""
-    from zeroeventhub.testing import async_client_of  # noqa: PLC0415 - for tests that ask for it
+    from zeroeventhub.testing import async_client_of
 
     return async_client_of(event_feed, faults=feed_faults)
 
@@ -50,7 +50,7 @@ def async_feed_client(event_feed: "MemoryFeed", feed_faults: "Faults") -> "Async
 @pytest.fixture
 def log_feed() -> "LogFeed":
     """Return a feed over an empty table of SQLite, with its engine and its log."""
-    from zeroeventhub.testing import LogFeed  # noqa: PLC0415 - for tests that ask for it
+    from zeroeventhub.testing import LogFeed
 
     return LogFeed()
 
@@ -58,7 +58,7 @@ def log_feed() -> "LogFeed":
 @pytest.fixture
 def cursor_store() -> "CursorStore":
     """Return a store in an empty SQLite database, with its tables."""
-    from zeroeventhub.testing import store_of  # noqa: PLC0415 - for tests that ask for it
+    from zeroeventhub.testing import store_of
 
     return store_of()
 
@@ -66,7 +66,7 @@ def cursor_store() -> "CursorStore":
 @pytest.fixture
 def async_cursor_store() -> "CursorStore":
     """Return a store for an AsyncConsumer in an empty SQLite database, with its tables."""
-    from zeroeventhub.testing import async_store_of  # noqa: PLC0415 - for tests that ask for it
+    from zeroeventhub.testing import async_store_of
 
     return async_store_of()
 
@@ -74,7 +74,7 @@ def async_cursor_store() -> "CursorStore":
 @pytest.fixture
 def consumer_pauses() -> "Iterator[list[Pause]]":
     """Let the pauses of all consumers take no time in the test, and list them."""
-    from zeroeventhub.testing import no_pauses  # noqa: PLC0415 - for tests that ask for it
+    from zeroeventhub.testing import no_pauses
 
     with no_pauses() as pauses:
         yield pauses

@@ -76,7 +76,7 @@ async def write_page_async(connection, page) -> None:
     await connection.run_sync(write, page.events)
 
 
-class Poison(Exception):  # noqa: N818 - named for what raises it
+class Poison(Exception):
     """What handlers of tests raise."""
 
 

@@ -75,7 +75,7 @@ class Outcome(StrEnum):
     SKIP = "skip"
 
 
-class Finding(Exception):  # noqa: N818 - a check may end with it though nothing is wrong
+class Finding(Exception):
     """End a check.
 
     By default, the answer that shows a failure is the last one, and failures with the same reason

@@ -151,7 +151,7 @@ async def _plan_letters(store: ConsoleStore, asked: Asked) -> Change:
     return Change(action=asked.action, consumer=asked.consumer, text=text + rest, ids=ids)
 
 
-class Moved(FeedError):  # noqa: N818 - named for what happened
+class Moved(FeedError):
     """Say that a change would do something else than was confirmed."""
 
     status = 409

@@ -51,7 +51,7 @@ from zeroeventhub.protocol import FeedInfo, Page, Partition
 _Steps = Generator[Step, Any, Any]
 
 
-class _CursorSet(Exception):  # noqa: N818 - named for what happened
+class _CursorSet(Exception):
     """Raised when an operator has moved a cursor while this layout was read."""
 
 

@@ -345,11 +345,11 @@ _APPLYING = "zeroeventhub is applying"
 """The key in a connection's `info` while `apply` runs in its transaction."""
 
 
-class HandlerCancelled(ZeroEventHubError):  # noqa: N818 - named for what happened
+class HandlerCancelled(ZeroEventHubError):
     """Raised when `apply` has awaited something that was cancelled."""
 
 
-class TransactionEnded(ConfigurationError):  # noqa: N818 - named for what happened
+class TransactionEnded(ConfigurationError):
     """Raised when `apply` has ended the transaction that moves the cursor."""
 
 

@@ -308,7 +308,7 @@ LONGEST_WAIT = 5.0
 """Seconds that the feed is asked to wait at its head."""
 
 
-class Stopped(Exception):  # noqa: N818 - named for what happened
+class Stopped(Exception):
     """Raised when the consumer was stopped; never reaches the caller."""
 
 

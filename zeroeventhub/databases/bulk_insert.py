@@ -137,7 +137,7 @@ Insertion: TypeAlias = Callable[[Connection, Callable[[], object]], object]
 """Inserts rows, and calls a function, which returns at once, when the database gets them."""
 
 
-class Unfit(Exception):  # noqa: N818 - named for what happened
+class Unfit(Exception):
     """Raised for a value that a column does not take, with the index of its row."""
 
     def __init__(self, column: ColumnForm, place: int) -> None:

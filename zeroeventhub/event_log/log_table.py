@@ -39,7 +39,7 @@ from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.new_events import LONGEST_NAME
 
 
-class DuplicateKey(Exception):  # noqa: N818 - named for what happened
+class DuplicateKey(Exception):
     """Raised when a unique value exists already."""
 
 

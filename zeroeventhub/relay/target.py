@@ -22,7 +22,7 @@ class TargetUnavailable(StoreUnavailable):
     """
 
 
-class EventRefused(ZeroEventHubError):  # noqa: N818 - named for what happened
+class EventRefused(ZeroEventHubError):
     """Say that the target answers, and does not take this event."""
 
 

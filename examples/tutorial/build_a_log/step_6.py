@@ -23,7 +23,7 @@ def partition_of(key: str) -> int:
     return zlib.crc32(key.encode()) % PARTITIONS
 
 
-class Fenced(Exception):  # noqa: N818 - named for what happened
+class Fenced(Exception):
     """Say that another process has moved the cursor: nothing was applied."""
 
 

@@ -13,7 +13,7 @@ from step_2 import start
 from zeroeventhub.errors import Diverged
 
 
-class Gone(Exception):  # noqa: N818 - named for what happened
+class Gone(Exception):
     """Say that events after a cursor were removed, and where the log begins now."""
 
 

@@ -135,7 +135,7 @@ async def _async_consumer(
     await engine.dispose()
 
 
-class Poison(Exception):  # noqa: N818 - named for what the event is
+class Poison(Exception):
     """Say that an event cannot be applied."""
 
 

@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 FOREVER = float("inf")
 
 
-class Violation(AssertionError):  # noqa: N818 - named for what happened
+class Violation(AssertionError):
     """Say that something happened that must never happen."""
 
 

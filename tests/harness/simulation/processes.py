@@ -43,7 +43,7 @@ SLOW = 4.0  # seconds that it takes at most, when it is slow
 TIMEOUT = 3.0
 
 
-class HandlerFailed(Exception):  # noqa: N818 - named for what happened
+class HandlerFailed(Exception):
     """Say that the consumer's own code has raised."""
 
 
