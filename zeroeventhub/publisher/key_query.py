@@ -4,15 +4,12 @@ from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import (
-    BigInteger,
     Column,
     ColumnElement,
     Connection,
     Index,
-    Integer,
     Table,
     UniqueConstraint,
-    bindparam,
     literal_column,
     select,
 )
@@ -20,6 +17,7 @@ from sqlalchemy import (
 from zeroeventhub.databases import database_of
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import Event, KeyPage
+from zeroeventhub.publisher.keyset import LIMIT, parameter
 from zeroeventhub.publisher.lookups import same_as, value_of
 from zeroeventhub.publisher.mapping import Mapper
 from zeroeventhub.publisher.ordering import Events, Source
@@ -27,9 +25,6 @@ from zeroeventhub.publisher.rows import UNREADABLE, BatchSize, Rows, unreadable
 
 MOST_BYTES = 4 * 1024 * 1024
 """Bytes of data that a page of a key has at most, unless a single event is larger."""
-
-_AFTER = bindparam("after", type_=BigInteger)
-_LIMIT: ColumnElement[int] = bindparam("limit", type_=Integer)
 
 
 class KeyQuery:
@@ -56,8 +51,8 @@ class KeyQuery:
         # Without a column of ids, an event's position is its id.
         position = source.position if source.events is None else literal_column("NULL")
         query = select(position.label("c0"), *mapper.columns, version.label("version"))
-        query = query.select_from(published.table).where(version > _AFTER)
-        self._query = query.order_by(version).limit(_LIMIT)
+        query = query.select_from(published.table).where(version > parameter("after"))
+        self._query = query.order_by(version).limit(LIMIT)
 
     def read(
         self,
