@@ -160,19 +160,19 @@ class Registry:
         connection.commit()
 
     def _make_room(self, connection: Connection, consumer: str, principal: str) -> None:
-        """Forget silent consumers of a principal; raise Forbidden if it still has too many."""
+        """Forget consumers beyond `MOST_NAMES`; raise Forbidden for one that is not silent."""
         columns = self._table.c
         own = [columns.feed == self._feed, columns.principal == principal]
-        silent = columns.heard_at < time.time() - SILENT
-        connection.execute(delete(self._table).where(*own, silent))
-        names = select(func.count(columns.consumer.distinct())).where(
-            *own, columns.consumer != consumer
-        )
-        if (connection.scalar(names) or 0) >= MOST_NAMES:
-            raise Forbidden(
-                f"This reader has registered {MOST_NAMES} consumers, as many as it may: let the "
-                "feed's owner forget one by `zeroeventhub progress forget`."
-            )
+        heard_at = func.max(columns.heard_at)
+        others = select(columns.consumer, heard_at).where(*own, columns.consumer != consumer)
+        others = others.group_by(columns.consumer).order_by(heard_at.desc()).offset(MOST_NAMES - 1)
+        for other, last in connection.execute(others).all():
+            if last >= time.time() - SILENT:
+                raise Forbidden(
+                    f"This reader has registered {MOST_NAMES} consumers, as many as it may: let "
+                    "the feed's owner forget one by `zeroeventhub progress forget`."
+                )
+            connection.execute(delete(self._table).where(*own, columns.consumer == other))
 
     def count(self, connection: Connection) -> int:
         """Count the registered consumers of all principals."""

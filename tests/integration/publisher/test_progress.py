@@ -150,6 +150,14 @@ def test_consumer_that_is_silent_is_not_waited_for(shop, feed):
     assert feed.plan_trim(below=20).held_back == ()
 
 
+def test_silent_consumer_stays_registered_while_there_is_room(shop, feed):
+    """A consumer for which trimming waits longer than usual is not forgotten for another one."""
+    feed.register_progress("billing", 0, feed.cursor_after(5))
+    age(shop, 8 * 86_400)
+    feed.register_progress("audit", 0, feed.cursor_after(20))
+    assert feed.plan_trim(below=18, silence=timedelta(days=30)).until == 6
+
+
 def test_place_that_is_taken_while_a_plan_is_carried_out_is_waited_for(any_shop, any_feed):
     """A trim waits for progress registered after its plan; a place trimmed meanwhile is refused."""
     plan = any_feed.plan_trim(below=18)
