@@ -26,7 +26,7 @@ from sqlalchemy.sql.visitors import replacement_traverse
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.index_hint import IndexHint
 from zeroeventhub.databases.statements import statement_text
-from zeroeventhub.publisher.cursor import HIGHEST_POSITION
+from zeroeventhub.publisher.cursor import HIGHEST_POSITION, digest
 from zeroeventhub.publisher.ordering import Source
 
 # Literals, as PostgreSQL plans for a tenth of the table if the limit is a parameter.
@@ -169,11 +169,10 @@ class NeededIndex:
         table = source.table.to_metadata(MetaData())
         copies = [_copy_key(table, key) for key in keys]
         names = [getattr(key, "name", "partition") for key in copies]
-        index = Index(
-            "_".join([table.name, "by", *map(str, names)])[:_LONGEST_NAME],
-            *copies,
-            postgresql_concurrently=True,
-        )
+        name = "_".join([table.name, "by", *map(str, names)])
+        if len(name) > _LONGEST_NAME:  # the columns have to be told apart
+            name = f"{name[: _LONGEST_NAME - 11]}_{digest(name.encode(), digits=10)}"
+        index = Index(name, *copies, postgresql_concurrently=True)
         return statement_text(connection.dialect, CreateIndex(index))
 
 

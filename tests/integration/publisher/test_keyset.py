@@ -1,10 +1,11 @@
 """Rows of a partition next to a position, and the statements of the indexes that they need."""
 
+import re
 from dataclasses import replace
 
 import pytest
 from harness.shop import metadata, orders, write
-from sqlalchemy import inspect, select
+from sqlalchemy import MetaData, inspect, select
 
 from zeroeventhub.publisher.keyset import HIGHEST, LIMIT, NearRows, NeededIndex, parameter
 from zeroeventhub.publisher.ordering import Source
@@ -55,3 +56,14 @@ def test_missing_index_is_created_by_its_statement(any_engine, connection):
         one["name"]: one["column_names"] for one in inspect(any_engine).get_indexes("orders")
     }
     assert created["orders_by_part_placed_id"] == ["part", "placed", "id"]
+
+
+def test_indexes_of_a_table_of_a_long_name_have_names_of_their_own(sqlite):
+    """The names of indexes differ where that of the table leaves no room for their columns."""
+    table = orders.to_metadata(MetaData(), name="x" * 60)
+    named = set()
+    with sqlite.connect() as connection:
+        for column in (table.c.id, table.c.placed):
+            statement = NeededIndex(Source(table, column, table.c.part), "pages").create(connection)
+            named.add(re.search(r"INDEX (\w+) ON", statement)[1])
+    assert [*map(len, named)] == [60, 60]
