@@ -208,18 +208,26 @@ class SideTableOrdering(Ordering):
 
 _KEY_OF_SQLITE = text("SELECT name, upper(type) AS type FROM pragma_table_info(:table) WHERE pk")
 
+# PostgreSQL keeps an index that it could not build concurrently, as two rows have the same value.
+_INVALID = text("""SELECT relname FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid
+    WHERE indrelid = CAST(:table AS regclass) AND NOT indisvalid""")
+
 
 def check_key(connection: Connection, events: Events) -> None:
     """Refuse a table that may hold two events of one key, or an event without a key."""
     events.check_table(connection)
     table, schema, look = events.table, events.schema(connection), inspect(connection)
     key = {column.name for column in events.key}
+    invalid: set[Any] = set()
+    if connection.dialect.name == "postgresql":
+        invalid.update(connection.scalars(_INVALID, {"table": quoted(schema, table.name)}))
     unique: list[Any] = [look.get_pk_constraint(table.name, schema=schema)["constrained_columns"]]
     unique += [found["column_names"] for found in look.get_unique_constraints(table.name, schema)]
     unique += [
         found["column_names"]
         for found in look.get_indexes(table.name, schema)
         if found["unique"]
+        and found["name"] not in invalid
         # A partial index does not make the key unique over all rows.
         and not any(name.endswith("_where") for name in found.get("dialect_options", {}))
     ]

@@ -10,6 +10,7 @@ from harness.ordering_table import (
     OBSERVED,
     OBSERVED_MARIADB,
     ON_SQLITE,
+    SEQUENCED,
     SEQUENCED_MARIADB,
     SEQUENCED_SQLITE,
     SEQUENCING,
@@ -20,7 +21,7 @@ from harness.ordering_table import (
     refusal,
     shows,
 )
-from harness.statements import add
+from harness.statements import add, execute
 from sqlalchemy import BigInteger, Column, Integer, MetaData, String, Table, Uuid
 from sqlalchemy.exc import IntegrityError
 
@@ -137,6 +138,18 @@ def test_part_of_a_key_is_no_key(bare):
     assert_refused(bare, "NOT NULL and UNIQUE", table, position="name")
     bare.run("CREATE UNIQUE INDEX whole ON log (name)")
     bare.publish(table, position="name")
+
+
+@for_each(SEQUENCED)
+def test_index_that_could_not_be_built_is_no_key(bare):
+    """An index that met two rows of one key when it was built tells no events apart."""
+    table = Table("log", MetaData(), Column("name", String(9)), Column("n", Integer))
+    bare.run("CREATE TABLE log (name text NOT NULL, n integer)")
+    add(bare.engine, table, [{"name": "a", "n": 1}, {"name": "a", "n": 2}])
+    by_itself = bare.engine.execution_options(isolation_level="AUTOCOMMIT")
+    with pytest.raises(IntegrityError):
+        execute(by_itself, "CREATE UNIQUE INDEX CONCURRENTLY whole ON log (name)")
+    assert_refused(bare, "NOT NULL and UNIQUE", table, position="name")
 
 
 @shows("a view", *ALL)
