@@ -11,6 +11,7 @@ range would wait for rows that open transactions have inserted between them.
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
+from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.ordering.mysql_observed import (
     check_table,
     error_number,
@@ -94,6 +95,17 @@ _UNINSTALL = (
 OLDEST = {True: (10, 6), False: (8, 0, 13)}
 """The versions of MariaDB (True) and of MySQL (False) that have SKIP LOCKED and JSON_TABLE."""
 
+# By another collation, two keys would be one, and the event of the first would be lost.
+_OTHERWISE_COLLATED = text("""
+    SELECT side.TABLE_NAME AS name, event.COLLATION_NAME AS collation,
+        event.CHARACTER_SET_NAME AS charset
+    FROM information_schema.COLUMNS AS event JOIN information_schema.COLUMNS AS side
+        ON side.TABLE_SCHEMA = event.TABLE_SCHEMA
+        AND side.TABLE_NAME IN (:positions, :outbox) AND side.COLUMN_NAME = :copy
+    WHERE event.TABLE_SCHEMA = COALESCE(:schema, DATABASE())
+        AND event.TABLE_NAME = :name AND event.COLUMN_NAME = :original
+        AND event.COLLATION_NAME <> side.COLLATION_NAME
+""")
 
 _DDL = Ddl(
     # Events missed during an interruption or without a trigger: the backfill adds them.
@@ -122,6 +134,22 @@ class Sequenced(SideTableOrdering):
             installed = None
         if installed != words["version"]:
             raise self._no_trigger_error()
+        tables, events = self._tables, self._events
+        named = {
+            "schema": events.schema(connection),
+            "name": events.table.name,
+            "positions": tables.positions.name,
+            "outbox": tables.outbox.name,
+        }
+        for copy, original in tables.copied.items():
+            column = {"copy": copy, "original": original}
+            found = connection.execute(_OTHERWISE_COLLATED, named | column).first()
+            if found is not None:
+                raise ConfigurationError(
+                    f"Table {found.name!r} compares {original!r} otherwise than "
+                    f"{events.table.fullname!r} does: ALTER TABLE {found.name} CONVERT TO "
+                    f"CHARACTER SET {found.charset} COLLATE {found.collation}."
+                )
 
     def ddl(self, connection: Connection) -> Ddl:
         """Return the statements of the tables, the routines and the trigger."""

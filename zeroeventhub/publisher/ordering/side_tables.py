@@ -39,7 +39,7 @@ class SideTables:
     """Name the tables of a feed's positions.
 
     Their schema is by default that of the events; `types` are those of the events' columns in the
-    database, by name.
+    database, by name, and `options` those of the events' table that its texts depend on.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class SideTables:
         events: Events,
         schema: str | None = None,
         types: Mapping[str, TypeEngine[Any]] | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         self._events = events.table
         self.key = [f"key_{number}" for number in range(1, len(events.key) + 1)]
@@ -77,6 +78,7 @@ class SideTables:
                 sqlite_autoincrement=True,
                 mysql_engine="InnoDB",
                 mariadb_engine="InnoDB",
+                **(options or {}),
             )
 
         def copies() -> list[Column[Any]]:
@@ -203,7 +205,14 @@ class SideTableOrdering(Ordering):
             raise ConfigurationError(
                 f"Table {self._events.table.fullname!r} has no column {min(missing)!r}."
             )
-        return SideTables(self._events, schema, types)
+        table, of_events = self._events.table.name, self._events.schema(connection)
+        # What MariaDB and MySQL leave out of the types of columns.
+        options = {
+            name: value
+            for name, value in inspect(connection).get_table_options(table, of_events).items()
+            if name.endswith(("charset", "collate"))
+        }
+        return SideTables(self._events, schema, types, options)
 
 
 _KEY_OF_SQLITE = text("SELECT name, upper(type) AS type FROM pragma_table_info(:table) WHERE pk")

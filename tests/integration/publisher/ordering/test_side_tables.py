@@ -1,5 +1,6 @@
 """The key by which an event is told from others."""
 
+import re
 import uuid
 
 import pytest
@@ -138,6 +139,25 @@ def test_part_of_a_key_is_no_key(bare):
     assert_refused(bare, "NOT NULL and UNIQUE", table, position="name")
     bare.run("CREATE UNIQUE INDEX whole ON log (name)")
     bare.publish(table, position="name")
+
+
+@for_each(SEQUENCED_MARIADB)
+def test_keys_are_told_apart_as_their_table_does(bare):
+    """Keys that differ in their letters alone are two, whatever the database takes for equal."""
+    table = Table(
+        "log", MetaData(), Column("id", String(9), primary_key=True), Column("n", Integer)
+    )
+    bare.run("CREATE TABLE log (id varchar(9) PRIMARY KEY, n integer) COLLATE utf8mb4_bin")
+    bare.publish(table)
+    keys = ["a", "A", "漢", "字"]
+    add(bare.engine, table, [{"id": key, "n": n} for n, key in enumerate(keys)])
+    assert bare.news() == [0, 1, 2, 3]
+    bare.run("ALTER TABLE log CONVERT TO CHARACTER SET utf16 COLLATE utf16_bin")
+    for _ in ("positions", "outbox"):
+        with refusal("ALTER TABLE zeroeventhub_") as refused:
+            bare.source(table).bind(bare.engine).info()
+        bare.run(re.search(r"ALTER TABLE .*\w", str(refused.value))[0])
+    bare.source(table).bind(bare.engine).info()
 
 
 @for_each(SEQUENCED)
