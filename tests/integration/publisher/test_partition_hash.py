@@ -48,13 +48,6 @@ keys = sa.Table(
 )
 
 
-@pytest.mark.parametrize("key", [None, True, 1.0, b"a", ("a",), "\ud800"])
-def test_what_is_no_key_is_refused(key):
-    """Only whole numbers, and text that has a UTF-8 encoding, have a hash."""
-    with pytest.raises(ConfigurationError, match="key"):
-        partition_of(key, 4)
-
-
 @pytest.mark.parametrize("partitions", [0, -1, 2**32 + 1])
 def test_number_of_partitions_is_checked(partitions):
     """The number of partitions has to be 1 to 2**32."""

@@ -39,7 +39,6 @@ ENVELOPE = {"cloudevents": True, "attributes": {"subject": "person"}}
         (orders, {"partitions": 2}, "Say which column"),
         (orders, {"partitions": 0, "partition": "part"}, "partitions, not 0"),
         (orders, {"partition": "kind"}, "a whole number from 0"),
-        (orders, {"cursor_secret": "short"}, "at least 16"),
         (orders, {"retention": Retention(schema="other")}, r"Retention\(schema=None\)"),
         (orders, {"progress": Progress(schema="other")}, r"Progress\(schema=None\)"),
         (persons, ENVELOPE | {"cloudevents": False}, "give cloudevents"),
