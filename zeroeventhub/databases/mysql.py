@@ -81,7 +81,7 @@ class MySQL(Database):
     statement_moment = "(UTC_TIMESTAMP(6))"
     fine_moment = mysql.DATETIME(fsp=6)
     exact_collation = "utf8mb4_bin"
-    long_text = mysql.LONGTEXT
+    long_text = mysql.LONGTEXT(collation="utf8mb4_bin")
     error_codes = ErrorCodes(
         late=frozenset({1969, 3024, 1205}),  # a statement of MariaDB, one of MySQL, a lock
         changed=frozenset({1054, 1146, 1176, 1305}),  # a column, a table, an index, a routine

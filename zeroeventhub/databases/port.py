@@ -179,7 +179,7 @@ class Database(ABC):
         row_number: the type of a key that the database numbers; None for SQLAlchemy's.
         exact_collation: the collation that compares every character as it is; None if columns
             need none.
-        long_text: the class of types of text of any length; None if Text has no limit.
+        long_text: a type of text of any length, compared exactly; None for Text, if it is both.
         error_codes: its codes of errors.
     """
 
@@ -205,7 +205,7 @@ class Database(ABC):
     document: TypeEngine[Any] | None = None
     row_number: TypeEngine[Any] | None = None
     exact_collation: str | None = None
-    long_text: type[Any] | None = None
+    long_text: TypeEngine[Any] | None = None
     error_codes = ErrorCodes()
 
     def title(self, dialect: Dialect) -> str:

@@ -56,18 +56,9 @@ def exact(kind: String) -> TypeEngine[str]:
     return _of_each(kind, own)
 
 
-def long_text(*, is_exact: bool = False) -> TypeEngine[str]:
-    """Return a type of text of any length, which Text is not on every database."""
-
-    def own(database: Database) -> TypeEngine[str] | None:
-        if database.long_text is None:
-            return None
-        kind: TypeEngine[str] = database.long_text(
-            collation=database.exact_collation if is_exact else None
-        )
-        return kind
-
-    return _of_each(Text(), own)
+def long_text() -> TypeEngine[str]:
+    """Return a type of exact text of any length, which Text is not on every database."""
+    return _of_each(Text(), lambda database: database.long_text)
 
 
 def fine_moment() -> TypeEngine[Any]:

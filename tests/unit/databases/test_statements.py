@@ -13,7 +13,7 @@ MYSQL, POSTGRESQL, SQLITE = mysql.dialect(), postgresql.dialect(), sqlite.dialec
     ("kind", "names"),
     [
         (tables.exact(String(9)), ("VARCHAR(9)", "VARCHAR(9)", "VARCHAR(9) COLLATE utf8mb4_bin")),
-        (tables.long_text(), ("TEXT", "TEXT", "LONGTEXT")),
+        (tables.long_text(), ("TEXT", "TEXT", "LONGTEXT COLLATE utf8mb4_bin")),
         (tables.document(), ("JSON", "JSONB", "JSON")),
         (tables.row_number(), ("INTEGER", "BIGINT", "BIGINT")),
     ],
