@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from zeroeventhub.consumer.config import Failures
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.extensions import EVENT_TYPES
 from zeroeventhub.protocol import FIRST, HIGHEST_PARTITION, LAST, TypeFilter
-from zeroeventhub.settings import Limits
 from zeroeventhub.times import FORMS, UNITS
 from zeroeventhub.times import moment as read_moment
 
@@ -27,9 +26,6 @@ NAMED_CURSORS = {"first": FIRST, "last": LAST}
 """Cursors that an operator writes by name."""
 
 _Command = Callable[..., Any]
-
-_LIMITS = Limits()
-
 
 AGE = re.compile(r"^([0-9]{1,6})([smhdw])$", re.ASCII)
 """How an age or an interval is written."""
@@ -54,9 +50,8 @@ def written(age: timedelta) -> str:
     return next(f"{age // one}{unit}" for unit, one in units.items() if not age % one)
 
 
-def age_option(name: str, *, help: str, **options: Any) -> Callable[[_Command], _Command]:  # noqa: A002 - click's name
-    """Return an option that takes an age such as 30d."""
-    return click.option(name, type=age, metavar="AGE", help=help, **options)
+age_option = partial(click.option, type=age, metavar="AGE")
+"""Makes an option that takes an age such as 30d."""
 
 
 def moment(text: str) -> datetime:
@@ -136,41 +131,34 @@ server_options = option_group(
 ATTEMPTS = 5
 """How often a request is sent before an error is final; with --follow there is no limit."""
 
-LEASE = 10.0
-"""Seconds until another process takes over the partitions of a killed one."""
-
-_run_options = option_group(
-    follow_option,
-    click.option("--page", type=click.IntRange(1), help="The number of events to request at once."),
-    click.option(
-        "--tries",
-        type=click.IntRange(1),
-        default=3,
-        help="How often to try an event that is refused.",
-    ),
-    click.option(
-        "--set-aside",
-        is_flag=True,
-        help="Store events that are refused as dead letters; without it their partition halts.",
-    ),
-    click.option(
-        "--lease",
-        type=click.FloatRange(0, min_open=True),
-        default=LEASE,
-        help="Seconds after which other processes take over the partitions of a killed process.",
-    ),
-    click.option(
-        "--register-progress",
-        is_flag=True,
-        help="Report the cursors to the publisher, so that it does not trim unread events.",
-    ),
-)
-
 
 def run_options(command: _Command) -> _Command:
     """Add the options of a command that runs a consumer, which gets them as `running`."""
 
-    @_run_options
+    @follow_option
+    @click.option("--page", type=click.IntRange(1), help="The number of events to request at once.")
+    @click.option(
+        "--tries",
+        type=click.IntRange(1),
+        default=3,
+        help="How often to try an event that is refused.",
+    )
+    @click.option(
+        "--set-aside",
+        is_flag=True,
+        help="Store events that are refused as dead letters; without it their partition halts.",
+    )
+    @click.option(
+        "--lease",
+        type=click.FloatRange(0, min_open=True),
+        default=10.0,
+        help="Seconds after which other processes take over the partitions of a killed process.",
+    )
+    @click.option(
+        "--register-progress",
+        is_flag=True,
+        help="Report the cursors to the publisher, so that it does not trim unread events.",
+    )
     @wraps(command)
     def with_running(
         *,
@@ -275,9 +263,9 @@ def http_options(command: _Command) -> _Command:
     return with_http
 
 
-def feed_options(command: _Command, limits: Limits = _LIMITS) -> _Command:
+def feed_options(command: _Command, **of_client: Any) -> _Command:
     """Add the argument URL and the options of requests; the command gets `client`."""
-    return http_options(click.argument("url")(_with_client(command, limits)))
+    return http_options(click.argument("url")(_with_client(command, **of_client)))
 
 
 def feed_option(purpose: str) -> Callable[[_Command], _Command]:
@@ -286,7 +274,7 @@ def feed_option(purpose: str) -> Callable[[_Command], _Command]:
     return lambda command: option(http_options(_with_client(command)))
 
 
-def _with_client(command: _Command, limits: Limits = _LIMITS) -> _Command:
+def _with_client(command: _Command, **of_client: Any) -> _Command:
     """Give a command the client of the feed at `url`; None without a URL."""
 
     @wraps(command)
@@ -296,7 +284,7 @@ def _with_client(command: _Command, limits: Limits = _LIMITS) -> _Command:
         if url is None:
             return command(client=None, **options)
         with open_http(headers, timeout=TIMEOUT) as http:
-            client = Client(url, http, partitions=partitions, limits=limits)
+            client = Client(url, http, partitions=partitions, **of_client)
             return command(client=client, **options)
 
     return with_client
