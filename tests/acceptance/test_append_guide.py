@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from harness.appended import ids
 from harness.command_line import PATIENCE, invoke
-from harness.guides import DOCUMENTS, block, guide
+from harness.guides import DOCUMENTS, block, guide, typed
 from harness.readers import client_of
 from harness.stores import new_store
 from harness.written import writable
@@ -51,12 +51,9 @@ def test_client_and_command_append(written, sqlite, capsys):
         piece("client")
     partition, appended = capsys.readouterr().out.split()
     assert (int(partition) in range(8), appended) == (True, ids(sqlite, log)[0])
-    text = (DOCUMENTS / "append.md").read_text()
     Path("events.ndjson").write_text(block("append.md", "events"))
-    command, said = re.search(
-        r"<!-- command -->\n```console\n\$ zeroeventhub (.*)\n(.*\n)```", text
-    ).groups()
-    shown = invoke(*command.replace(ADDRESS, url).split())
+    (_, *words), said = typed("append.md", "command")
+    shown = invoke(*(word.replace(ADDRESS, url) for word in words))
     assert (shown.exit_code, shown.stderr) == (0, said)
     assert ids(sqlite, log)[1:] == ["attic-1", "attic-2"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from harness import guides
-from harness.command_line import invoke, started
+from harness.command_line import invoke, output_of, started
 from harness.guides import DOCUMENTS
 from harness.readers import get
 
@@ -38,13 +38,6 @@ INSERT INTO stock (article, amount) VALUES ('ink', 5);
 block = partial(guides.block, "configuration.md")
 
 
-def done(*arguments):
-    """Run a command that must not fail; return what it prints."""
-    result = invoke(*arguments)
-    assert result.exit_code == 0, result.stderr
-    return result.stdout
-
-
 @pytest.fixture
 def shop(tmp_path, monkeypatch):
     """A folder with the example, the shop's database, and the tokens of its readers."""
@@ -53,14 +46,15 @@ def shop(tmp_path, monkeypatch):
     monkeypatch.setenv("COPY_DATABASE", "sqlite:///copy.db")
     monkeypatch.setenv("SHOP_CURSOR_SECRET", "0123456789abcdef")
     Path("zeroeventhub.toml").write_text(EXAMPLE.read_text())
-    tokens = [json.loads(done("token", "new", name, "--json")) for name in ("billing", "audit")]
+    made = [output_of("token", "new", name, "--json") for name in ("billing", "audit")]
+    tokens = [*map(json.loads, made)]
     Path("tokens.toml").write_text("\n".join(token["line"] for token in tokens))
     Path("billing.token").write_text(tokens[0]["token"])
     with closing(sqlite3.connect("shop.db")) as connection:
         connection.executescript(SHOP)
         for name in ("orders", "customers"):
-            connection.executescript(done("ddl", name))
-        connection.executescript(done("ddl", "orders", "--progress"))
+            connection.executescript(output_of("ddl", name))
+        connection.executescript(output_of("ddl", "orders", "--progress"))
     return tmp_path
 
 
@@ -70,7 +64,7 @@ def test_commands_of_the_guide_run(shop):
     commands = re.findall(r"^    zeroeventhub (.*)$", GUIDE, re.MULTILINE)
     for command in commands:
         if not command.startswith(("serve", "sync", "init")):
-            done(*shlex.split(command))
+            output_of(*shlex.split(command))
     bearer = {"Authorization": f"Bearer {Path('billing.token').read_text()}"}
     with started("serve", "--port", 0) as process:
         lines = [process.stdout.readline() for _ in range(6)]
@@ -80,7 +74,7 @@ def test_commands_of_the_guide_run(shop):
         url = 'url = "http://127.0.0.1:8000/orders"'
         file = Path("zeroeventhub.toml")
         file.write_text(file.read_text().replace(url, f'url = "{orders}"'))
-        assert json.loads(done("sync", "copy", "--json"))["landed"] == 2
+        assert json.loads(output_of("sync", "copy", "--json"))["landed"] == 2
         assert '"subject":"ink"' in get(stock, headers=bearer).text
         assert get(stock).status_code == 401
 
@@ -89,7 +83,7 @@ def test_command_of_the_guide_that_begins_a_file_runs(shop):
     """The file is begun with the table that the guide names."""
     Path("zeroeventhub.toml").unlink()
     (command,) = re.findall(r"^    zeroeventhub (init.*)$", GUIDE, re.MULTILINE)
-    assert "[feeds.orders]" in done(*shlex.split(command))
+    assert "[feeds.orders]" in output_of(*shlex.split(command))
 
 
 def test_pieces_of_the_guide_are_those_of_the_example(shop):

@@ -2,13 +2,14 @@
 
 import re
 import runpy
-import shlex
 import sqlite3
 import sys
 
 import pytest
+from harness import operated
 from harness.command_line import invoke
-from harness.guides import DOCUMENTS, block, guide
+from harness.guides import DOCUMENTS, block, guide, typed
+from harness.operated import ADDRESS
 from harness.readers import mounted
 from harness.shop import metadata, orders
 from harness.statements import add, execute, scalars
@@ -18,7 +19,6 @@ from zeroeventhub import CursorStore, Progress, TableFeed
 
 TEXT = (DOCUMENTS / "cursors.md").read_text()
 EXAMPLES = DOCUMENTS.parent / "examples"
-ADDRESS = "http://127.0.0.1:8000/orders"
 
 
 def section(title):
@@ -44,9 +44,8 @@ def shop(sqlite, tmp_path, monkeypatch):
     with sqlite.begin() as connection:
         source.install(connection)
     with mounted(source, sqlite) as url:
-        for example in ("shadow.py",):
-            code = (EXAMPLES / example).read_text()
-            (tmp_path / example).write_text(code.replace(ADDRESS, url))
+        code = (EXAMPLES / "shadow.py").read_text()
+        (tmp_path / "shadow.py").write_text(code.replace(ADDRESS, url))
         yield url
 
 
@@ -66,16 +65,13 @@ def place(engine, *amounts):
 
 def carry_out(command, url, answer=None):
     """Run a command of the guide at a feed; return what it says."""
-    program, *arguments = shlex.split(command.replace(ADDRESS, url))
-    if program == "python":
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys, "argv", arguments)
-            runpy.run_path(arguments[0], run_name="__main__")["engine"].dispose()
-        return ""
-    assert program == "zeroeventhub"
-    done = invoke(*arguments, answer=answer)
-    assert done.exit_code == 0, done.stderr
-    return done.stdout
+    program, *arguments = command.split()
+    if program != "python":
+        return operated.carry_out(command, {ADDRESS: url}, answer)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", arguments)
+        runpy.run_path(arguments[0], run_name="__main__")["engine"].dispose()
+    return ""
 
 
 def query(script):
@@ -156,11 +152,8 @@ def _statements(mark, document="cursors.md"):
 
 def test_question_is_the_one_of_the_guide(shop, billing):
     """The command says what the guide shows, but for cursors, and asks."""
-    command, shown = re.search(
-        r"<!-- asked -->\n```console\n\$ (.*?)\n(.*?)```", TEXT, re.DOTALL
-    ).groups()
-    _, *arguments = shlex.split(command.replace(ADDRESS, shop))
-    asked = invoke(*arguments, answer="n\n")
+    (_, *words), shown = typed("cursors.md", "asked")
+    asked = invoke(*(word.replace(ADDRESS, shop) for word in words), answer="n\n")
     assert asked.exit_code == 1
     blank = [re.sub(r"\S+ -> ", "… -> ", said) for said in (asked.stderr, shown)]
     assert blank[0].startswith(blank[1].rstrip("\n"))

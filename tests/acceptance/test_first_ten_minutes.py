@@ -1,36 +1,31 @@
 """The first ten minutes go as the guide says."""
 
-import re
-import shlex
 import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
-from harness.command_line import PATIENCE, address_of, invoke, started
+from harness import guides
+from harness.command_line import PATIENCE, address_of, started
 from harness.guides import DOCUMENTS, guide
+from harness.operated import carry_out
 from harness.waiting import until
 
-TEXT = (DOCUMENTS / "first_ten_minutes.md").read_text()
+GUIDE = "first_ten_minutes.md"
 ROOT = DOCUMENTS.parent
 ADDRESS = "http://127.0.0.1:8000"
 
 
-def typed(mark):
-    """Return the words of a command of the guide, and what it prints."""
-    found = re.search(rf"<!-- {mark} -->\n```console\n\$ (.*?)\n(.*?)```", TEXT, re.DOTALL)
-    return shlex.split(found[1]), found[2]
+typed = partial(guides.typed, GUIDE)
 
 
 def command(mark, address):
     """Run a command of zeroeventhub as the guide shows it; return what it prints and is shown."""
-    (program, *words), shown = typed(mark)
-    assert program == "zeroeventhub"
-    done = invoke(*(word.replace(ADDRESS, address) for word in words))
-    assert done.exit_code == 0, done.stderr
-    return done.stdout, shown
+    line, shown = guides.block(GUIDE, mark).split("\n", 1)
+    return carry_out(line, {ADDRESS: address}), shown
 
 
 def invoices():
@@ -60,7 +55,7 @@ def test_first_ten_minutes(address, tmp_path, capsys):
     assert python == "python"
     program = Path("consumer.py")
     program.write_text(Path(example).read_text().replace(ADDRESS, address))
-    with guide("first_ten_minutes.md") as piece:
+    with guide(GUIDE) as piece:
         piece("append")
         words, shown = typed("read")
         curl = [word.replace(ADDRESS, address) for word in (*words, "--silent")]

@@ -37,6 +37,13 @@ def invoke(*arguments: object, answer: str | bytes | None = None) -> Result:
     return result
 
 
+def output_of(*arguments: object, answer: str | bytes | None = None) -> str:
+    """Run a command that must not fail, in this process; return what it prints."""
+    result = invoke(*arguments, answer=answer)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
 def run(
     *arguments: object, program: list[str] = PROGRAM, **options: object
 ) -> subprocess.CompletedProcess[str]:

@@ -1,6 +1,7 @@
 """Pieces of documents, which are run as they stand."""
 
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,12 @@ def block(document: str, mark: str) -> str:
     """Return the block of a document that has a mark."""
     text = (DOCUMENTS / document).read_text()
     return re.search(rf"<!-- {mark} -->\n```\w+\n(.*?)```", text, re.DOTALL)[1]
+
+
+def typed(document: str, mark: str) -> tuple[list[str], str]:
+    """Return the words of the command that a document shows, and what it prints."""
+    command, shown = block(document, mark).split("\n", 1)
+    return shlex.split(command.removeprefix("$ ")), shown
 
 
 @contextmanager

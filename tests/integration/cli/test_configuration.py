@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from harness.command_line import invoke, run
+from harness.command_line import invoke, output_of, run
 from harness.shop import orders
 from harness.statements import count_of
 from harness.trimmed import ten_days
@@ -32,13 +32,6 @@ table = "other"
 """
 
 
-def done(*arguments):
-    """Run a command that must not fail; return what it prints."""
-    result = invoke(*arguments)
-    assert result.exit_code == 0, result.stderr
-    return result.stdout
-
-
 @pytest.fixture
 def described(sqlite, sqlite_url, tmp_path, monkeypatch):
     """The engine of a shop of ten days, whose feed the file in the working directory describes."""
@@ -47,17 +40,17 @@ def described(sqlite, sqlite_url, tmp_path, monkeypatch):
     monkeypatch.setenv("SHOP_DATABASE", sqlite_url)
     (tmp_path / "zeroeventhub.toml").write_text(FILE)
     with sqlite.begin() as connection:  # with the table that a feed needs that is trimmed
-        connection.connection.executescript(done("ddl", "orders"))
+        connection.connection.executescript(output_of("ddl", "orders"))
     return sqlite
 
 
 def test_commands_take_the_name_of_a_feed(described):
     """Each command has the options of the file, those of its own table of it as well."""
-    assert done("horizon", "orders").startswith("horizon 10")
-    assert "error" not in done("check", "orders")
-    assert json.loads(done("seal", "orders", "--json"))["segments"] == 4
-    assert done("trim", "orders", "--dry-run").startswith("7 events would go")
-    assert done("trim", "orders", "--yes").endswith("7 events are gone.\n")
+    assert output_of("horizon", "orders").startswith("horizon 10")
+    assert "error" not in output_of("check", "orders")
+    assert json.loads(output_of("seal", "orders", "--json"))["segments"] == 4
+    assert output_of("trim", "orders", "--dry-run").startswith("7 events would go")
+    assert output_of("trim", "orders", "--yes").endswith("7 events are gone.\n")
     assert count_of(described, orders) == 3
     assert "consumer" in invoke("progress", "list", "orders").stderr
 
@@ -66,7 +59,10 @@ def test_options_go_before_the_file(described, tmp_path):
     """An option that is given replaces the key of the file, which may be anywhere."""
     (tmp_path / "zeroeventhub.toml").rename(tmp_path / "shop.toml")
     at = ("--config", "shop.toml")
-    assert json.loads(done("seal", *at, "orders", "--segment-events", 5, "--json"))["segments"] == 2
+    assert (
+        json.loads(output_of("seal", *at, "orders", "--segment-events", 5, "--json"))["segments"]
+        == 2
+    )
     assert invoke("check", "orders", *at, "--table", "nothing").exit_code == 2
     assert "There is no file zeroeventhub.toml" in invoke("check", "orders").stderr
 

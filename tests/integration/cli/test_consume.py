@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from harness.command_line import invoke
+from harness.command_line import invoke, output_of
 from harness.published import install
 from harness.readers import mounted
 from harness.shop import fill, orders, write
@@ -197,7 +197,5 @@ def test_consumer_of_the_file_is_run_by_its_name(feed, sqlite_url, tmp_path, mon
         f'[consumers.copy]\nurl = "{feed}"\ninto = "env:COPY"\ntable = "paid"\n'
         'event_types = ["paid"]\n'
     )
-    result = invoke("sync", "copy", "--json")
-    assert result.exit_code == 0, result.stderr
     landed = {"landed": 10, "set_aside": 0, "table": "paid", "consumer": "copy"}
-    assert json.loads(result.stdout) == landed
+    assert json.loads(output_of("sync", "copy", "--json")) == landed

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from harness import registered
-from harness.command_line import invoke
+from harness.command_line import invoke, output_of
 from harness.readers import client_of, mounted
 from harness.shop import metadata, orders
 from harness.spark import write_checkpoint
@@ -236,9 +236,8 @@ def test_cursor_of_a_lost_history_is_not_counted(feed, sqlite, sqlite_url):
     """A cursor that the feed no longer knows is no reason not to leave it."""
     load(new_store(sqlite), 0, start="2-9999-ffff-ffffffffff")
     options = ("--store", sqlite_url, "--consumer", NAME, "--feed", feed)
-    done = run("reset", *options, "--yes", "--json")
-    assert done.exit_code == 0, done.stderr
-    assert json.loads(done.stdout)["moves"][0]["again"] is None
+    done = output_of("cursors", "reset", *options, "--yes", "--json")
+    assert json.loads(done)["moves"][0]["again"] is None
 
 
 def test_consumer_of_a_dropped_partition_gets_another_name_at_its_publisher(
@@ -247,8 +246,7 @@ def test_consumer_of_a_dropped_partition_gets_another_name_at_its_publisher(
     """A cursor in a partition that the feed no longer has is renamed, and not registered."""
     url, store, feed = registering
     load(store, 7, start="c")
-    done = run("rename", *of_billing, "invoices", "--feed", url)
-    assert done.exit_code == 0, done.stderr
+    output_of("cursors", "rename", *of_billing, "invoices", "--feed", url)
     assert {name for _, name, _ in registered.heard(feed)} == {"invoices"}
 
 
@@ -302,8 +300,7 @@ def test_renamed_consumer_is_registered_where_it_goes_on(registering, of_billing
     _, _, feed = registering
     before = {partition: position for (_, _, partition), position in registered.heard(feed).items()}
     with registered.served(any_engine, redistributed()) as url:
-        done = run("rename", *of_billing, "invoices", "--feed", url)
-    assert done.exit_code == 0, done.stderr
+        output_of("cursors", "rename", *of_billing, "invoices", "--feed", url)
     heirs = {2: before[0], 3: before[1], 4: before[0], 5: before[1]}
     assert registered.heard(feed) == {("", "invoices", one): at for one, at in heirs.items()}
 

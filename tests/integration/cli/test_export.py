@@ -4,7 +4,7 @@ import json
 
 import duckdb
 import pytest
-from harness.command_line import invoke
+from harness.command_line import invoke, output_of
 from harness.shop import orders, write
 from pyarrow import parquet
 from sqlalchemy import insert
@@ -34,8 +34,7 @@ def test_columns_and_table_are_those_that_are_asked_for(feed, tmp_path):
         "--column",
         "price:decimal(10,2)",
     )
-    done = invoke("export", feed, "--to", tmp_path / "a.parquet", *columns)
-    assert done.exit_code == 0, done.output
+    output_of("export", feed, "--to", tmp_path / "a.parquet", *columns)
     schema = parquet.read_schema(tmp_path / "a.parquet" / "00000000.parquet")
     assert [(one.name, str(one.type)) for one in schema] == [
         ("subject", "string"),
@@ -44,8 +43,7 @@ def test_columns_and_table_are_those_that_are_asked_for(feed, tmp_path):
         ("price", "decimal128(10, 2)"),
     ]
     to = ("--to", tmp_path / "a.duckdb", "--table", "orders", "--column", "id:string")
-    done = invoke("export", feed, *to, "--partition", 0, "--no-segments", "--readers", 1)
-    assert done.exit_code == 0, done.output
+    output_of("export", feed, *to, "--partition", 0, "--no-segments", "--readers", 1)
     with duckdb.connect(tmp_path / "a.duckdb") as database:
         assert database.sql("SELECT count(*), max(id) FROM orders").fetchall() == [(50, "99")]
 

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from harness.command_line import PATIENCE, PROGRAM, invoke
+from harness.command_line import PATIENCE, PROGRAM, invoke, output_of
 from harness.shop import fill
 from harness.statements import execute
 
@@ -31,11 +31,10 @@ def described(name="orders"):
 def test_table_is_described_by_usual_names(sqlite, sqlite_url):
     """Columns are chosen by their names and types, and what the table lacks is printed."""
     fill(sqlite, 10, partitions=2)
-    done = invoke("init", sqlite_url)
-    assert done.exit_code == 0, done.stderr
+    said = output_of("init", sqlite_url)
     assert described() == {"database": sqlite_url, **CHOSEN}
-    assert "-- This ordering needs nothing" in done.stdout
-    assert "CREATE INDEX" in done.stdout
+    assert "-- This ordering needs nothing" in said
+    assert "CREATE INDEX" in said
 
 
 @pytest.mark.parametrize("name", ["changed_at", "updated_at", "Occurred"])
@@ -50,9 +49,8 @@ def test_password_is_not_written(postgresql, postgresql_url):
     """A file of the source code has no password in it, but the name of a variable."""
     fill(postgresql, 0)
     url = postgresql.url.set(password="canary").render_as_string(hide_password=False)
-    done = invoke("init", url)
-    assert done.exit_code == 0, done.stderr
-    assert "canary" not in Path("zeroeventhub.toml").read_text() + done.stdout
+    said = output_of("init", url)
+    assert "canary" not in Path("zeroeventhub.toml").read_text() + said
     assert described()["database"] == "env:ORDERS_DATABASE"
     assert invoke("init", postgresql_url).stderr.endswith("describes a feed orders already.\n")
 
@@ -66,8 +64,7 @@ def test_options_are_written_as_they_are_given(sqlite, sqlite_url, monkeypatch):
     first = ["init", "env:SHOP", "--table", "orders", "--columns", "id,customer", "--type", "-"]
     first += ["--cloudevents", "--attribute", "subject=customer", "--partitions", 1]
     for command in (first, ["init", "env:SHOP", "--table", "stock"]):
-        done = invoke(*command)
-        assert done.exit_code == 0, done.stderr
+        output_of(*command)
     assert described() == {
         "database": "env:SHOP",
         **{key: CHOSEN[key] for key in ("table", "partition", "time")},

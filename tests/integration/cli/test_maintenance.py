@@ -12,7 +12,7 @@ import httpx
 import pytest
 from harness import guides
 from harness.appended import made
-from harness.command_line import invoke, started
+from harness.command_line import invoke, output_of, started
 from harness.published import install
 from harness.shop import fill, metadata, orders, place, write
 from harness.statements import add, count_of, execute
@@ -225,9 +225,7 @@ def test_table_is_trimmed(engine, database_url):
     ten_days(engine)
     options = ["--database", database_url, "--table", "orders"]
     for what in ("--retention", "--progress") * 2:
-        printed = invoke("ddl", *options, what)
-        assert printed.exit_code == 0, printed.stderr
-        run_as_client(engine, printed.stdout)
+        run_as_client(engine, output_of("ddl", *options, what))
     options += ["--data", "data", "--time", "placed", "--partition", "part"]
     dry = invoke("trim", *options, "--older-than", "4d", "--dry-run")
     assert (dry.exit_code, dry.stderr) == (0, "")
@@ -256,9 +254,8 @@ def test_consumers_are_listed_and_forgotten(trimmed, table):
     options = [*table, "--partition", "part"]
     feed.register_progress("billing", 0, feed.cursor_after(4), principal="ada")
     feed.register_progress("audit", 1, feed.cursor_after(10))
-    listed = invoke("progress", "list", *options)
-    assert listed.exit_code == 0, listed.stderr
-    _, audit, billing = (line.split() for line in listed.stdout.splitlines())
+    listed = output_of("progress", "list", *options)
+    _, audit, billing = (line.split() for line in listed.splitlines())
     assert (audit[:4], billing[:4]) == (["audit", "-", "1", "0"], ["billing", "ada", "0", "3"])
     held = invoke("trim", *options, "--below", 9, "--dry-run")
     assert "Consumer 'billing' of 'ada' keeps what lies above position 4" in held.stdout
@@ -331,8 +328,7 @@ def test_table_that_is_compacted_is_served_as_one(table):
         assert "immutable" not in page.headers["cache-control"]
         assert "compacted" in httpx.get(url).json()["extensions"]
     for command in (["check"], ["trim", "--below", 1, "--dry-run"], ["compact", "--yes"]):
-        found = invoke(*command, *options)
-        assert found.exit_code == 0, found.stderr
+        output_of(*command, *options)
 
 
 def test_table_is_sealed_trimmed_and_read(table, trimmed, tmp_path):
@@ -365,9 +361,7 @@ def test_table_is_restored(table, trimmed, tmp_path):
     metadata.drop_all(trimmed)
     execute(trimmed, "DROP TABLE zeroeventhub_retention")
     metadata.create_all(trimmed)
-    done = invoke("restore", *options)
-    assert done.exit_code == 0, done.stderr
-    assert done.stdout == (
+    assert output_of("restore", *options) == (
         "10 events from position 1 to 10 are in the table, 10 of them written now. They are as "
         "they were sealed, and so are the 2 cursors that the archive holds.\n"
     )

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from harness.command_line import invoke
+from harness.command_line import output_of
 from harness.readers import client_of, mounted
 from harness.shop import fill, orders
 from harness.statements import scalars
@@ -47,8 +47,7 @@ def test_bulk_and_consumer_have_every_event_once(spark, stream, any_engine, writ
     with mounted(feed, any_engine) as url, client_of(url) as client:
         with writing(any_engine, (1, 2, 3), HISTORY):
             stream(url, lambda one: one.option("path", rows), limit=200)
-            done = invoke(*command, "--from-spark-checkpoint", tmp_path / "checkpoint")
-            assert done.exit_code == 0, done.output
+            output_of(*command, "--from-spark-checkpoint", tmp_path / "checkpoint")
             consumer = Consumer(client, store, "copy", follow=False)
             consumer.run(apply)
         consumer.run(apply)
