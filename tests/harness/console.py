@@ -1,11 +1,12 @@
 """Consoles that are served over HTTP, and what is on their pages."""
 
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 
 import httpx
 from sqlalchemy import insert
+from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.applications import Starlette
 
 from harness.shop import metadata, orders
@@ -55,11 +56,34 @@ def shop_routes(engine, *, path="/orders", partitions=1, authorize=None, **optio
 
 
 @contextmanager
+def visited(routes, path="/", *, engine=None):
+    """Serve routes, which may use an async engine; yield an httpx client whose base is a path."""
+
+    @asynccontextmanager
+    async def lifespan(_):
+        yield
+        if isinstance(engine, AsyncEngine):
+            await engine.dispose()
+
+    host = Starlette(routes=routes, lifespan=lifespan)
+    with serving(host) as url, httpx.Client(base_url=f"{url}{path}") as http:
+        yield http
+
+
+@contextmanager
+def store_console(store):
+    """Serve a console of a store alone; yield an httpx client whose base is the console."""
+    routes = console_routes("/", feeds={}, stores={"billing": store}, authorize=everybody)
+    with visited(routes, engine=store.engine) as http:
+        yield http
+
+
+@contextmanager
 def console(engine, path="/console", *, feed=None, **options):
     """Serve a feed and its console; yield an httpx client whose base is the console."""
     routes = shop_routes(engine, **(feed or {}))
-    host = Starlette(routes=[*routes, *console_routes(path, feeds={"orders": routes}, **options)])
-    with serving(host) as url, httpx.Client(base_url=f"{url}{path.rstrip('/')}/") as http:
+    shown = console_routes(path, feeds={"orders": routes}, **options)
+    with visited([*routes, *shown], f"{path.rstrip('/')}/") as http:
         yield http
 
 
@@ -84,10 +108,9 @@ def lagging(engine, *, partitions=1):
         feed.install(connection)
     routes = feed_routes("/orders", feed, engine)
     shown = console_routes("/", feeds={"orders": routes}, authorize=everybody)
-    host = Starlette(routes=[*routes, *shown])
-    with serving(host) as url, httpx.Client(base_url=f"{url}/") as http:
+    with visited([*routes, *shown]) as http:
         assert fetch(http, "feeds/orders/lags")["times"] == []
-        client = Client(f"{url}/orders")
+        client = Client(str(http.base_url.join("/orders")))
         client.register_progress("billing", 0, client.fetch(0, FIRST, limit=2).cursor)
         yield client, http
 
@@ -121,6 +144,5 @@ def ids_of(document):
 def console_of(feed, engine=None):
     """Serve a feed and its console; yield an httpx client whose base is the console."""
     routes = feed_routes("/orders", feed, engine)
-    host = Starlette(routes=[*routes, *console_routes("/", feeds={"orders": routes})])
-    with serving(host) as url, httpx.Client(base_url=f"{url}/") as http:
+    with visited([*routes, *console_routes("/", feeds={"orders": routes})]) as http:
         yield http

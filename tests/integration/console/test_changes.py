@@ -24,11 +24,7 @@ ANN = Principal(name="ann")
 @contextmanager
 def console_of(engine, store, **options):
     """Serve a console that may change the consumers of a store."""
-
-    async def ann(_):
-        return ANN
-
-    options = {"authorize": ann, "allow_changes": True, **options}
+    options = {"authorize": lambda _: ANN, "allow_changes": True, **options}
     with console(engine, stores={"billing": store}, **options) as http:
         yield http
 
@@ -264,13 +260,9 @@ def test_user_that_may_not_create_tables_changes_consumers(postgresql):
 )
 def test_change_needs_the_right(shop, store, principal, options):
     """Changes are off until they are switched on, and for those who see everything."""
-
-    async def hook(_):
-        return principal
-
     stand(store, FIRST)
     set_aside(store, "a")
-    with console_of(shop, store, authorize=hook, **options) as http:
+    with console_of(shop, store, authorize=lambda _: principal, **options) as http:
         for path in ("consumer?name=billing", "dead-letter?name=billing&id=1"):
             assert "Discard" not in http.get(f"stores/billing/{path}").text
         query = {"name": "billing", "action": "discard"}

@@ -1,18 +1,23 @@
 """What a console shows of consumers, and to whom."""
 
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 
-import httpx
 import pytest
-from harness.console import OWASP, Structure, append, console, fetch, shop_routes
-from harness.engines import async_url, connected
-from harness.readers import raising
+from harness.console import (
+    OWASP,
+    Structure,
+    append,
+    console,
+    fetch,
+    shop_routes,
+    store_console,
+    visited,
+)
+from harness.engines import connected
+from harness.readers import engine_of, raising
 from harness.shop import orders
-from harness.stores import claim, new_store
-from harness.web import serving
+from harness.stores import call, claim, load, new_store
 from sqlalchemy import create_engine
-from sqlalchemy.ext.asyncio import create_async_engine
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 
 from zeroeventhub import FIRST, CursorStore, Event, Principal, TableFeed, everybody, feed_routes
@@ -37,22 +42,20 @@ def set_aside(store, data, *, partition=0, key="ann", error="It broke.", name="b
             [][error]
         except TypeError as raised:
             found = ValueError(error).with_traceback(raised.__traceback__)
-    with store.engine.begin() as connection:
-        event = Event.of(data, {"trace": "t1"})
-        store.dead_letters.add(connection, name, partition, event, key=key, error=found, tries=3)
+    letter = (partition, Event.of(data, {"trace": "t1"}))
+    call(store, store.dead_letters.add, *letter, key=key, error=found, tries=3, name=name)
 
 
 def halt(store, error, partition=0, name="billing", pause=None):
     """Let a partition halt where its cursor is, or be retried after a pause."""
-    with store.engine.begin() as connection:
-        where = (name, partition, store.load(connection, name, partition))
-        store.record_failure(connection, *where, error=ValueError(error), tries=3, pause=pause)
+    failure = {"error": ValueError(error), "tries": 3, "pause": pause}
+    place = load(store, partition, name=name)
+    call(store, store.record_failure, partition, place, **failure, name=name)
 
 
 def stand(store, cursor, partition=0, name="billing"):
     """Set a consumer's cursor."""
-    with store.engine.begin() as connection:
-        store.set(connection, name, partition, cursor)
+    call(store, store.set, partition, cursor, name=name)
 
 
 @contextmanager
@@ -156,7 +159,7 @@ def test_consumer_is_shown_beside_its_feed(sqlite, store):
         routes = console_routes(
             "/", feeds={"two": two, "orders": one}, stores={"billing": store}, authorize=everybody
         )
-        with serving(Starlette(routes=routes)) as url, httpx.Client(base_url=url) as http:
+        with visited(routes) as http:
             stand(store, cursor_after(http, 4))
             found = fetch(http, CONSUMER, name="billing")
             assert (found["feed"], found["lag"]["events"]) == ("orders", 16)
@@ -177,7 +180,7 @@ def test_consumer_is_shown_though_a_feed_does_not_answer(sqlite, store, error):
     for feeds, lag in (({"bad": bad, "orders": good}, 16), ({"bad": bad}, None)):
         options = {"stores": {"billing": store}, "authorize": everybody}
         routes = console_routes("/", feeds=feeds, **options)
-        with serving(Starlette(routes=routes)) as url, httpx.Client(base_url=url) as http:
+        with visited(routes) as http:
             if lag:
                 stand(store, cursor_after(http, 4))
             found = fetch(http, CONSUMER, name="billing")
@@ -204,11 +207,8 @@ def test_principal_sees_its_part(sqlite, store, principal, numbers, letters):
         stand(store, FIRST, partition=number)
         set_aside(store, {"n": number}, partition=number)
         halt(store, "It broke.", partition=number)
-
-    async def hook(_):
-        return principal
-
-    with shown(sqlite, store, authorize=hook, feed={"partitions": 2, "authorize": hook}) as http:
+    hook = {"authorize": lambda _: principal}
+    with shown(sqlite, store, **hook, feed={"partitions": 2, **hook}) as http:
         answer = http.get(f"api/{CONSUMER}.json", params={"name": "billing"})
         assert answer.status_code == (404 if numbers is None else 200)
         if numbers is not None:
@@ -272,18 +272,7 @@ def test_store_may_be_async(any_engine, store, tmp_path):
     """A store with an async engine is shown like one with a sync one, and is left as it was."""
     append(any_engine, {})
     stand(store, FIRST)
-    engine = create_async_engine(async_url(store.engine.url))
-    routes = console_routes(
-        "/", feeds={}, stores={"billing": CursorStore(engine)}, authorize=everybody
-    )
-
-    @asynccontextmanager
-    async def lifespan(_):
-        yield
-        await engine.dispose()
-
-    host = Starlette(routes=routes, lifespan=lifespan)
-    with serving(host) as url, httpx.Client(base_url=url) as http:
+    with store_console(CursorStore(engine_of("async", store.engine))) as http:
         assert [one["consumer"] for one in fetch(http, "overview")["consumers"]] == ["billing"]
         assert fetch(http, CONSUMER, name="billing")["feed"] is None
     stand(store, FIRST)

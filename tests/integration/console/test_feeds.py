@@ -25,7 +25,6 @@ from zeroeventhub import (
     Progress,
     Retention,
     TableFeed,
-    everybody,
     feed_routes,
 )
 from zeroeventhub.archive import Archive
@@ -186,15 +185,7 @@ def test_rates_add_up(sqlite, monkeypatch):
 
 def test_consumers_that_register_are_named(sqlite):
     """A consumer that registers is shown with its lag, to those who may see names."""
-    append(sqlite, *({} for _ in range(5)))
-    feed = TableFeed(orders, data="data", retention=Retention(), progress=Progress())
-    with sqlite.begin() as connection:
-        feed.install(connection)
-    routes = feed_routes("/orders", feed, sqlite)
-    shown = console_routes("/", feeds={"orders": routes}, authorize=everybody)
-    with serving(Starlette(routes=[*routes, *shown])) as url, httpx.Client(base_url=url) as http:
-        client = Client(f"{url}/orders")
-        client.register_progress("billing", 0, client.fetch(0, "_first", limit=2).cursor)
+    with lagging(sqlite) as (_, http):
         (one,) = fetch(http)["registered"]
         assert (one["consumer"], one["partition"], one["lag"]["events"]) == ("billing", 0, 3)
         assert "billing" in http.get("feeds/orders").text
@@ -285,18 +276,16 @@ def test_feed_elsewhere_may_show_no_partition(sqlite):
         assert "You may read no partition" in http.get("feeds/orders").text
 
 
-def test_feed_of_ones_own_is_shown(sqlite):
+def test_feed_of_ones_own_is_shown():
     """A feed with two methods is shown as far as it goes."""
-    routes = feed_routes("/orders", Numbers(3))
-    host = Starlette(routes=[*routes, *console_routes("/console", feeds={"own": routes})])
-    with serving(host) as url, httpx.Client(base_url=f"{url}/console/") as http:
-        (one,) = fetch(http, "feeds/own")["partitions"]
+    with console_of(Numbers(3)) as http:
+        (one,) = fetch(http)["partitions"]
         assert (one["events"], one["rate"]) == (None, None)
-        assert fetch(http, "feeds/own")["chosen"]["head"] == "3"
-        shown = fetch(http, "feeds/own/events")["events"]
+        assert fetch(http)["chosen"]["head"] == "3"
+        shown = fetch(http, "feeds/orders/events")["events"]
         assert [event["raw"] for event in shown] == ['{"n":0}', '{"n":1}', '{"n":2}']
-        assert "not plotted" not in http.get("feeds/own").text
-        assert http.get("api/feeds/own/rates.json").status_code == 400
+        assert "not plotted" not in http.get("feeds/orders").text
+        assert http.get("api/feeds/orders/rates.json").status_code == 400
 
 
 def test_broken_feed_is_told_of_beside_others(sqlite):

@@ -7,11 +7,10 @@ from html import unescape
 
 import httpx
 import pytest
-from harness.console import OWASP, Structure, append
+from harness.console import OWASP, Structure, append, visited
 from harness.engines import connected
 from harness.shop import orders
 from harness.stores import call, load, new_store
-from harness.web import serving
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -122,7 +121,7 @@ def consume(store, texts):
 def foreign_console(engine, texts):
     """Serve a console that shows texts wherever they can come to it; yield an httpx client."""
 
-    async def by_name(request):
+    def by_name(request):
         return Principal(name=request.headers.get("name", ""))
 
     append(engine, *({"kind": f"kind {one}", "customer": one, "data": {one: one}} for one in texts))
@@ -140,14 +139,11 @@ def foreign_console(engine, texts):
         authorize=by_name,
         allow_changes=True,
     )
-    with (
-        serving(Starlette(routes=[*routes, *console])) as url,
-        httpx.Client(base_url=f"{url}/") as http,
-    ):
+    with visited([*routes, *console]) as http:
         consume(store, texts)
         for number, text in enumerate(texts, 1):
             with httpx.Client(headers={"name": f"principal {text}"}) as session:
-                client = Client(f"{url}/orders", session)
+                client = Client(str(http.base_url.join("/orders")), session)
                 cursor = client.fetch(0, FIRST, limit=number).cursor
                 client.register_progress(f"registered {text}", 0, cursor)
         yield http

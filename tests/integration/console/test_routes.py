@@ -4,13 +4,21 @@ import asyncio
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from uuid import uuid4
 
 import httpx
 import pytest
-from harness.console import OWASP, Structure, append, console, fetch, shop_routes
+from harness.console import (
+    OWASP,
+    Structure,
+    append,
+    console,
+    fetch,
+    shop_routes,
+    store_console,
+    visited,
+)
 from harness.engines import connected
 from harness.readers import NoReaders, engine_of, kind, raising
 from harness.shop import place
@@ -19,7 +27,6 @@ from harness.stores import call, new_store
 from harness.waiting import until
 from harness.web import serving
 from sqlalchemy import event
-from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.responses import JSONResponse
@@ -278,22 +285,6 @@ def test_what_is_no_feed_is_refused():
         console_routes("/console", feeds={"orders": []})
 
 
-@contextmanager
-def store_console(store):
-    """Serve a console of a store alone; yield an httpx client whose base is the console."""
-    routes = console_routes("/", feeds={}, stores={"billing": store}, authorize=everybody)
-
-    @asynccontextmanager
-    async def lifespan(_):
-        yield
-        if isinstance(store.engine, AsyncEngine):
-            await store.engine.dispose()
-
-    host = Starlette(routes=routes, lifespan=lifespan)
-    with serving(host) as url, httpx.Client(base_url=f"{url}/") as http:
-        yield http
-
-
 SLOW = {
     "sqlite": "EXISTS (WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n) "
     "SELECT 1 FROM n WHERE i < 0)",
@@ -357,8 +348,7 @@ def test_nothing_goes_on_after_the_last_page(sqlite):
     async def tasks(_):
         return JSONResponse(len(asyncio.all_tasks()))
 
-    host = Starlette(routes=[Route("/tasks", tasks), *routes, *console])
-    with serving(host) as url, httpx.Client(base_url=url) as http:
+    with visited([Route("/tasks", tasks), *routes, *console]) as http:
         before = http.get("tasks").json()
         for path in ("", "feeds/orders", "stores/billing/consumer?name=billing"):
             assert http.get(path).status_code == 200
