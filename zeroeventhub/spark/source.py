@@ -144,17 +144,9 @@ def _of_types(options: Options, names: frozenset[Any]) -> Options:
         return options
 
 
-class Task(InputPartition):
-    """The ranges of a task, in the order in which they are read."""
-
-    def __init__(self, ranges: tuple[Range, ...]) -> None:
-        super().__init__(ranges)
-        self.ranges = ranges
-
-
 def tasks_of(planned: list[list[Range]]) -> list[InputPartition]:
-    """Return tasks for Spark; an empty plan is one task without ranges."""
-    return [Task(tuple(ranges)) for ranges in planned] or [Task(())]
+    """Return tasks for Spark, which read their ranges in order; an empty plan has one without."""
+    return [InputPartition(ranges) for ranges in planned or [[]]]
 
 
 class _TaskReader:
@@ -169,7 +161,7 @@ class _TaskReader:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
         _log_to_stderr()
-        ranges = partition.ranges if isinstance(partition, Task) else ()
+        ranges: list[Range] = partition.value
         columns = self._columns()
         rows, size = 0, 0
         with closing(SparkConnection(self._options)) as connection:
