@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, Engine, NullPool, create_engine, event
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -29,46 +29,40 @@ def sqlite_engine() -> Engine:
     It is a file that is removed with the engine: a database in memory has one connection, and a
     consumer uses several.
     """
-    file, opened = _new_file()
-    # Without a pool, a caller that drops the engine leaves no connection open.
-    engine = create_engine(f"sqlite:///{file}", poolclass=NullPool)
-    return _set_up(engine, file, opened)
+    return _engine(create_engine, "sqlite")
 
 
 def async_sqlite_engine() -> AsyncEngine:
     """Return an AsyncEngine of an empty SQLite database; see `sqlite_engine`."""
     require("aiosqlite", extra="testing", user="An AsyncEngine of SQLite")
-    file, opened = _new_file()
-    engine = create_async_engine(f"sqlite+aiosqlite:///{file}", poolclass=NullPool)
-    _set_up(engine.sync_engine, file, opened)
-    return engine
+    return _engine(create_async_engine, "sqlite+aiosqlite")
 
 
-def _new_file() -> tuple[Path, sqlite3.Connection]:
-    """Return the file of an empty database, and a connection to it.
+_Engine = TypeVar("_Engine", Engine, AsyncEngine)
 
-    While one connection is open, SQLite keeps the file of its log, instead of making it anew for
-    every transaction.
-    """
-    file = Path(tempfile.mkdtemp(prefix="zeroeventhub-"), "test.db")
+
+def _engine(make: Callable[..., _Engine], driver: str) -> _Engine:
+    """Make an engine of an empty database that does not wait for the disk."""
+    folder = tempfile.mkdtemp(prefix="zeroeventhub-")
+    file = Path(folder, "test.db")
+    # While a connection is open, SQLite keeps the file of its log, instead of making it anew for
+    # every transaction.
     opened = sqlite3.connect(file, check_same_thread=False)
     opened.execute("PRAGMA journal_mode=WAL").close()
     opened.execute("SELECT * FROM sqlite_master").close()
-    return file, opened
-
-
-def _set_up(engine: Engine, file: Path, opened: sqlite3.Connection) -> Engine:
-    """Configure an engine not to wait for the disk, and remove its database with it."""
+    # Without a pool, a caller that drops the engine leaves no connection open.
+    engine = make(f"{driver}:///{file}", poolclass=NullPool)
+    sync: Any = getattr(engine, "sync_engine", engine)
 
     def do_not_wait_for_disk(connection: Any, _record: Any) -> None:
         connection.cursor().execute("PRAGMA synchronous=OFF")
 
     def remove() -> None:
         opened.close()
-        shutil.rmtree(file.parent, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
-    event.listen(engine, "connect", do_not_wait_for_disk)
-    weakref.finalize(engine, remove)
+    event.listen(sync, "connect", do_not_wait_for_disk)
+    weakref.finalize(sync, remove)
     return engine
 
 
