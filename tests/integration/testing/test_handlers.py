@@ -311,9 +311,8 @@ def test_effects_that_differ_each_time_are_read_otherwise():
 
     with broken("give `effects`"):
         check(apply)
-    check(apply, effects=effects)
     with broken(r"Each event came twice, and the effects were \[0, 0, 1, 1.* instead of \[0, 1, "):
-        check(apply, effects=effects, twice=True)
+        check(apply, EVENTS[:3], effects=effects, twice=True)
 
 
 def test_events_that_come_twice_are_found():
@@ -321,7 +320,7 @@ def test_events_that_come_twice_are_found():
     with broken(
         "Each event came twice, and the table invoices lacked rows: .* had too many rows: "
     ):
-        check(invoice, twice=True)
+        check(invoice, EVENTS[:2], twice=True)
 
 
 def strict(connection: sa.Connection, event: Event) -> None:
