@@ -72,10 +72,9 @@ class Task:
 def upkeep(tasks: Sequence[Task]) -> Iterator[None]:
     """Run each task now and at its interval while the server serves.
 
-    Tasks are run one after the other, but for those that seal, which do not wait for others.
-
-    In processes of their own, so that they do not slow down answers. Several servers of the same
-    feeds need no lock: these commands share their work in the database and the archive.
+    Each is a process of its own, so that it does not slow down answers. Tasks run one after the
+    other, but for those that seal, which do not wait for others. Several servers of the same feeds
+    need no lock: these commands share their work in the database and the archive.
     """
     if not tasks:
         yield
