@@ -212,8 +212,8 @@ def forgiving(method, answer):
     return instead(method, forgive)
 
 
-def answered(change, ask=lambda query: query):
-    """Change answers, and before that perhaps the queries of requests."""
+def answered(change, ask=lambda scope: scope):
+    """Change answers, and before that perhaps requests."""
 
     def fault(feed):
         right = application(feed)
@@ -222,8 +222,8 @@ def answered(change, ask=lambda query: query):
             if scope["type"] != "http":
                 await right(scope, receive, send)
                 return
-            query = ask(scope["query_string"].decode())
-            exchange = Exchange(scope["method"], scope["path"], query)
+            scope = ask(scope)
+            exchange = Exchange(scope["method"], scope["path"], scope["query_string"].decode())
 
             async def keep(message):
                 if message["type"] == "http.response.start":
@@ -232,7 +232,7 @@ def answered(change, ask=lambda query: query):
                 else:
                     exchange.body += message.get("body", b"")
 
-            await right(scope | {"query_string": query.encode()}, receive, keep)
+            await right(scope, receive, keep)
             before = exchange.body
             change(exchange)
             if exchange.body != before:
@@ -300,18 +300,11 @@ def appended(change):
 def heard(old, new):
     """Take a request's header of one value as if it were another."""
 
-    def fault(feed):
-        right = application(feed)
+    def hear(scope):
+        pairs = [(name, new if value == old else value) for name, value in scope["headers"]]
+        return scope | {"headers": pairs}
 
-        async def changed(scope, receive, send):
-            if scope["type"] == "http":
-                pairs = [(name, new if value == old else value) for name, value in scope["headers"]]
-                scope = scope | {"headers": pairs}
-            await right(scope, receive, send)
-
-        return changed
-
-    return fault
+    return answered(lambda _: None, ask=hear)
 
 
 # Mutants of the feed.
@@ -426,8 +419,8 @@ def plain_errors(exchange):
         exchange.headers, exchange.body = {"content-type": "text/plain"}, b"no\n"
 
 
-def without_wait(query):
-    return re.sub(r"(^|&)wait=[^&]*", "", query)
+def without_wait(scope):
+    return scope | {"query_string": re.sub(rb"(^|&)wait=[^&]*", b"", scope["query_string"])}
 
 
 LATE_EVENT = body(lambda text: text + b'{"data":{"n":1}}\n')
