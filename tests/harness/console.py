@@ -1,16 +1,15 @@
 """Consoles that are served over HTTP, and what is on their pages."""
 
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 
 import httpx
 from sqlalchemy import insert
-from sqlalchemy.ext.asyncio import AsyncEngine
-from starlette.applications import Starlette
 
+from harness.published import install
+from harness.readers import hosted
 from harness.shop import metadata, orders
-from harness.web import serving
 from zeroeventhub import FIRST, Client, Progress, Retention, TableFeed, everybody, feed_routes
 from zeroeventhub.console import console_routes
 
@@ -58,15 +57,7 @@ def shop_routes(engine, *, path="/orders", partitions=1, authorize=None, **optio
 @contextmanager
 def visited(routes, path="/", *, engine=None):
     """Serve routes, which may use an async engine; yield an httpx client whose base is a path."""
-
-    @asynccontextmanager
-    async def lifespan(_):
-        yield
-        if isinstance(engine, AsyncEngine):
-            await engine.dispose()
-
-    host = Starlette(routes=routes, lifespan=lifespan)
-    with serving(host) as url, httpx.Client(base_url=f"{url}{path}") as http:
+    with hosted(routes, engine) as url, httpx.Client(base_url=f"{url}{path}") as http:
         yield http
 
 
@@ -104,8 +95,7 @@ def lagging(engine, *, partitions=1):
     columns = {"partition": "part", "partitions": partitions} if partitions > 1 else {}
     columns |= {"retention": Retention(), "progress": Progress()}
     feed = TableFeed(orders, data="data", time="placed", **columns)
-    with engine.begin() as connection:
-        feed.install(connection)
+    install(feed, engine)
     routes = feed_routes("/orders", feed, engine)
     shown = console_routes("/", feeds={"orders": routes}, authorize=everybody)
     with visited([*routes, *shown]) as http:

@@ -62,8 +62,8 @@ def served(shop, authorize=None, **options):
 
 
 @contextmanager
-def mounted(feed, engine=None, *, beside=(), middleware=(), **options):
-    """Serve a feed in an application that shows errors to everybody; yield its URL."""
+def hosted(routes, engine=None, **options):
+    """Serve an application of routes, which may use an async engine; yield its URL."""
 
     @asynccontextmanager
     async def lifespan(_):
@@ -71,9 +71,15 @@ def mounted(feed, engine=None, *, beside=(), middleware=(), **options):
         if isinstance(engine, AsyncEngine):
             await engine.dispose()
 
+    with serving(Starlette(routes=routes, lifespan=lifespan, **options)) as url:
+        yield url
+
+
+@contextmanager
+def mounted(feed, engine=None, *, beside=(), middleware=(), **options):
+    """Serve a feed in an application that shows errors to everybody; yield its URL."""
     own = feed_routes("/orders", feed, engine, **options)
-    host = Starlette(debug=True, routes=[*own, *beside], lifespan=lifespan, middleware=middleware)
-    with serving(host) as url:
+    with hosted([*own, *beside], engine, debug=True, middleware=middleware) as url:
         yield f"{url}/orders"
 
 

@@ -7,6 +7,7 @@ from functools import partial
 import httpx
 import pytest
 from harness.console import append, console, console_of, fetch, ids_of, lagging, shop_routes
+from harness.published import install
 from harness.readers import Numbers, cursor_of, get, head_of
 from harness.registered import age
 from harness.shop import fill, orders, place
@@ -136,8 +137,7 @@ def test_archive_is_measured(sqlite, tmp_path):
     archive = Archive(tmp_path / "archive", shared="https://cdn.example/orders")
     feed = TableFeed(orders, data="data", retention=Retention(), archive=archive)
     fill(sqlite, 30)
-    with sqlite.begin() as connection:
-        feed.install(connection)
+    install(feed, sqlite)
     feed.bind(sqlite).seal(segment_events=10)
     with console_of(feed, sqlite) as http:
         found = fetch(http)["chosen"]
@@ -153,8 +153,7 @@ def test_trimmed_history_says_where_it_begins(sqlite):
     """The page has the cursor after which the history of a feed begins that was trimmed."""
     feed = TableFeed(orders, data="data", retention=Retention())
     fill(sqlite, 30)
-    with sqlite.begin() as connection:
-        feed.install(connection)
+    install(feed, sqlite)
     bound = feed.bind(sqlite)
     bound.trim(bound.plan_trim(below=11))
     with console_of(feed, sqlite) as http:

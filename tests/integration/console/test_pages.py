@@ -9,6 +9,7 @@ import httpx
 import pytest
 from harness.console import OWASP, Structure, append, visited
 from harness.engines import connected
+from harness.published import install
 from harness.shop import orders
 from harness.stores import call, load, new_store
 from starlette.applications import Starlette
@@ -129,8 +130,7 @@ def foreign_console(engine, texts):
     feed = TableFeed(
         orders, **columns, cloudevents=True, retention=Retention(), progress=Progress()
     )
-    with engine.begin() as connection:
-        feed.install(connection)
+    install(feed, engine)
     routes, store = feed_routes("/orders", feed, engine, authorize=by_name), new_store(engine)
     console = console_routes(
         "/",
