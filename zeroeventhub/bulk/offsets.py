@@ -55,14 +55,25 @@ class Offsets:
         cursors: Mapping[int, str],
         counts: Mapping[int, int] | None = None,
         begins: Mapping[int, str] | None = None,
+        before: "Offsets | None" = None,
     ) -> "Offsets":
-        """Return offsets with the order of their partitions in a layout."""
+        """Return offsets with the order of their partitions in a layout.
+
+        Cursors of the offsets `before` stay unless others have replaced their partitions: a process
+        of the feed that has an older layout leaves out what other processes show again.
+        """
         begun = [partition for partition in info.partitions if partition.id in cursors]
+        lines = {one.id: one.cursor_from for one in begun if one.cursor_from}
+        if before is not None:
+            replaced = {former for one in info.partitions for former in one.cursor_from}
+            kept = before.cursors.keys() - cursors.keys() - replaced
+            cursors = {**cursors, **{one: before.cursors[one] for one in kept}}
+            lines |= {one: line for one, line in before.cursor_from.items() if one in kept}
         return cls(
             cursors,
             info.token,
             {one.id: one.starts_after for one in begun if one.starts_after is not None},
-            {one.id: one.cursor_from for one in begun if one.cursor_from},
+            lines,
             counts or {},
             begins or {},
         )

@@ -208,7 +208,7 @@ class Plan:
         ends = self._scan(feed, start, limit, target, begins)
         cursors = {one: scan.cursor for one, scan in ends.items()}
         counts = {one: start.counts.get(one, 0) + scan.events for one, scan in ends.items()}
-        return Offsets.within(feed.info, cursors, {} if feed.can_stop else counts, begins)
+        return Offsets.within(feed.info, cursors, {} if feed.can_stop else counts, begins, start)
 
     def tasks(self, start: Offsets, end: Offsets) -> list[list[Range]]:
         """Return the tasks of a micro-batch between two offsets."""
@@ -230,10 +230,17 @@ class Plan:
         If a partition has fewer events than its share, the other partitions share the rest. A
         partition is begun once its parent is read to its end (SPEC 8.3), and added to `begins`.
         """
+        replaced = {former for line in start.cursor_from.values() for former in line}
         ends: dict[int, Scan] = {}
         for one in feed.partitions:
             if (cursor := start.cursor(one.id, one.cursor_from)) is not None:
                 ends[one.id] = Scan(cursor, 0, at_head=False)
+            elif one.id in replaced:
+                # Its events would come again.
+                raise TokenChanged(
+                    f"Other partitions have replaced partition {one.id}, but the feed still shows "
+                    "it: its answer is older than the change."
+                )
         # Partitions that are younger than the target are left out.
         rest = [
             one

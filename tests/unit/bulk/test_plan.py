@@ -11,7 +11,7 @@ from harness.readers import mounted
 from harness.spark_reading import Streaming, numbers, planned, rows_of
 
 from zeroeventhub import FIRST, LAST, Page
-from zeroeventhub.errors import Diverged, Gone, Trimmed
+from zeroeventhub.errors import Diverged, Gone, TokenChanged, Trimmed
 from zeroeventhub.extensions import CAUGHT_UP, CURSOR_OF_COUNT, SPLITS, STOP
 from zeroeventhub.partitions import Layout
 
@@ -80,6 +80,39 @@ def test_child_waits_for_its_parent(feed):
             start, end = end, driver.end(end, 1)
         assert amounts(driver, start, end)[3] == 1
         assert not feed.shown(0, int(end["cursors"]["0"]))
+
+
+@pytest.mark.parametrize("limit", [30, None])
+def test_process_with_an_older_layout_does_not_begin_partitions_anew(feed, limit):
+    """While the feed's processes change one by one, a stream loses and repeats nothing."""
+    with streaming(feed) as driver:
+        start = driver.begin()
+        older, feed.layout = feed.layout, feed.layout.split(0, into=2)
+        publish(feed, 3, 4)
+        publish(feed, 1, 4)
+        end = driver.end(start, limit)
+        assert amounts(driver, start, end) == {1: 4, 3: 4}
+        feed.layout, newer = older, feed.layout
+        publish(feed, 1, 2)
+        start, end = end, driver.end(end, limit)
+        assert amounts(driver, start, end) == {1: 2}
+        feed.layout = newer
+        publish(feed, 3, 2)
+        start, end = end, driver.end(end, limit)
+        assert amounts(driver, start, end) == {3: 2}
+
+
+def test_process_that_shows_a_replaced_partition_is_asked_again(feed):
+    """A partition whose heirs a stream has begun is not begun again, which an error says."""
+    with streaming(feed, attempts=1) as driver:
+        publish(feed, 0, 4)
+        older, feed.layout = feed.layout, feed.layout.redistribute(by=2)
+        start = driver.end(driver.begin())
+        feed.layout, newer = older, feed.layout
+        with pytest.raises(TokenChanged, match=r"replaced partition \d.*older than the change"):
+            driver.end(start)
+        feed.layout = newer
+        assert driver.end(start) == start
 
 
 @pytest.mark.parametrize("limit", [6, None])
@@ -245,7 +278,7 @@ def test_batch_by_count_whose_start_is_gone(lowest, there, error, left):
 def test_partition_that_is_gone(losing, url, caplog):
     """A partition that is gone without an heir ends a task, or is skipped with a warning."""
     losing.layout = Layout.of(1).split(0, into=1)
-    strict, tolerant = planned(url), planned(url, **PASSING)
+    strict, tolerant = planned(url, attempts=2), planned(url, attempts=2, **PASSING)
     losing.layout = losing.layout.drop(0)
     with pytest.raises(Gone, match=f"Partition 0 of the feed is gone.*{ADVICE}"):
         rows_of(*strict)
