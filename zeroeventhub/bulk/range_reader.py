@@ -52,10 +52,20 @@ class RangeReader:
 
     def _current_ranges(self, one: Range) -> list[Range]:
         """Return the ranges that have a range's events in the feed's current layout (SPEC 8.4)."""
-        partitions = self._layout().partitions
-        if any(partition.id == one.partition for partition in partitions):
-            return [one]
-        heirs = [heir.id for heir in partitions if one.partition in heir.cursor_from]
+        budget, heirs = self._connection.retry_budget(), list[int]()
+        while not heirs:
+            partitions = self._layout().partitions
+            if any(partition.id == one.partition for partition in partitions):
+                return [one]
+            heirs = [heir.id for heir in partitions if one.partition in heir.cursor_from]
+            if not heirs:
+                # A process of the feed that has an older layout than the plan may have answered.
+                unlisted = TokenChanged(f"The feed does not show partition {one.partition}.")
+                try:
+                    self._connection.back_off(budget, unlisted)
+                except TokenChanged:
+                    break
+                self._info = None
         if not heirs or one.count is not None:
             self._loss.skip(one.partition)
             return []

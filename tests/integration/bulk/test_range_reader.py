@@ -44,6 +44,26 @@ def test_layout_changes_before_and_in_a_task(requests):
     assert next(left) < 0
 
 
+@pytest.mark.parametrize("fails", ["true", "false"])
+@pytest.mark.parametrize("change", ["split", "redistribute"])
+def test_process_with_an_older_layout_than_the_plan(change, fails):
+    """A task asks again if a process of the feed does not show its partition yet; none is lost."""
+    feed = numbered(STOP)
+    older = feed.layout
+    newer = older.split(0, into=2) if change == "split" else older.redistribute(by=2)
+    feed.layout = newer
+    for number in range(60):
+        feed.append(number % 17)
+    with mounted(feed) as url:
+        reader, tasks = planned(url, failOnDataLoss=fails)
+        found = []
+        for task in tasks:
+            answers = [older.info(extensions={STOP})]
+            feed.info = lambda left=answers: left.pop() if left else newer.info(extensions={STOP})
+            found += numbers(rows_of(reader, [task]))
+        assert sorted(found) == list(range(1, 121))
+
+
 @pytest.mark.parametrize(("size", "heeds_limits"), [(1000, True), (3, True), (3, False)])
 def test_feed_that_cannot_stop_is_read_by_count(size, heeds_limits):
     """A feed without extensions is read up to where it was planned, even if it ignores sizes."""
