@@ -162,8 +162,18 @@ class Boundaries:
         if stop is None:
             # Another process of the feed may answer, and its head may lie before the start.
             stop = self.head(partition)
+        found = self._first_page(partition, start, stop).events
+        return Scan(stop if found else start, len(found), at_head=True)
+
+    def _first_page(self, partition: int, start: str, stop: str) -> Page:
+        """Return a page with the first event of a range; an empty one at the end if it has none."""
+        page, empty_pages = self._page(partition, start, 1, stop), EmptyPages()
+        # Pages without events pass by those that this reader may not see.
+        while not page.events and not page.stop_reached and page.cursor != start:
+            empty_pages.moves(page, partition, start)
+            start = page.cursor
             page = self._page(partition, start, 1, stop)
-        return Scan(stop if page.events else start, len(page.events), at_head=True)
+        return page
 
     def _scan_pages(self, partition: int, start: str, events: int | None, stop: str | None) -> Scan:
         """Read pages, and keep only where they end."""

@@ -5,13 +5,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from harness.laid_out_feed import ReadFeed
-from harness.readers import mounted
-from harness.shop import orders, write
+from harness.readers import TOKEN, mounted
+from harness.shop import metadata, orders, write
 from harness.spark_reading import Streaming, numbers, planned, read
 from harness.statements import add, execute
 from sqlalchemy import delete
 
-from zeroeventhub import FIRST, LAST, errors, read_arrow
+from zeroeventhub import FIRST, LAST, Principal, TableFeed, bearer_tokens, errors, read_arrow
 from zeroeventhub.extensions import STOP
 
 
@@ -72,6 +72,22 @@ def test_feed_without_times_is_not_asked_for_them():
     refused = pytest.raises(errors.ConfigurationError, match="startingOffsets and endingOffsets")
     with mounted(ReadFeed(1, frozenset({STOP}))) as url, refused:
         planned(url, endingTimestamp=1)
+
+
+def test_stream_passes_many_events_that_its_reader_may_not_see(sqlite):
+    """A reader of one type gets its events, however many of other types are before them."""
+    metadata.create_all(sqlite)
+    hidden = 50_001  # the feed examines one less for an answer
+    kinds = ["secret"] * hidden + ["paid"] * 3
+    add(sqlite, orders, [{"kind": kind, "data": {"n": n}} for n, kind in enumerate(kinds)])
+    feed = TableFeed(orders, data="data", type="kind", cursor_secret="0123456789abcdef")
+    reader = bearer_tokens({TOKEN: Principal(name="reader", types={"paid"})})
+    with mounted(feed, sqlite, authorize=reader) as url, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOKEN", TOKEN)
+        driver = Streaming(url, bearerTokenEnv="TOKEN")
+        start = driver.begin()
+        assert driver.numbers(start, driver.end(start)) == [hidden, hidden + 1, hidden + 2]
+        driver.reader.stop()
 
 
 @pytest.mark.parametrize(("counted", "found"), [(1000, 100), (100, 100), (20, 100)])
