@@ -33,36 +33,36 @@ class DataLossPolicy:
         """Send a request that starts at a cursor, or at the earliest one if the cursor is trimmed.
 
         Returns:
-            The answer; None if the cursor is of another history.
+            The answer; None if the cursor is of another history, or if the events up to the end of
+            the read are gone as well.
         """
-        try:
-            return call(cursor)
-        except Trimmed as error:
-            if self._fails:
-                raise self._with_advice(partition, error) from None
-            earliest = error.earliest or FIRST
-            log.warning(
-                "Events of partition %d after the cursor %s were not read: the feed no longer has "
-                "them. Going on at the earliest cursor, %s.",
-                partition,
-                cursor,
-                earliest,
-            )
-        except Diverged as error:
-            if self._fails:
-                raise self._with_advice(partition, error) from None
-            log.warning(
-                "The cursor %s of partition %d is of a history that the feed no longer has. Going "
-                "on at the feed's head: events before it may not be read.",
-                cursor,
-                partition,
-            )
-            return None
-        try:
-            return call(earliest)
-        except Trimmed as error:
-            # The events up to the end of the read are gone as well.
-            raise self._with_advice(partition, error) from None
+        while True:
+            try:
+                return call(cursor)
+            except Trimmed as error:
+                if self._fails:
+                    raise self._with_advice(partition, error) from None
+                earliest = error.earliest or FIRST
+                if earliest == cursor:
+                    return None
+                log.warning(
+                    "Events of partition %d after the cursor %s were not read: the feed no longer "
+                    "has them. Going on at the earliest cursor, %s.",
+                    partition,
+                    cursor,
+                    earliest,
+                )
+                cursor = earliest
+            except Diverged as error:
+                if self._fails:
+                    raise self._with_advice(partition, error) from None
+                log.warning(
+                    "The cursor %s of partition %d is of a history that the feed no longer has. "
+                    "Going on at the feed's head: events before it may not be read.",
+                    cursor,
+                    partition,
+                )
+                return None
 
     def skip(self, partition: int) -> None:
         """Skip the planned rest of a partition that is gone; raise Gone if `fails` is set."""
@@ -264,7 +264,7 @@ class Plan:
                     one.id, before.cursor, partial(feed.scan, one.id, events=share, stop=stop)
                 )
                 if found is None:
-                    found = Scan(feed.head(one.id), 0, at_head=True)
+                    found = Scan(stop or feed.head(one.id), 0, at_head=True)
                 left -= found.events
                 ends[one.id] = Scan(found.cursor, before.events + found.events, found.at_head)
             rest = [one for one in rest if not _is_read(one.id, ends)]

@@ -12,7 +12,7 @@ from zeroeventhub.bulk.plan import DataLossPolicy
 from zeroeventhub.bulk.segment_reader import read_segments
 from zeroeventhub.client import Client
 from zeroeventhub.consumer.steps import EmptyPages, moves_cursor
-from zeroeventhub.errors import ProtocolError, TokenChanged, Trimmed, Unavailable
+from zeroeventhub.errors import ProtocolError, TokenChanged, Unavailable
 from zeroeventhub.extensions import EVENT_TYPES, SEGMENTS
 from zeroeventhub.protocol import FeedInfo
 
@@ -155,14 +155,8 @@ class RangeReader:
                 )
             return client.fetch_arrow(one.partition, cursor, limit=limit, types=types, stop=stop)
 
-        try:
-            return self._loss.request(
-                one.partition,
-                one.start,
-                lambda cursor: self._connection.request(lambda client: fetch(client, cursor)),
-            )
-        except Trimmed:
-            if self._options.fail_on_data_loss:
-                raise
-            # All events of the range are gone.
-            return None
+        return self._loss.request(
+            one.partition,
+            one.start,
+            lambda cursor: self._connection.request(lambda client: fetch(client, cursor)),
+        )

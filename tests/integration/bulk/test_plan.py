@@ -1,11 +1,15 @@
 """What a batch is planned to read: all events between two cursors, in tasks, once."""
 
+from harness.published import install
 from harness.shop import orders, write
-from harness.spark_reading import numbers, planned, read, rows_of
+from harness.spark_reading import Streaming, numbers, planned, read, rows_of
 from harness.statements import add, execute, scalars
+from harness.trimmed import trim
 from sqlalchemy import delete, select
 
+from zeroeventhub import TableFeed
 from zeroeventhub.partitions import Layout
+from zeroeventhub.publisher.retention import Retention
 
 
 def test_tasks_divide_the_history_while_it_is_written(shop, publish, writing):
@@ -49,3 +53,26 @@ def test_closed_partition_and_its_children_are_read(shop, publish):
         found = read(url, minPartitions=7)
     assert sorted(numbers(found)) == list(range(220))
     assert {row["partition"] for row in found} == {0, 1, 2, 3}
+
+
+def test_stream_goes_on_after_a_trim_that_has_passed_what_it_planned(shop, publish):
+    """With failOnDataLoss=false a stream skips what is gone, though it was planned already."""
+    kept = {"retention": Retention()}
+    feed = TableFeed(orders, data="data", partition="part", partitions=2, **kept)
+    install(feed, shop)
+    with publish(shop, **kept) as url:
+        driver = Streaming(url, failOnDataLoss="false", minPartitions=4)
+        driver.reader.prepareForTriggerAvailableNow()
+        start = driver.begin()
+        trimmed = driver.end(start, 40)
+        write(shop, 100, first=200, partitions=2)
+        trim(feed.bind(shop), 251)
+        assert driver.numbers(start, trimmed) == []
+        target = driver.end(trimmed, 40)
+        assert driver.numbers(trimmed, target) == []
+        assert driver.end(target, 40) == target
+        driver.reader.stop()
+        following = Streaming(url, failOnDataLoss="false")
+        found = following.numbers(target, following.end(target))
+        following.reader.stop()
+    assert sorted(found) == [*range(250, 300)]
