@@ -135,8 +135,9 @@ class Boundaries:
         ).events
 
     def past(self, one: Range) -> str:
-        """Return the end of a range without events, or its start if the range ends before it."""
-        return self._page(one.partition, one.start, 1, one.stop).cursor
+        """Return the end of a range; its start if it has an event, or ends before its start."""
+        page = self._first_page(one.partition, one.start, one.stop)
+        return one.start if page.events else page.cursor
 
     def scan(self, partition: int, start: str, *, events: int | None, stop: str | None) -> Scan:
         """Return where a read of at most `events` events ends, `stop` or the head at the latest."""

@@ -196,17 +196,26 @@ class Plan:
 
     @_with_layout
     def advance(
-        self, feed: Boundaries, start: Offsets, limit: int | None, target: Offsets | None
+        self,
+        feed: Boundaries,
+        start: Offsets,
+        limit: int | None,
+        target: Offsets | None,
+        *,
+        moves_quiet: bool = False,
     ) -> Offsets:
         """Return where a micro-batch ends, at the latest at `target`.
 
-        It has at most `limit` events, or one event of each partition if these are more.
+        It has at most `limit` events, or one event of each partition if these are more. If
+        `moves_quiet`, the cursors of partitions without events move on as well.
         """
         if limit is None and not feed.can_stop:
             limit = SCANNED
         begins: dict[int, str] = {}
         ends = self._scan(feed, start, limit, target, begins)
         cursors = {one: scan.cursor for one, scan in ends.items()}
+        if moves_quiet and feed.can_stop:
+            cursors |= self._past_quiet(feed, ends, target)
         counts = {one: start.counts.get(one, 0) + scan.events for one, scan in ends.items()}
         return Offsets.within(feed.info, cursors, {} if feed.can_stop else counts, begins, start)
 
@@ -270,6 +279,21 @@ class Plan:
             rest = [one for one in rest if not _is_read(one.id, ends)]
             is_first = False
         return ends
+
+    def _past_quiet(
+        self, feed: Boundaries, ends: Mapping[int, Scan], target: Offsets | None
+    ) -> dict[int, str]:
+        """Return where partitions without events end: a trim may pass their cursors otherwise."""
+        found = {}
+        for one in feed.partitions:
+            scan = ends.get(one.id)
+            # The end of a closed partition stays valid.
+            if scan is None or scan.events or not scan.at_head or one.closed:
+                continue
+            stop = None if target is None else target.cursor(one.id, one.cursor_from)
+            quiet = Range(one.id, scan.cursor, stop or feed.head(one.id))
+            found[one.id] = feed.past(quiet)
+        return found
 
     def _plan_by_count(self, feed: Boundaries, starts: dict[int, str]) -> list[Range]:
         """Plan ranges of a feed that cannot stop at a cursor: by their number of events."""

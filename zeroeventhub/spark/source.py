@@ -1,6 +1,7 @@
 """The source that Spark loads, for batches and streams."""
 
 import logging
+import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -226,6 +227,9 @@ class PushingReader(BatchReader):
 _QUIET = 0.1
 """Seconds between two polls of a feed without new events; Spark itself polls without a pause."""
 
+_LONG_QUIET = 600.0
+"""Seconds after which the cursors of partitions without new events move on."""
+
 
 class StreamReader(_TaskReader, DataSourceStreamReader, AvailableNow):
     """Read a stream."""
@@ -239,6 +243,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, AvailableNow):
         self._target: Offsets | None = None
         self._position: Offsets | None = None
         self._polled_at = 0.0
+        self._moved_at = -math.inf
 
     def __reduce__(self) -> Any:
         """Pickle the schema and the options for the tasks, without the connection."""
@@ -274,7 +279,11 @@ class StreamReader(_TaskReader, DataSourceStreamReader, AvailableNow):
         )
         if self._stops_at_head and self._target is None:
             self._target = self._plan().head()
-        end = begin if self._is_over else self._plan().advance(begin, events, self._target)
+        end = begin
+        if not self._is_over:
+            moves = time.monotonic() > self._moved_at + _LONG_QUIET
+            end = self._plan().advance(begin, events, self._target, moves_quiet=moves)
+            self._moved_at = time.monotonic() if moves else self._moved_at
         if self._stops_at_head and end.counts:
             # A feed that cannot stop is read until a micro-batch is not full.
             read = sum(count - begin.counts.get(one, 0) for one, count in end.counts.items())

@@ -76,3 +76,39 @@ def test_stream_goes_on_after_a_trim_that_has_passed_what_it_planned(shop, publi
         found = following.numbers(target, following.end(target))
         following.reader.stop()
     assert sorted(found) == [*range(250, 300)]
+
+
+def test_trim_does_not_pass_a_partition_without_events(shop, publish):
+    """Each run of a stream moves all cursors on, so that a trim between two runs loses none."""
+    kept = {"retention": Retention()}
+    feed = TableFeed(orders, data="data", partition="part", partitions=2, **kept)
+    install(feed, shop)
+    with publish(shop, **kept) as url:
+        write(shop, 100, first=200)
+        latest = Streaming(url, startingOffsets="latest")
+        at = latest.begin()
+        latest.reader.stop()
+        for first in (300, 400):
+            write(shop, 100, first=first)
+            driver = Streaming(url)
+            driver.reader.prepareForTriggerAvailableNow()
+            start, at = at, driver.end(at, 200)
+            assert driver.numbers(start, at) == [*range(first, first + 100)]
+            assert driver.end(at, 200) == at
+            driver.reader.stop()
+            trim(feed.bind(shop), first + 50)
+
+
+def test_partition_without_events_is_seldom_moved_alone(shop, publish, monkeypatch):
+    """What others than the read partitions get makes micro-batches without rows, but few."""
+    with publish(shop) as url:
+        driver = Streaming(url, partitions="1")
+        start = driver.end(driver.begin())
+        write(shop, 10, first=200)
+        assert driver.end(start) == start
+        monkeypatch.setattr("zeroeventhub.spark.source._LONG_QUIET", 0.0)
+        end = driver.end(start)
+        assert end["cursors"] != start["cursors"]
+        assert driver.numbers(start, end) == []
+        assert driver.end(end) == end
+        driver.reader.stop()
