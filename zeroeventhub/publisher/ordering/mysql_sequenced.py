@@ -66,11 +66,12 @@ BEGIN
     END IF;
 END"""
 
-
+# A trigger stays with its table when that is renamed. In digits, a name needs no escapes.
 _INSTALLED = """CREATE FUNCTION {installed}() RETURNS VARCHAR(64) READS SQL DATA
 RETURN (
     SELECT '{version}' FROM information_schema.TRIGGERS
     WHERE TRIGGER_SCHEMA = DATABASE() AND TRIGGER_NAME = '{trigger_label}'
+        AND EVENT_OBJECT_TABLE = CONVERT({events_code} USING utf8mb4)
 )"""
 
 # Events from before the trigger get numbers below those that it has noted since. At READ COMMITTED
@@ -167,6 +168,7 @@ class Sequenced(SideTableOrdering):
             "copies": ", ".join(copied),
             "trigger": quoted(schema, tables.name("note")),
             "trigger_label": tables.name("note"),
+            "events_code": f"0x{self._events.table.name.encode().hex()}",
             "updates": ", ".join(f"{name} = VALUES({name})" for name in copied),
             "outboxed": ", ".join(f"noted.{name}" for name in copied),
         }

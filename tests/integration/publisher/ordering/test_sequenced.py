@@ -79,6 +79,24 @@ def test_trigger_that_is_gone_is_refused_until_it_is_installed_again(bare, short
     assert bare.news() == [4, 5, 6]
 
 
+@for_each(*SEQUENCING)
+def test_table_that_takes_the_place_of_another_is_refused_until_it_is_installed(bare):
+    """A copy of the table under its name, which has no trigger, is refused until it gets one."""
+    bare.publish()
+    bare.assert_news(0, 1)
+    bare.run("ALTER TABLE log RENAME TO log_before")
+    LOG.create(bare.engine)
+    bare.run("INSERT INTO log SELECT * FROM log_before")
+    if bare.database == "postgresql":
+        bare.run("SELECT setval(pg_get_serial_sequence('log', 'id'), max(id)) FROM log")
+    bare.write(2)
+    with refusal("no trigger of this version"):
+        bare.restarted().info()
+    install(bare.source(), bare.engine)
+    bare.write(3)
+    assert bare.news() == [2, 3]
+
+
 @for_each(SEQUENCED_MARIADB, SEQUENCED_SQLITE)
 def test_trigger_of_another_version_is_refused(log):
     """A trigger of the right name that does something else is not taken for ours."""
