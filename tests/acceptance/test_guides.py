@@ -10,11 +10,11 @@ import httpx
 import pyarrow.parquet
 import pytest
 import sqlalchemy as sa
-from harness.guides import DOCUMENTS, guide
+from harness.guides import DOCUMENTS, block, guide
 from harness.published import install
 from harness.readers import client_of, mounted
 from harness.shop import fill, orders
-from harness.statements import add, scalars
+from harness.statements import add, execute, scalars
 from harness.stores import new_store
 from harness.trimmed import numbers, trim
 from harness.web import serving
@@ -24,7 +24,7 @@ from starlette.middleware import Middleware
 
 import zeroeventhub
 from zeroeventhub import FIRST, Client, ExpectedVersion, NewEvent, TableFeed, feed_routes
-from zeroeventhub.errors import Conflict
+from zeroeventhub.errors import Conflict, Trimmed
 from zeroeventhub.wire.arrow import EVENTS
 
 
@@ -111,6 +111,27 @@ def test_letters_are_decided_in_code(consuming, capsys):
     assert consuming("letters", "id, state FROM zeroeventhub_dead_letters") == [2]
     engine.dispose()
     assert capsys.readouterr().out == "1 failed 3 ValueError: no\n2 failed 3 ValueError: no\n"
+
+
+# Retention.
+
+
+def test_renamed_table_keeps_its_mark_and_its_consumers(engine):
+    """After a table was renamed, late cursors are refused, and trimming waits for consumers."""
+    options = {"data": "data", "retention": zeroeventhub.Retention()}
+    options["progress"] = zeroeventhub.Progress()
+    install(TableFeed(orders, **options), fill(engine, 20))
+    feed = TableFeed(orders, **options).bind(engine)
+    late, billing = (feed.read(0, FIRST, count).cursor for count in (4, 12))
+    feed.register_progress("billing", 0, billing)
+    trim(feed, 9)
+    execute(engine, *block("retention.md", "renamed").strip().split("\n"))
+    events = orders.to_metadata(sa.MetaData(), name="events")
+    feed = TableFeed(events, **options).bind(engine)
+    with pytest.raises(Trimmed):
+        feed.read(0, late, 20)
+    assert numbers(feed, 0, billing) == [*range(12, 20)]
+    assert trim(feed, 20) == 4
 
 
 # Logs.

@@ -293,7 +293,8 @@ class MarkTable:
         return ConfigurationError(
             f"Table {self.table.fullname!r} has no row of feed {self.feed!r}, which "
             "says what has been trimmed of it: TableFeed.install adds it, and so do the "
-            "statements that `zeroeventhub ddl --retention` prints."
+            "statements that `zeroeventhub ddl --retention` prints. If the table was renamed, "
+            "rename `feed` in its row instead."
         )
 
 

@@ -195,7 +195,8 @@ class SideTableOrdering(Ordering):
         return ConfigurationError(
             f"Table {self._events.table.fullname!r} has no trigger of this version that notes its "
             "new rows: install it, by the statements that `zeroeventhub ddl --ordering sequenced` "
-            "prints."
+            "prints. If the table or a column of its key was renamed, rename it back, as new "
+            "positions fit no consumer's cursor."
         )
 
     def _typed_tables(self, connection: Connection, schema: str | None) -> SideTables:
