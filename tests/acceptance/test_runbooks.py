@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 from harness import guides, operated
 from harness.command_line import started
+from harness.engines import connected
 from harness.shop import fill, metadata, orders, place
 from harness.statements import execute
 from harness.waiting import until
@@ -132,6 +133,23 @@ def test_publisher_is_restored_from_its_archive(shop, tmp_path):
         Client(shop.url).fetch(0, lost)
     shop.bill()
     assert shop.invoices == [0, 1, 2, 4]
+
+
+@pytest.mark.parametrize("database", ["postgresql", "mariadb"])
+def test_lost_host_is_given_up(database, request):
+    """The limits on waiting for a lost host are options that connections take."""
+    text = (guides.DOCUMENTS / "runbooks.md").read_text()
+    engine = request.getfixturevalue(database)
+    (limits,) = [
+        dict(pair.split("=") for pair in options.split("&"))
+        for options, title in re.findall(r"`\?([^`]+)`\s+on (PostgreSQL|MariaDB)", text)
+        if title.lower() == database
+    ]
+    url = engine.url.update_query_dict(limits).render_as_string(hide_password=False)
+    with connected(url) as limited, limited.connect() as connection:
+        driver = connection.connection.driver_connection
+        taken = driver.info.get_parameters() if database == "postgresql" else vars(driver)
+        assert {name: str(taken.get(name, taken.get(f"_{name}"))) for name in limits} == limits
 
 
 def test_consumer_is_restored(shop):
