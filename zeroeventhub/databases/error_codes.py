@@ -77,7 +77,8 @@ def feed_error(error: exc.SQLAlchemyError | OSError) -> FeedFailure | Unavailabl
         return FeedFailure("The feed's user lacks a right that its query needs.")
     if "Could not decode" in str(error):  # SQLite holds text that is not UTF-8
         return FeedFailure("A row holds text that is not UTF-8.")
-    if isinstance(error, (exc.OperationalError, exc.InterfaceError, exc.TimeoutError, OSError)):
+    kinds = (exc.OperationalError, exc.InterfaceError, OSError)
+    if isinstance(error, kinds) or is_transient(error):
         return Unavailable("The feed's database cannot answer just now.", retry_after=1)
     return FeedFailure("The feed's database refused the feed's query.")
 

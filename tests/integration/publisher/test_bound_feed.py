@@ -1,6 +1,7 @@
 """A feed bound to an engine, sync or async: each question, and looks at the head that are small."""
 
 import threading
+import uuid
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
@@ -8,8 +9,9 @@ import pytest
 from harness.engines import connected
 from harness.published import install
 from harness.shop import fill, metadata, orders, place, write
-from harness.statements import scalars
+from harness.statements import execute, scalars
 from sqlalchemy import create_engine, event, insert, text
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from zeroeventhub import FIRST, TableFeed, TypeFilter
 from zeroeventhub.errors import BadCursor, Diverged, Unavailable
@@ -44,6 +46,23 @@ def bound(engine, ordering, **capacity):
     source = TableFeed(orders, data="data", ordering=ordering)
     install(source, engine)
     return source.bind(engine, Capacity(**capacity))
+
+
+@pytest.mark.anyio
+async def test_server_without_room_passes_by_whatever_driver(postgresql):
+    """A server that takes no more connections is no fault of the feed: its readers ask again."""
+    role = f"crowd_{uuid.uuid4().hex[:8]}"
+    fill(postgresql, 3)
+    execute(postgresql, f"CREATE ROLE {role} LOGIN PASSWORD 'crowd' CONNECTION LIMIT 0")
+    full = postgresql.url.set(username=role, password="crowd")
+    engine = create_async_engine(full.set(drivername="postgresql+asyncpg"))
+    try:
+        with connected(full) as sync, pytest.raises(Unavailable):
+            TableFeed(orders).bind(sync).read(0, FIRST, 9)
+        with pytest.raises(Unavailable):
+            await TableFeed(orders).bind(engine).read(0, FIRST, 9)
+    finally:
+        execute(postgresql, f"DROP ROLE {role}")
 
 
 @pytest.mark.anyio
