@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from zeroeventhub.consumer.page import AsyncPendingPage, PendingPage
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.error_codes import has_rolled_back, is_transient
+from zeroeventhub.databases.error_codes import has_rolled_back, is_transient, not_reached
 from zeroeventhub.errors import ConfigurationError, Fenced, StoreUnavailable, ZeroEventHubError
 from zeroeventhub.protocol import EVERY_TYPE, Event
 from zeroeventhub.wire.cloud_event import CloudEvent
@@ -368,23 +368,37 @@ async def transact(
             is_driver = kind is Kind.DRIVER
             argument = connection.connection.driver_connection if is_driver else connection
             return act(Transaction(connection, connection, argument))
-    if kind is Kind.SESSION:
-        async with handler.sessions() as session:
-            inner = session.sync_session
-            inner.bind = inner.bind or engine.sync_engine
-            async with session.begin():
-                argument = session if handler.is_async else inner
-                result: _Result = await session.run_sync(
-                    lambda own: act(Transaction(own, own.connection(), argument))
+    is_connected = False
+
+    def act_in(own: Session) -> _Result:
+        nonlocal is_connected
+        connection = own.connection()
+        is_connected = True
+        return act(Transaction(own, connection, argument))
+
+    try:
+        if kind is Kind.SESSION:
+            async with handler.sessions() as session:
+                inner = session.sync_session
+                inner.bind = inner.bind or engine.sync_engine
+                async with session.begin():
+                    argument = session if handler.is_async else inner
+                    result: _Result = await session.run_sync(act_in)
+                    return result
+        async with engine.begin() as outer:
+            is_connected = True
+            argument = outer
+            if kind is Kind.DRIVER:
+                argument = (await outer.get_raw_connection()).driver_connection
+            return await outer.run_sync(
+                lambda inner: act(
+                    Transaction(inner, inner, argument if handler.is_async else inner)
                 )
-                return result
-    async with engine.begin() as outer:
-        argument = outer
-        if kind is Kind.DRIVER:
-            argument = (await outer.get_raw_connection()).driver_connection
-        return await outer.run_sync(
-            lambda inner: act(Transaction(inner, inner, argument if handler.is_async else inner))
-        )
+            )
+    except OSError as error:
+        if is_connected:  # it is an error of `apply`
+            raise
+        raise not_reached(error) from error
 
 
 @dataclass

@@ -18,7 +18,7 @@ from zeroeventhub.consumer.steps import (
     Step,
 )
 from zeroeventhub.consumer.store.cursor_store import CursorStore
-from zeroeventhub.databases.error_codes import is_late, translate_store_errors
+from zeroeventhub.databases.error_codes import is_late, not_reached, translate_store_errors
 from zeroeventhub.databases.transactions import COMMITS_EACH, driver_commits_each
 from zeroeventhub.errors import ConfigurationError, StoreUnavailable
 from zeroeventhub.protocol import FIRST
@@ -61,8 +61,11 @@ async def _transact(store: CursorStore, write: Callable[..., _Result], *argument
         if isinstance(engine, Engine):
             with engine.begin() as connection:
                 return write(connection, *arguments)
-        async with engine.begin() as connection:
-            return await connection.run_sync(write, *arguments)
+        try:
+            async with engine.begin() as connection:
+                return await connection.run_sync(write, *arguments)
+        except OSError as error:
+            raise not_reached(error) from error
 
 
 def carry_out(connection: Connection, config: Config, owner: str, step: Step) -> Any:

@@ -63,6 +63,15 @@ def store_error(error: Exception, store: str = "The consumer's database") -> Exc
     return unavailable
 
 
+def not_reached(error: OSError) -> StoreUnavailable:
+    """Return the error of a consumer whose database asyncpg cannot reach.
+
+    SQLAlchemy passes on what the socket has raised, which in other places may be of a handler.
+    """
+    kind = type(error).__name__
+    return StoreUnavailable(f"The consumer's database cannot be reached ({kind}).")
+
+
 def feed_error(error: exc.SQLAlchemyError | OSError) -> FeedFailure | Unavailable:
     """Return the feed's error for one of its database."""
     if _is(error, "full"):

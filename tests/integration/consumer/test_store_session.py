@@ -1,15 +1,17 @@
 """What a consumer does in its store outside of pages: its start, its inbox and its leases."""
 
 import time
+from itertools import count
 
 import pytest
-from harness.deliveries import event, filled, opened, write_page, write_page_async
+from harness.deliveries import event, filled, halting, opened, write, write_page, write_page_async
 from harness.engines import connected
 from harness.statements import execute, scalars
 from harness.stores import NAME, load
 from harness.waiting import until
 from sqlalchemy import NullPool, make_url, text
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy import event as listening
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
 
 from zeroeventhub import LAST, CursorStore
 from zeroeventhub.errors import ConfigurationError
@@ -100,3 +102,40 @@ def test_consumer_works_through_asyncpg(postgresql_url):
         shop.async_engine = create_async_engine(url, poolclass=NullPool)
         shop.run(write_page_async, inbox=True, lanes=2, attempts=3)
         assert sorted(shop.landed()) == [*range(20)]
+
+
+async def write_in_session(session: AsyncSession, page) -> None:
+    """Write the effects of a page through an async session."""
+    await session.run_sync(write, page.events)
+
+
+@pytest.mark.parametrize("apply", [write_page_async, write_in_session])
+def test_consumer_outlives_a_restart_that_asyncpg_notices(postgresql_url, apply):
+    """Whatever step finds no server there is taken again, and no handler is blamed for it."""
+    with opened(postgresql_url, is_async=True) as shop:
+        filled(shop, 4, 1)
+        url = make_url(postgresql_url).set(drivername="postgresql+asyncpg")
+        shop.async_engine = create_async_engine(url, poolclass=NullPool)
+        tries = count()
+
+        @listening.listens_for(shop.async_engine.sync_engine, "do_connect")
+        def refuse(_dialect, _record, _arguments, parameters):
+            if next(tries) % 5 == 0:  # one goes on after three steps
+                parameters.update(host="127.0.0.1", port=1)
+
+        shop.run(apply, limit=1)
+        assert shop.landed() == [0, 1, 2, 3]
+        assert {*shop.observer["waited"]} == {(0, "StoreUnavailable"), (None, "StoreUnavailable")}
+        assert shop.observer["failed"] == []
+
+
+@pytest.mark.parametrize("transaction", [AsyncConnection, AsyncSession])
+def test_connection_of_a_handler_is_not_the_store(sqlite_url, transaction):
+    """A handler that cannot connect to something else has failed, and halts its partition."""
+
+    async def apply(_: transaction, __) -> None:
+        raise ConnectionRefusedError
+
+    with opened(sqlite_url, is_async=True) as shop, halting(ConnectionRefusedError):
+        filled(shop, 4, 1)
+        shop.run(apply)
