@@ -69,7 +69,7 @@ def problem(error: ZeroEventHubError, request_id: str, help_url: str = "") -> Re
     status = getattr(error, "status", FAILED)
     kind, detail = getattr(error, "problem", "failed"), str(error)
     if status == FAILED:
-        detail = "The reason is in the publisher's log."
+        detail = "The feed failed: the reason is in the publisher's log."
     document: dict[str, Any] = {
         "type": f"urn:zeroeventhub:problem/{kind}",
         "title": _TITLES.get(status, "The feed refused the request."),

@@ -75,6 +75,9 @@ def error_of(problem: Problem, status: int, message: str) -> _Refusal:
 _match_url = re.compile(r"https?://[!-~]{1,600}").fullmatch
 """Match the address of a page about a kind of problem."""
 
+_match_id = re.compile(r"urn:uuid:[0-9a-f-]{36}").fullmatch
+"""Match the id under which the publisher's log has what a problem withholds."""
+
 
 def problem_in(body: bytes) -> Problem:
     """Read a problem document (RFC 9457); return an empty one for any other body."""
@@ -89,7 +92,10 @@ def problem_in(body: bytes) -> Problem:
     help_url = document.get("help")
     if text and isinstance(help_url, str) and _match_url(help_url):
         text += f" See {help_url} for what to do."
-    return Problem(kind.rpartition("/")[2], text, document)
+    kind, instance = kind.rpartition("/")[2], document.get("instance")
+    if text and kind == "failed" and isinstance(instance, str) and _match_id(instance):
+        text += f" Its id there is {instance}."
+    return Problem(kind, text, document)
 
 
 def seconds_in(retry_after: str) -> float | None:

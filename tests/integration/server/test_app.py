@@ -94,7 +94,7 @@ GIVEN = {
     errors.Halted: {"partition": 0},
     errors.NotAppended: {"errors": {}},
 }
-WITHHELD = "The reason is in the publisher's log."
+WITHHELD = "The feed failed: the reason is in the publisher's log."
 
 
 def descendants(kind):

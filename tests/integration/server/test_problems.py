@@ -83,7 +83,7 @@ def test_problem_is_answered_and_logged(feed, url, records):
         assert answer.headers["cache-control"] == "no-store"
         assert document["title"]
         assert document["detail"] == (
-            "The reason is in the publisher's log." if status == 500 else "why"
+            "The feed failed: the reason is in the publisher's log." if status == 500 else "why"
         )
         assert CANARY not in answer.text
         (record,) = records()

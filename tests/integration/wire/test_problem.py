@@ -82,3 +82,17 @@ def test_transient_problem_has_its_kind_and_status(any_call, kind, status, error
     with raw_feed(problem(kind, status=f"{status} No")) as (url, _), pytest.raises(error) as caught:
         any_call(url)
     assert (caught.type, caught.value.problem, caught.value.status) == (error, kind, status)
+
+
+ID = "urn:uuid:6d1c0d9e-3a5e-4b5c-9d53-0d5f7a9b1c11"
+
+
+@pytest.mark.parametrize(
+    ("instance", "said"), [(ID, f" Its id there is {ID}."), ("urn:uuid:\x1b[2J", ""), (7, "")]
+)
+def test_failure_says_under_which_id_the_publisher_has_the_reason(any_call, instance, said):
+    """A reader can tell the publisher's operator what to look for; another form is passed over."""
+    failure = problem("failed", status="500 No", detail="It failed.", instance=instance)
+    with raw_feed(failure) as (url, _), pytest.raises(errors.Unavailable) as caught:
+        any_call(url)
+    assert str(caught.value) == f"It failed.{said}"
