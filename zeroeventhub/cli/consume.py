@@ -3,7 +3,6 @@
 import json
 import sys
 import threading
-import time
 from collections.abc import Collection
 from datetime import datetime
 from typing import Any
@@ -144,10 +143,6 @@ def _for_terminal(lines: bytes) -> bytes:
     ).encode()
 
 
-PATIENCE = 1.0
-"""Seconds without a partition after which a consumer says why it waits."""
-
-
 class SyncCommand(FileCommand):
     """A command that takes what URL is in the file, if it is the name of a consumer there."""
 
@@ -198,7 +193,7 @@ def sync(
     landing = LandingTable(table)
     store = CursorStore(engine)
     with Meter("landed") as meter:
-        progress = RunProgress(meter, running["lease"])
+        progress = RunProgress(meter)
         following = Consumer(client, store, consumer, types=types, observer=progress, **running)
         if (
             not running["follow"]
@@ -229,16 +224,13 @@ def sync(
 
 
 class RunProgress(Observer):
-    """Count the events on a meter, and say why the process waits for a partition."""
+    """Count the events on a meter."""
 
-    def __init__(self, meter: Meter, lease: float) -> None:
+    def __init__(self, meter: Meter) -> None:
         self.done = 0
         self.aside = 0
         self._meter = meter
-        self._lease = lease
         self._lock = threading.Lock()
-        self._idle_since: float | None = None
-        self._has_said = False
 
     def committed(self, consumer: str, partition: int, events: int) -> None:  # noqa: ARG002
         """Count them."""
@@ -265,17 +257,3 @@ class RunProgress(Observer):
             click.echo(f"{sentence}: {self.done:,}", err=True)
         if self.aside:
             click.echo(f"Events set aside as dead letters: {self.aside:,}", err=True)
-
-    def held(self, consumer: str, partitions: frozenset[int]) -> None:
-        """Say why the process waits, if it holds none for some time."""
-        now = time.monotonic()
-        if partitions:
-            self._idle_since = None
-        elif self._idle_since is None:
-            self._idle_since = now
-        elif not self._has_said and now - self._idle_since > PATIENCE:
-            self._has_said = True
-            self._meter.say(
-                f"Other processes of consumer {consumer!r} hold its partitions; if one was killed, "
-                f"its partitions are free {self._lease:g} s after it last renewed its lease."
-            )

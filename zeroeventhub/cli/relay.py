@@ -150,7 +150,7 @@ def relay(
     engine = open_database(database)
     store = CursorStore(engine)
     with delivery as receiver, Meter("delivered") as meter:
-        progress = RunProgress(meter, running["lease"])
+        progress = RunProgress(meter)
         following = Consumer(
             client, store, consumer, types=types, observer=progress, **running, **choices | of_inbox
         )

@@ -91,7 +91,7 @@ class Config:
 
     def __post_init__(self) -> None:
         """Check the options; raise ConfigurationError if one is out of its range."""
-        self.log = RunLog(self.name, self.observer)
+        self.log = RunLog(self.name, self.observer, self.lease)
         check_consumer_name(self.name)
         if self.partitions is not None:
             self.partitions = frozenset(self.partitions)

@@ -77,9 +77,10 @@ class Observer:
 class RunLog:
     """Log what happens, without data of events, and call the hooks of the observer as well."""
 
-    def __init__(self, name: str, observer: Observer) -> None:
+    def __init__(self, name: str, observer: Observer, lease: float) -> None:
         self._name = name
         self._observer = observer
+        self._lease = lease
         self._is_left_out = False
 
     def waits(self, pause: Pause, partition: int | None = None) -> None:
@@ -114,10 +115,12 @@ class RunLog:
         _log.debug("Leases are held now: %s", sorted(partitions), extra=self._where(None))
         is_left_out = bool(elsewhere) and not partitions
         if is_left_out and not self._is_left_out:
-            _log.info(
-                "Other processes hold the leases of all partitions that this one may read: it "
-                "begins when they release a lease. A process that was killed keeps its leases "
-                "until they expire.",
+            _log.warning(
+                "Other processes of consumer %r hold all partitions that this one may read: it "
+                "begins when they release one. If one was killed, its partitions are free %g s "
+                "after it last renewed its leases.",
+                self._name,
+                self._lease,
                 extra=self._where(None),
             )
         self._is_left_out = is_left_out
