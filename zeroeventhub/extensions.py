@@ -53,13 +53,13 @@ class Parameter:
         kind: the form of its text. A limit is a number of events that the feed bounds.
         default: the value in a request without it; REQUIRED if a request must have it.
         least: the smallest number allowed.
-        most: the largest number or longest text allowed; None for no bound.
+        most: the largest number allowed; None for no bound.
         refused: those of FIRST and LAST that the feed refuses as this cursor.
         argument: the keyword argument of the feed's method; empty for a positional one.
     """
 
     name: str
-    kind: Literal["partition", "cursor", "moment", "number", "limit", "text", "line"]
+    kind: Literal["partition", "cursor", "moment", "number", "limit", "text", "name"]
     default: object = REQUIRED
     least: int = 0
     most: int | None = None
@@ -108,8 +108,8 @@ _STOP_AT = Parameter("stop", "cursor", None, refused=frozenset({FIRST, LAST}), a
 _BEFORE_LAST = Parameter("cursor", "cursor", refused=frozenset({LAST}))
 _SPLIT_FROM = Parameter("cursor", "cursor", FIRST, refused=frozenset({LAST}), argument="start")
 _COMMITTED = Parameter("cursor", "cursor", refused=frozenset({FIRST, LAST}))
-_CONSUMER = Parameter("consumer", "line", most=200)
-_PRODUCER = Parameter("producer", "line", None, most=200, argument="producer")
+_CONSUMER = Parameter("consumer", "name")
+_PRODUCER = Parameter("producer", "name", None, argument="producer")
 _SEQUENCE = Parameter("sequence", "number", None, least=1, most=2**53 - 1, argument="sequence")
 
 EXTENSIONS: Mapping[str, Extension] = {
@@ -231,7 +231,7 @@ EXTENSIONS: Mapping[str, Extension] = {
             name=PRODUCER_SEQUENCE,
             section="9.18",
             path="append",
-            parameters=(Parameter("producer", "line", most=200),),
+            parameters=(Parameter("producer", "name"),),
             method="producer_sequence",
             answer=Count,
             member="sequence",

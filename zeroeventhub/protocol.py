@@ -20,6 +20,9 @@ LAST = "_last"
 HIGHEST_PARTITION = 32767
 """The highest partition id that the protocol allows (FeedAPI v2, Discovery endpoint)."""
 
+NAME_LENGTH = 200
+"""The most characters of the name of a consumer or a producer (SPEC 16)."""
+
 LARGEST_PAGE = 10_000
 """The most events of a page (SPEC 16)."""
 
@@ -43,6 +46,14 @@ GivenCursor = Annotated[str, msgspec.Meta(pattern=r"\A(?!_(?:first|last)\Z)[ -~]
 """A cursor from a feed: neither FIRST nor LAST."""
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+def is_name(text: str, most: int = NAME_LENGTH) -> bool:
+    """Return whether a text is one line of 1 to `most` characters without a space at its end.
+
+    MariaDB and MySQL overlook spaces at the end of a text.
+    """
+    return 0 < len(text) <= most and text.isprintable() and not text.endswith(" ")
 
 
 class Event(msgspec.Struct, frozen=True, eq=False, gc=False):

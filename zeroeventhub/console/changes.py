@@ -16,7 +16,6 @@ from zeroeventhub.console.feeds import Reader
 from zeroeventhub.consumer.lag import TWICE, Move, consequence, find_moves
 from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.consumer.store.dead_letters import FAILED, HELD, DeadLetter
-from zeroeventhub.consumer.store.tables import NAME_LENGTH
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.statements import (
     Moment,
@@ -27,7 +26,7 @@ from zeroeventhub.databases.statements import (
     table_exists,
 )
 from zeroeventhub.errors import BadRequest, FeedError
-from zeroeventhub.protocol import FIRST
+from zeroeventhub.protocol import FIRST, NAME_LENGTH
 
 MOST_LETTERS = 1_000
 """Dead letters that one change concerns at most."""

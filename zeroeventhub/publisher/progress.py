@@ -20,14 +20,11 @@ from sqlalchemy import (
 
 from zeroeventhub.databases.statements import exact, upsert
 from zeroeventhub.errors import BadCursor, BadRequest, Forbidden, Gone, Trimmed
-from zeroeventhub.protocol import FIRST, LAST, Partition
+from zeroeventhub.protocol import FIRST, LAST, NAME_LENGTH, Partition, is_name
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.keyset import NearRows
 from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.retention import FeedTable, LowWaterMark, MarkTable, feed_key
-
-NAME_LENGTH = 200
-"""Characters that the name of a consumer has at most."""
 
 
 @dataclass(frozen=True)
@@ -120,9 +117,7 @@ class Registry:
     @staticmethod
     def check(consumer: str, cursor: str) -> None:
         """Refuse an invalid name (BadRequest) or cursor (BadCursor) before the database is used."""
-        # MariaDB and MySQL ignore spaces at the end of a text.
-        is_line = 0 < len(consumer) <= NAME_LENGTH and consumer.isprintable()
-        if not is_line or consumer.endswith(" "):
+        if not is_name(consumer):
             raise BadRequest(
                 f"The name of a consumer is one line of text of 1 to {NAME_LENGTH} characters, "
                 "without a space at its end."

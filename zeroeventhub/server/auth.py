@@ -25,7 +25,7 @@ from zeroeventhub.errors import (
     Unavailable,
 )
 from zeroeventhub.new_events import NewEvent
-from zeroeventhub.protocol import HIGHEST_PARTITION, NOTHING, TypeFilter
+from zeroeventhub.protocol import HIGHEST_PARTITION, NOTHING, TypeFilter, is_name
 
 _LONGEST_NAME = 256
 
@@ -151,12 +151,7 @@ class Principal:
     def __post_init__(self) -> None:
         """Convert collections to sets, and check the values."""
         name: object = self.name
-        if (
-            not isinstance(name, str)
-            or len(name) > _LONGEST_NAME
-            or not name.isprintable()
-            or name.endswith(" ")
-        ):
+        if not isinstance(name, str) or (name and not is_name(name, _LONGEST_NAME)):
             raise ConfigurationError(
                 f"The name of a Principal is one line of at most {_LONGEST_NAME} characters, and "
                 "does not end with a space, which MariaDB and MySQL overlook."

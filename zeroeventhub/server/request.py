@@ -28,7 +28,7 @@ from zeroeventhub.extensions import (
     Extension,
     Parameter,
 )
-from zeroeventhub.protocol import FIRST, LAST, FeedInfo, TypeFilter, is_cursor
+from zeroeventhub.protocol import FIRST, LAST, NAME_LENGTH, FeedInfo, TypeFilter, is_cursor, is_name
 from zeroeventhub.server.auth import EVERYBODY, Account, Authorize, Principal
 
 
@@ -236,14 +236,13 @@ def _value(text: str, parameter: Parameter) -> Any:
             raise BadRequest(
                 f"The parameter {name} is not a moment of RFC 3339, such as 2026-01-31T12:00:00Z."
             )
-        case "line":
-            is_line = 0 < len(text) <= (most or len(text)) and text.isprintable()
-            if not is_line or text.endswith(" "):  # which MariaDB and MySQL ignore
-                raise BadRequest(
-                    f"The parameter {name} is one line of text of 1 to {most} characters, without "
-                    "a space at its end."
-                )
-            return text
+        case "name":
+            if is_name(text):
+                return text
+            raise BadRequest(
+                f"The parameter {name} is one line of text of 1 to {NAME_LENGTH} characters, "
+                "without a space at its end."
+            )
         case _:
             number = number_in(text, name)
             if most is not None and not least <= number <= most:

@@ -26,7 +26,7 @@ _SAMPLES = {
     "number": "2",
     "cursor": FIRST,
     "text": "conformance",
-    "line": "conformance",
+    "name": "conformance",
 }
 
 EXTENSION_REQUESTS = {

@@ -29,14 +29,7 @@ from zeroeventhub.consumer.steps import Place
 from zeroeventhub.consumer.store.applied import Inbox, Lanes
 from zeroeventhub.consumer.store.dead_letters import DeadLetters, error_text
 from zeroeventhub.consumer.store.leases import Leases
-from zeroeventhub.consumer.store.tables import (
-    HANDED_OVER,
-    NAME_LENGTH,
-    Tables,
-    default,
-    is_place,
-    is_row,
-)
+from zeroeventhub.consumer.store.tables import HANDED_OVER, Tables, default, is_place, is_row
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.statements import (
     Moment,
@@ -48,7 +41,7 @@ from zeroeventhub.databases.statements import (
 )
 from zeroeventhub.databases.transactions import SyncTransaction, connection_of
 from zeroeventhub.errors import ConfigurationError, Fenced, LeaseLost, TokenChanged
-from zeroeventhub.protocol import FIRST, HIGHEST_PARTITION, is_cursor
+from zeroeventhub.protocol import FIRST, HIGHEST_PARTITION, NAME_LENGTH, is_cursor, is_name
 
 _ADDED = {"epoch": "BIGINT NOT NULL DEFAULT 0", "ended": "BOOLEAN NOT NULL DEFAULT FALSE"}
 """Columns that earlier versions of the table of cursors lack."""
@@ -590,8 +583,7 @@ class CursorStore:
 
 def check_consumer_name(name: str) -> None:
     """Raise ConfigurationError unless a name can be a consumer's key in the store."""
-    # MariaDB and MySQL ignore spaces at the end of a text.
-    if not 0 < len(name) <= NAME_LENGTH or not name.isprintable() or name.endswith(" "):
+    if not is_name(name):
         raise ConfigurationError(
             f"A consumer's name is one line of 1 to {NAME_LENGTH} printable characters without a "
             f"space at its end; this one has {len(name)}."

@@ -7,10 +7,11 @@ from sqlalchemy import Connection, Update, bindparam, or_, select
 
 from zeroeventhub.consumer.steps import Claimed
 from zeroeventhub.consumer.store.dead_letters import DeadLetters
-from zeroeventhub.consumer.store.tables import NAME_LENGTH, Tables, is_row
+from zeroeventhub.consumer.store.tables import Tables, is_row
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.statements import UnixTime, insert_ignore, unix_time, upsert
 from zeroeventhub.errors import ConfigurationError, StoreUnavailable
+from zeroeventhub.protocol import NAME_LENGTH
 
 
 def fair_share(members: Collection[str], owner: str, partitions: int) -> int:

@@ -23,9 +23,7 @@ from sqlalchemy import (
 from sqlalchemy.schema import SchemaItem
 
 from zeroeventhub.databases.statements import Moment, exact, long_text, row_number
-
-NAME_LENGTH = 200
-"""The most characters that the name of a consumer, or of one of its processes, has."""
+from zeroeventhub.protocol import NAME_LENGTH
 
 HANDED_OVER = ""
 """The mark instead of a cursor for a partition that other partitions have replaced."""
