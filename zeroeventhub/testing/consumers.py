@@ -29,19 +29,19 @@ def sqlite_engine() -> Engine:
     It is a file that is removed with the engine: a database in memory has one connection, and a
     consumer uses several.
     """
-    return _engine(create_engine, "sqlite")
+    return _engine(create_engine, "sqlite:///")
 
 
 def async_sqlite_engine() -> AsyncEngine:
     """Return an AsyncEngine of an empty SQLite database; see `sqlite_engine`."""
     require("aiosqlite", extra="testing", user="An AsyncEngine of SQLite")
-    return _engine(create_async_engine, "sqlite+aiosqlite")
+    return _engine(create_async_engine, "sqlite+aiosqlite:///")
 
 
 _Engine = TypeVar("_Engine", Engine, AsyncEngine)
 
 
-def _engine(make: Callable[..., _Engine], driver: str) -> _Engine:
+def _engine(make: Callable[..., _Engine], prefix: str) -> _Engine:
     """Make an engine of an empty database that does not wait for the disk."""
     folder = tempfile.mkdtemp(prefix="zeroeventhub-")
     file = Path(folder, "test.db")
@@ -51,7 +51,7 @@ def _engine(make: Callable[..., _Engine], driver: str) -> _Engine:
     opened.execute("PRAGMA journal_mode=WAL").close()
     opened.execute("SELECT * FROM sqlite_master").close()
     # Without a pool, a caller that drops the engine leaves no connection open.
-    engine = make(f"{driver}:///{file}", poolclass=NullPool)
+    engine = make(f"{prefix}{file}", poolclass=NullPool)
     sync: Any = getattr(engine, "sync_engine", engine)
 
     def do_not_wait_for_disk(connection: Any, _record: Any) -> None:
