@@ -10,6 +10,7 @@ import trustme
 from harness.calling import INFO, PAGE, answer, discovery, raw_feed
 from harness.dripping import drip, dripping
 from harness.faults.proxy import Plan, proxying
+from harness.waiting import until
 
 from zeroeventhub import Limits, errors
 from zeroeventhub.errors import CutPage, Unreachable
@@ -139,17 +140,32 @@ def test_connection_may_take_a_third_of_the_deadline(any_call, patience, expecte
     assert seen == [expected] * 2
 
 
+def given_up(call, url, error):
+    """Expect a call to end with an error at its deadline, in fractions of a second as well.
+
+    A machine may be too busy to connect, or to receive the headers, within the first deadline.
+    """
+    for seconds in (0.8, 5.8):
+        feed, start = {"limits": Limits(seconds=seconds, bytes_per_second=0)}, time.monotonic()
+        with pytest.raises((CutPage, Unreachable)) as caught:
+            call(url, session=PATIENT, feed=feed)
+        took = time.monotonic() - start
+        if isinstance(caught.value, error) and f"longer than {seconds} seconds" in str(
+            caught.value
+        ):
+            assert seconds - 0.05 < took < seconds + SOON
+            return
+    raise AssertionError("It did not end so at any deadline.") from caught.value
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("script", "error"), SLOW.values(), ids=SLOW)
 def test_whole_answer_has_a_deadline(call, script, error):
     """However an answer is slow, it is given up at the deadline, and no thread is left."""
-    threads = threading.active_count()
+    before = {*threading.enumerate()}
     with dripping(pages(lambda: script)) as url:
-        start = time.monotonic()
-        with pytest.raises(error, match=r"longer than 0\.8 seconds"):
-            call(url, session=PATIENT, feed=SHORT)
-        assert 0.75 < time.monotonic() - start < SOON
-    assert threading.active_count() == threads
+        given_up(call, url, error)
+    until(lambda: {*threading.enumerate()} <= before, "no thread is left")
 
 
 @pytest.mark.slow
@@ -165,8 +181,8 @@ def test_slow_page_counts_up_to_its_checkpoint(any_call):
 
 def test_other_answers_have_a_deadline_as_well(any_call):
     """A feed that answers discovery byte by byte is given up."""
-    with dripping(lambda _: slow_body()) as url, pytest.raises(Unreachable, match=r"than 0\.8 sec"):
-        any_call(url, session=PATIENT, feed=SHORT)
+    with dripping(lambda _: slow_body()) as url:
+        given_up(any_call, url, Unreachable)
 
 
 @pytest.mark.slow
