@@ -4,6 +4,7 @@ import json
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal, overload
 
@@ -340,7 +341,7 @@ class TypeFilter:
     """Choose events by their type (FeedAPI v2, Events endpoint).
 
     Example:
-        paid = TypeFilter(frozenset({"order.paid"}))
+        paid = TypeFilter({"order.paid"})
         page = client.fetch(0, FIRST, types=paid)
 
     Attributes:
@@ -352,7 +353,7 @@ class TypeFilter:
             characters or characters outside of ASCII, is longer than 256, or ends in an asterisk.
     """
 
-    names: frozenset[str]
+    names: AbstractSet[str]
     skip: bool = False
 
     def __post_init__(self) -> None:

@@ -49,7 +49,7 @@ consumer = Consumer(
     Client("http://127.0.0.1:8000/orders"),
     store,
     "billing",
-    types=TypeFilter(frozenset(MODELS)),
+    types=TypeFilter(MODELS.keys()),
     models={**MODELS, "order.placed": upcast},
 )
 consumer.run(bill, handle_signals=True)

@@ -74,13 +74,13 @@ async def events(reader: Reader, asked: EventQuery, url: str) -> dict[str, Any]:
         number, cursor, found["searched"] = await _place_of(reader, asked.id, number, cursor)
     elif asked.moment is not None:
         cursor = await client.cursor_at(asked.moment, number)
-    types = TypeFilter(frozenset({asked.type})) if asked.type else None
+    types = TypeFilter({asked.type}) if asked.type else None
     if types is not None and EVENT_TYPES not in info.extensions:
         raise ConfigurationError("This feed does not know the types of its events.")
     page = await client.fetch(number, cursor, limit=asked.limit, types=types, wait=asked.wait)
     query = {"token": info.token, "partition": number, "cursor": cursor}
     query |= {"pagesizehint": asked.limit, **({"event-types": asked.type} if types else {})}
-    of_type = f", types=TypeFilter(frozenset({{{asked.type!r}}}))" if types else ""
+    of_type = f", types=TypeFilter({{{asked.type!r}}})" if types else ""
     imported = "Client, TypeFilter" if types else "Client"
     return found | {
         "partition": number,

@@ -112,6 +112,11 @@ class Method(Generic[_Given, _Answer]):
             return partial(feed.run, self._work)
         return partial(feed.with_connection, feed.run_query, partial(self._ask, feed.reader))
 
+    if TYPE_CHECKING:  # pyright compares a descriptor itself with the method of a protocol
+
+        def __call__(self, *arguments: _Given.args, **options: _Given.kwargs) -> Any:
+            """Stand for the method of a feed of either kind."""
+
 
 def query_method(
     ask: Callable[Concatenate[Reader, Connection, _Given], _Answer],

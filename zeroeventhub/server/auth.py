@@ -173,7 +173,7 @@ class Principal:
                     "The types of a Principal are a collection of names, a TypeFilter, or None "
                     "for all."
                 )
-            object.__setattr__(self, "types", TypeFilter(frozenset(types)) if types else NOTHING)
+            object.__setattr__(self, "types", TypeFilter({*types}) if types else NOTHING)
         if self.quota is not None and not isinstance(self.quota, Quota):
             raise ConfigurationError("The quota of a Principal is a Quota.")
         if self.append is not None and not isinstance(self.append, AppendRight):
