@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, fields
+from operator import index
 from typing import Any, Literal
 
 from zeroeventhub.consumer.observer import Observer, RunLog
@@ -11,6 +12,22 @@ from zeroeventhub.databases import database_of
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import FIRST, Event, TypeFilter, is_cursor
 from zeroeventhub.wire.cloud_event import event_identity, event_key
+
+_KINDS: dict[Any, tuple[Any, str]] = {
+    int: (int, "a whole number"),
+    int | None: (int | None, "a whole number"),
+    float: (float | int, "a number"),
+    str: (str, "text"),
+}
+
+
+def _check_types(options: "Failures | Config") -> None:
+    """Raise ConfigurationError if an option is no number or text where it has to be one."""
+    for option in fields(options):
+        kinds, name = _KINDS.get(option.type, (object, ""))
+        value = getattr(options, option.name)
+        if not isinstance(value, kinds):
+            raise ConfigurationError(f"{option.name} is {name}, not {value!r}.")
 
 
 @dataclass(frozen=True)
@@ -42,10 +59,10 @@ class Failures:
 
     def __post_init__(self) -> None:
         """Check the values."""
+        _check_types(self)
         for name in ("tries", "at_most"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise ConfigurationError(f"Failures.{name} has to be a whole number above zero.")
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"Failures.{name} has to be 1 or more.")
         if self.then not in {"halt", "set-aside"}:
             raise ConfigurationError(
                 f'What fails can "halt" its partition or be "set-aside", not {self.then!r}.'
@@ -92,13 +109,19 @@ class Config:
     def __post_init__(self) -> None:
         """Check the options; raise ConfigurationError if one is out of its range."""
         self.log = RunLog(self.name, self.observer, self.lease)
+        _check_types(self)
         check_consumer_name(self.name)
         if self.partitions is not None:
-            self.partitions = frozenset(self.partitions)
+            try:
+                self.partitions = frozenset(map(index, self.partitions))
+            except TypeError:
+                raise ConfigurationError(
+                    "partitions are whole numbers, such as [0, 1]; None is for all."
+                ) from None
         for can_work, complaint in (
             (
                 isinstance(self.types, TypeFilter | None),
-                "types is a TypeFilter, such as TypeFilter(frozenset({'order.placed'})).",
+                "types is a TypeFilter, such as TypeFilter({'order.placed'}).",
             ),
             (is_cursor(self.start), "start is FIRST, LAST, or a cursor of the feed."),
             (
@@ -124,6 +147,10 @@ class Config:
             (
                 isinstance(self.failures, Failures),
                 'failures is a Failures, such as Failures(then="set-aside").',
+            ),
+            (
+                isinstance(self.observer, Observer),
+                "observer is one of consumers, such as Prometheus() of zeroeventhub.telemetry.",
             ),
             (self.lanes >= 1, "A partition has at least one lane: lanes is 1 or more."),
             (0 < self.lease < math.inf, "A lease is a number of seconds above 0."),

@@ -44,7 +44,8 @@ class _Consumer(Config, Generic[_AnyClient]):
     def __post_init__(self) -> None:
         """Check the options; raise ConfigurationError if one is out of its range."""
         client: object = self.client
-        if isinstance(client, Client | AsyncClient) and not isinstance(client, self._client_type):
+        kinds = Client | AsyncClient | str
+        if isinstance(client, kinds) and not isinstance(client, self._client_type):
             raise ConfigurationError(
                 f"The client of {type(self).__name__} is of the class "
                 f"{self._client_type.__name__}, not {type(client).__name__}."
@@ -168,7 +169,8 @@ class Consumer(_Consumer[Client]):
             that no other process reads, and does not share them out.
         follow: wait for more events at the head; otherwise end there.
         limit: how many events to request in a page; None to leave it to the feed.
-        types: the types of events to request; None for all.
+        types: the types of events to request; None for all. A feed that does not announce the
+            extension "event-types" may send events of other types as well.
         poll_interval: seconds between two requests at the head.
         attempts: how often a request to the feed or the store is tried, with growing pauses,
             before its error is raised, 1 or more; None for no limit.

@@ -18,10 +18,11 @@ DATABASES: dict[str, Database] = {
 
 def database_of(bind: Any) -> Database:
     """Return the database of an engine, a connection or a dialect of SQLAlchemy's."""
-    name: str = getattr(bind, "dialect", bind).name
+    name = getattr(getattr(bind, "dialect", bind), "name", type(bind).__name__)
     if (database := DATABASES.get(name)) is None:
         raise ConfigurationError(
-            f"There is no support for {name}: use PostgreSQL, MariaDB, MySQL or SQLite."
+            f"There is no support for {name}: give an engine of PostgreSQL, MariaDB, MySQL or "
+            "SQLite."
         )
     return database
 

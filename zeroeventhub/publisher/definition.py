@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -205,7 +206,12 @@ class Definition:
     append: Appender | None = None
 
     def __post_init__(self) -> None:
-        """Refuse options that exclude each other."""
+        """Refuse options of other types, and those that exclude each other."""
+        for kind in (Retention, Progress, Compaction):
+            option = kind.__name__.lower()
+            given = getattr(self, option)
+            if given is not None and not isinstance(given, kind):
+                raise ConfigurationError(f"{option} is a {kind.__name__}, not {given!r}.", option)
         for mistake in (*self._versions(), *self._compaction(), *self._archive()):
             raise ConfigurationError(mistake)
         for kept in (self.retention, self.progress):
@@ -252,8 +258,11 @@ class Definition:
 
     def _archive(self) -> Iterator[str]:
         """Yield what keeps the feed from being sealed into an archive."""
-        if self.archive is None:
+        given: object = self.archive
+        if given is None:
             return
+        if isinstance(given, str | PathLike):
+            yield "archive is an Archive, such as Archive('/var/history/orders')."
         if self.is_mutable:
             yield (
                 "A feed whose rows are changed or deleted cannot be sealed, as events in an "

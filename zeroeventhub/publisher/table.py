@@ -54,7 +54,7 @@ class TableFeed:
             partition, it adds that partition and changes its token.
         data: an event's data: one JSON or text column, a list of columns, or SQL expressions by
             name; by default all columns. See docs/json.md for their JSON form.
-        type: the column of the event's type.
+        type: the column of the event's type; readers can ask for some types if it is of text.
         key: the column whose equal values keep their order.
         version: the column of an event's number within its key, unique together with the key.
             Events with one are only trimmed if there are `snapshots`.

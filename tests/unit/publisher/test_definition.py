@@ -55,6 +55,8 @@ ENVELOPE = {"cloudevents": True, "attributes": {"subject": "person"}}
         (orders, COMPACTED | {"key": orders.c.customer + "x"}, "has to be a column"),
         (orders, COMPACTED | {"retention": None}, "retention"),
         (orders, COMPACTED | {"compaction": Compaction(tombstone=orders.c.kind == "x")}, "time"),
+        (orders, {"retention": True}, "retention is a Retention, not True"),
+        (orders, SEALED | {"archive": "/var/history"}, "archive is an Archive"),
         (orders, SEALED | {"mutable": True}, "leave out mutable"),
         (orders, SEALED | {"partition": "part"}, "fixed number of partitions"),
         (orders, SEALED | {"retention": None}, "which events only the archive has"),

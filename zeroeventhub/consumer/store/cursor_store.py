@@ -136,6 +136,12 @@ class CursorStore:
     """
 
     def __init__(self, engine: Engine | AsyncEngine, *, tables: Tables = default) -> None:
+        given: object = engine
+        if not isinstance(given, Engine | AsyncEngine):
+            raise ConfigurationError(
+                "A CursorStore takes an engine, such as create_engine('sqlite:///billing.db'), not "
+                f"an object of the class {type(given).__name__}."
+            )
         self.engine = engine
         self.tables = tables
         self.leases = Leases(tables)
