@@ -469,8 +469,8 @@ class FeedInfo:
         Raises:
             ConfigurationError: the number is outside of this range.
         """
-        if not 1 <= partitions <= HIGHEST_PARTITION + 1:
+        if partitions not in range(1, HIGHEST_PARTITION + 2):
             raise ConfigurationError(
-                f"A feed has 1 to {HIGHEST_PARTITION + 1} partitions, not {partitions}."
+                f"A feed has 1 to {HIGHEST_PARTITION + 1} partitions, not {partitions!r}."
             )
         return cls(tuple(Partition(number) for number in range(partitions)), str(partitions))

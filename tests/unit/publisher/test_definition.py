@@ -38,6 +38,7 @@ ENVELOPE = {"cloudevents": True, "attributes": {"subject": "person"}}
         (orders, {"time": "nothing"}, "has no column 'nothing'"),
         (orders, {"partitions": 2}, "Say which column"),
         (orders, {"partitions": 0, "partition": "part"}, "partitions, not 0"),
+        (orders, {"partitions": "4", "partition": "part"}, "partitions, not '4'"),
         (orders, {"partition": "kind"}, "a whole number from 0"),
         (orders, {"retention": Retention(schema="other")}, r"Retention\(schema=None\)"),
         (orders, {"progress": Progress(schema="other")}, r"Progress\(schema=None\)"),
