@@ -162,9 +162,14 @@ class ConnectionPool:
             connection.close()
 
     def put_back(self, origin: _Origin, connection: "_Connection") -> None:
-        """Keep a connection for the next request."""
+        """Keep a connection for the next request; close one that no request has needed for long."""
+        now = time.monotonic()
         with self._lock:
-            self._idle[origin].append((time.monotonic(), connection))
+            idle = self._idle[origin]
+            idle.append((now, connection))
+            needless = idle.pop(0)[1] if now - idle[0][0] > IDLE_SECONDS else None
+        if needless is not None:
+            needless.close()
 
 
 class _Request(NamedTuple):

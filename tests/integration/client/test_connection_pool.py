@@ -1,10 +1,12 @@
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 from harness.calling import INFO, PAGE, answer, discovery
+from harness.waiting import until
 from harness.web import listening, request_on
 
 from zeroeventhub import FIRST, Client, ConnectionPool, NewEvent
@@ -57,6 +59,24 @@ def test_threads_that_share_a_pool_have_connections_of_their_own(keeping):
         for thread in threads:
             thread.join()
     assert found == ["b"] * 40
+
+
+def test_connection_that_no_request_needs_is_closed(monkeypatch):
+    """Of the connections of many requests at once, those stay that later requests need."""
+    monkeypatch.setattr("zeroeventhub.client.connection_pool.IDLE_SECONDS", 0.3)
+    ended, at_once = [], threading.Barrier(3)
+
+    def serve(connection):
+        at_once.wait(20)
+        while request_on(connection):
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(INFO) + INFO)
+        ended.append(connection)
+
+    with listening(serve) as url, ConnectionPool() as http, ThreadPoolExecutor(3) as pool:
+        client = Client(url, http)
+        for one in [pool.submit(client.discover) for _ in range(3)]:
+            one.result()
+        until(lambda: client.discover() and len(ended) == 2, "two connections are closed")
 
 
 FORKING = """
