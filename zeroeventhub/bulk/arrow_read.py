@@ -90,9 +90,9 @@ class _ParallelReader:
             Thread(target=self._read, name=f"read_arrow-{number}", daemon=True)
             for number in range(self._readers)
         ]
-        for thread in threads:
-            thread.start()
         try:
+            for thread in threads:
+                thread.start()
             while (found := self._next()) is not None:
                 yield found
             for thread in threads:

@@ -394,6 +394,22 @@ def test_reader_that_is_not_read_asks_no_further():
     assert not reading()
 
 
+def test_thread_that_cannot_be_started_ends_the_read(monkeypatch):
+    """On a machine without room for another thread, no thread is left that waits for ever."""
+    start = threading.Thread.start
+
+    def start_one(thread):
+        if thread.name == "read_arrow-1":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_one)
+    with mounted(Counting()) as url:
+        with pytest.raises(RuntimeError, match="can't start"):
+            read_arrow(url, readers=2).reader.read_all()
+        until(lambda: not reading(), "the threads end")
+
+
 @pytest.mark.usefixtures("_short_pauses")
 def test_error_of_one_partition_ends_the_read():
     """The error is the feed's, whichever thread met it."""
