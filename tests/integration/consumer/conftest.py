@@ -32,6 +32,7 @@ every_shop = _shop_over(*EVERY, rarely=["async-sqlite", "sync-postgresql", "asyn
 sync_shop = _shop_over("sync-sqlite")
 async_shop = _shop_over("async-sqlite")
 server_shop = _shop_over(*ON_SERVERS)
+sync_server_shop = _shop_over("sync-postgresql", "sync-mariadb")
 postgresql_shop = _shop_over("sync-postgresql", rarely=["async-postgresql"])
 
 

@@ -147,10 +147,9 @@ def test_next_page_is_requested_before_this_one_is_decoded(sync_shop):
     assert shop.feed.asked == [(0, "_first"), (0, "3"), (0, "6"), (0, "9")]
 
 
-@pytest.mark.parametrize("database", ["postgresql", "mariadb"])
-def test_rows_are_made_while_the_database_stores_others(request, database):
+def test_rows_are_made_while_the_database_stores_others(sync_server_shop):
     """The next page is requested at once, and decoded when the rows of this one are stored."""
-    fetched, early = [], []
+    shop, fetched, early = filled(sync_server_shop, 12, 1), [], []
 
     class Fetched(Seen):
         """Counts the pages that were decoded."""
@@ -168,9 +167,8 @@ def test_rows_are_made_while_the_database_stores_others(request, database):
         page.insert_into(effects, connection)
         until(lambda: len(fetched) > early[-1], "the next page is decoded")
 
-    with opened(request.getfixturevalue(f"{database}_url")) as shop:
-        filled(shop, 12, 1).run(insert, limit=3, observer=Fetched())
-        assert (shop.landed(), len(shop.feed.asked)) == ([*range(12)], 4)
+    shop.run(insert, limit=3, observer=Fetched())
+    assert (shop.landed(), len(shop.feed.asked)) == ([*range(12)], 4)
     assert early == [2, 3]
 
 

@@ -593,19 +593,19 @@ def test_union_of_dataclasses_needs_models(refused):
     refused(typed(Connection, Order | Sent), "`models` says which type of events is which")
 
 
-@pytest.mark.parametrize("database", ["postgresql", "mariadb"])
-def test_apply_does_not_commit_a_session_of_two_phases(request, database):
+def test_apply_does_not_commit_a_session_of_two_phases(sync_server_shop):
     """A commit by apply is refused where it is prepared, and nothing of the page stays."""
-    with opened(request.getfixturevalue(f"{database}_url")) as shop:
-        shop.feed.publish(event(1), event(2))
+    shop = sync_server_shop
+    shop.feed.publish(event(1), event(2))
 
-        def apply(session: Session, one: Event):
-            write(session, [one])
-            session.commit()
-            raise Poison
+    def apply(session: Session, one: Event):
+        write(session, [one])
+        session.commit()
+        raise Poison
 
-        with halting(ConfigurationError, "must not commit"):
-            shop.run(apply, sessions=sessionmaker(shop.engine, twophase=True))
-        assert (shop.cursor(), shop.landed()) == ("_first", [])
-        shop.run(write_page, sessions=sessionmaker(shop.engine, twophase=True))
-        assert shop.landed() == [1, 2]
+    sessions = sessionmaker(shop.engine, twophase=True)
+    with halting(ConfigurationError, "must not commit"):
+        shop.run(apply, sessions=sessions)
+    assert (shop.cursor(), shop.landed()) == ("_first", [])
+    shop.run(write_page, sessions=sessions)
+    assert shop.landed() == [1, 2]

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from harness.deliveries import NAME, effects, event, kill, numbers, opened, write, write_page
 from harness.engines import driver_connection
-from sqlalchemy import Connection, NullPool, create_engine, make_url
+from sqlalchemy import Connection, NullPool, make_url
 from sqlalchemy import event as sql_event
 from sqlalchemy.ext.asyncio import (
     AsyncConnection,
@@ -185,24 +185,22 @@ async def test_async_page_is_committed(postgresql_url, kind):
 # Databases that are strict, or go away.
 
 
-@pytest.mark.parametrize("database", ["postgresql", "mariadb"])
 @pytest.mark.parametrize(
     "level", ["SERIALIZABLE", pytest.param("REPEATABLE READ", marks=pytest.mark.test_all)]
 )
-def test_strict_isolation_is_enough(request, database, level):
+def test_strict_isolation_is_enough(sync_server_shop, level):
     """An engine of a stricter isolation level loses and doubles nothing, iterated or run."""
-    with opened(request.getfixturevalue(f"{database}_url")) as shop:
-        shop.feed.publish(*map(event, range(10)))
-        shop.engine = create_engine(shop.engine.url, isolation_level=level)
-        shop.store = CursorStore(shop.engine)
-        with shop.pages(limit=2) as pages:
-            for page in islice(pages, 2):
-                with shop.engine.begin() as connection:
-                    page.commit(connection)
-                    write(connection, page.events)
-        shop.run(write_page, limit=2)
-        assert shop.landed() == list(range(10))
-        shop.engine.dispose()
+    shop = sync_server_shop
+    shop.feed.publish(*map(event, range(10)))
+    engine = shop.engine.execution_options(isolation_level=level)
+    shop.store = CursorStore(engine)
+    with shop.pages(limit=2) as pages:
+        for page in islice(pages, 2):
+            with engine.begin() as connection:
+                page.commit(connection)
+                write(connection, page.events)
+    shop.run(write_page, limit=2)
+    assert shop.landed() == list(range(10))
 
 
 def test_lost_connection_is_waited_out(postgresql_url, caplog):
