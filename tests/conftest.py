@@ -147,6 +147,13 @@ mariadb_server_url, mariadb_url = _on_server("mariadb", mariadb_server)
 
 
 @pytest.fixture
+def empty_folder(tmp_path, monkeypatch):
+    """An empty folder, which is the working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
 def sqlite_url(tmp_path):
     """The URL of an SQLite database that does not exist yet."""
     return f"sqlite:///{tmp_path / 'test.db'}"

@@ -23,9 +23,8 @@ EXAMPLE = DOCUMENTS.parent / "examples" / "appender.py"
 
 
 @pytest.fixture
-def written(sqlite, tmp_path, monkeypatch):
+def written(sqlite, empty_folder):
     """A log and its URL, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
     with writable(sqlite) as (log, url, _):
         yield log, url
 

@@ -23,9 +23,8 @@ def data(feed):
     return [event.data for event in feed.read(0, FIRST, 100).events]
 
 
-def test_change_and_event_are_committed_together(tmp_path, monkeypatch):
+def test_change_and_event_are_committed_together(empty_folder):
     """An order is paid once, with its event, and a change that fails leaves no event."""
-    monkeypatch.chdir(tmp_path)
     with guide("changes.md") as piece:
         names = piece("same")
         engine, pay, feed = (names[name] for name in ("engine", "pay", "feed"))
@@ -48,9 +47,8 @@ def words(mark):
 
 
 @pytest.fixture
-def shop(tmp_path, monkeypatch):
+def shop(empty_folder):
     """A function that runs a script in the guide's database."""
-    monkeypatch.chdir(tmp_path)
     with closing(sqlite3.connect("shop.db")) as connection:
         yield connection.executescript
 
@@ -74,9 +72,8 @@ def test_command_captures_changes(shop):
     assert (found.exit_code, "'person' are not captured" in found.stdout) == (1, True)
 
 
-def test_example_captures_changes(tmp_path, monkeypatch):
+def test_example_captures_changes(empty_folder):
     """The example publishes what it captures, and starts again as it is."""
-    monkeypatch.chdir(tmp_path)
     for _ in range(2):
         names = runpy.run_path(str(DOCUMENTS.parent / "examples" / "capture.py"))
         execute(names["engine"], names["person"].insert().values(name="ada"))

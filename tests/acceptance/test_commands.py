@@ -11,9 +11,8 @@ from zeroeventhub import Event, Failures
 
 
 @pytest.fixture
-def shop(tmp_path, monkeypatch):
+def shop(empty_folder):
     """A shop in an empty folder, with three orders that were billed and seven that could not be."""
-    monkeypatch.chdir(tmp_path)
 
     def broken(_, event: Event):
         raise ValueError

@@ -39,9 +39,8 @@ block = partial(guides.block, "configuration.md")
 
 
 @pytest.fixture
-def shop(tmp_path, monkeypatch):
+def shop(empty_folder, monkeypatch):
     """A folder with the example, the shop's database, and the tokens of its readers."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SHOP_DATABASE", "sqlite:///shop.db")
     monkeypatch.setenv("COPY_DATABASE", "sqlite:///copy.db")
     monkeypatch.setenv("SHOP_CURSOR_SECRET", "0123456789abcdef")
@@ -55,7 +54,7 @@ def shop(tmp_path, monkeypatch):
         for name in ("orders", "customers"):
             connection.executescript(output_of("ddl", name))
         connection.executescript(output_of("ddl", "orders", "--progress"))
-    return tmp_path
+    return empty_folder
 
 
 @pytest.mark.slow

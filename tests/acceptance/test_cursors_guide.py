@@ -35,9 +35,8 @@ def pieces(title):
 
 
 @pytest.fixture
-def shop(sqlite, tmp_path, monkeypatch):
+def shop(sqlite, empty_folder):
     """The address of a feed of four orders, in an empty folder where its consumers are."""
-    monkeypatch.chdir(tmp_path)
     metadata.create_all(sqlite)
     place(sqlite, *range(4))
     source = TableFeed(orders, data="data", time="placed", progress=Progress())
@@ -45,7 +44,7 @@ def shop(sqlite, tmp_path, monkeypatch):
         source.install(connection)
     with mounted(source, sqlite) as url:
         code = (EXAMPLES / "shadow.py").read_text()
-        (tmp_path / "shadow.py").write_text(code.replace(ADDRESS, url))
+        (empty_folder / "shadow.py").write_text(code.replace(ADDRESS, url))
         yield url
 
 

@@ -24,15 +24,11 @@ from sqlalchemy import create_engine
 
 from zeroeventhub import Consumer, TableFeed, read_arrow
 
+pytestmark = pytest.mark.usefixtures("empty_folder")
+
 EXAMPLES = DOCUMENTS.parent / "examples"
 ADDRESS = "http://127.0.0.1:8000/orders"
 PLACED = [{"customer": "ada", "amount": 12}, {"customer": "bob", "amount": 7.5}]
-
-
-@pytest.fixture(autouse=True)
-def _here(tmp_path, monkeypatch):
-    """Run in an empty folder."""
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture

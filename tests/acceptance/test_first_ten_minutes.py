@@ -38,11 +38,10 @@ def invoices():
 
 
 @pytest.fixture
-def address(tmp_path, monkeypatch):
+def address(empty_folder):
     """Where the guide's publisher listens, beside the examples as a checkout has them."""
-    monkeypatch.chdir(tmp_path)
     words, _ = typed("publish")
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (empty_folder / "examples").symlink_to(ROOT / "examples")
     with started("-m", *words, "--port", "0", program=[sys.executable]) as process:
         yield address_of(process)
 

@@ -27,11 +27,7 @@ from zeroeventhub import FIRST, Client, ExpectedVersion, NewEvent, TableFeed, fe
 from zeroeventhub.errors import Conflict, Trimmed
 from zeroeventhub.wire.arrow import EVENTS
 
-
-@pytest.fixture(autouse=True)
-def _here(tmp_path, monkeypatch):
-    """Run in an empty folder."""
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 # Pages in columns.

@@ -39,9 +39,8 @@ def commands(mark):
 
 
 @pytest.fixture
-def shop(tmp_path, monkeypatch):
+def shop(empty_folder):
     """The address of the guide's feed of two orders, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
     engine = create_engine("sqlite:///shop.db")
     with engine.begin() as connection:
         connection.execute(

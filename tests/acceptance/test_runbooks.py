@@ -34,9 +34,8 @@ def carry_out(mark, url, *, database=None):
 
 
 @pytest.fixture
-def shop(tmp_path, monkeypatch):
+def shop(empty_folder):
     """The shop of the runbooks in an empty folder."""
-    monkeypatch.chdir(tmp_path)
     with operated.shop_in_files() as shop:
         yield shop
 

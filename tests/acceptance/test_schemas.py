@@ -20,6 +20,8 @@ from sqlalchemy import create_engine, inspect, text
 
 from zeroeventhub import FIRST
 
+pytestmark = pytest.mark.usefixtures("empty_folder")
+
 EXAMPLES = DOCUMENTS.parent / "examples/schemas"
 ADDRESS = "http://127.0.0.1:8000"
 BILLED = [(1, 12, "EUR", str(date(2026, 3, 1))), (2, 7.5, "NOK", None)]
@@ -54,12 +56,6 @@ def publisher(**other):
     with serving(names["app"]) as address:
         yield address
     names["engine"].dispose()
-
-
-@pytest.fixture(autouse=True)
-def _here(tmp_path, monkeypatch):
-    """Run in an empty folder."""
-    monkeypatch.chdir(tmp_path)
 
 
 def invoices():

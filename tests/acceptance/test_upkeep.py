@@ -40,13 +40,12 @@ trim = { every = "1s", older_than = "4d" }
 
 
 @pytest.fixture
-def shop(sqlite, sqlite_url, tmp_path, monkeypatch):
+def shop(sqlite, sqlite_url, empty_folder, monkeypatch):
     """The engine of ten orders, one a day, whose upkeep the file of the working directory wants."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SHOP", sqlite_url)
-    (tmp_path / "zeroeventhub.toml").write_text(FILE)
+    (empty_folder / "zeroeventhub.toml").write_text(FILE)
     ten_days(sqlite)
-    with closing(sqlite3.connect(tmp_path / "test.db")) as connection:
+    with closing(sqlite3.connect(empty_folder / "test.db")) as connection:
         connection.executescript(invoke("ddl", "orders").stdout)
     return sqlite
 

@@ -14,13 +14,9 @@ from pyarrow import parquet
 from zeroeventhub import TableFeed, export, read_arrow
 from zeroeventhub.errors import ConfigurationError, StoreUnavailable
 
+pytestmark = pytest.mark.usefixtures("empty_folder")
+
 PLACES = ["out.parquet", "out.duckdb"]
-
-
-@pytest.fixture(autouse=True)
-def _here(tmp_path, monkeypatch):
-    """Run in an empty folder."""
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture

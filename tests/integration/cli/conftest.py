@@ -38,11 +38,10 @@ def feed(shop):
 
 
 @pytest.fixture
-def expect_refusal(sqlite, sqlite_url, tmp_path, monkeypatch):
+def expect_refusal(sqlite, sqlite_url, empty_folder):
     """A function that runs a command which must fail, with two orders and a consumer around."""
     load(new_store(fill(sqlite, 2, partitions=2)), 0)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty.db").touch()
+    (empty_folder / "empty.db").touch()
     places = {
         "{shop}": sqlite_url,
         "{empty}": "sqlite:///empty.db",
@@ -50,12 +49,12 @@ def expect_refusal(sqlite, sqlite_url, tmp_path, monkeypatch):
     }
 
     def expect_refusal(arguments, code, words):
-        before = set(tmp_path.iterdir())
+        before = set(empty_folder.iterdir())
         shown = invoke(*(places.get(part, part) for part in arguments))
         assert (shown.exit_code, shown.stdout) == (code, "")
         assert words in shown.stderr
         assert "Traceback" not in shown.stderr
-        assert set(tmp_path.iterdir()) == before
+        assert set(empty_folder.iterdir()) == before
 
     return expect_refusal
 

@@ -33,12 +33,11 @@ table = "other"
 
 
 @pytest.fixture
-def described(sqlite, sqlite_url, tmp_path, monkeypatch):
+def described(sqlite, sqlite_url, empty_folder, monkeypatch):
     """The engine of a shop of ten days, whose feed the file in the working directory describes."""
     ten_days(sqlite)
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SHOP_DATABASE", sqlite_url)
-    (tmp_path / "zeroeventhub.toml").write_text(FILE)
+    (empty_folder / "zeroeventhub.toml").write_text(FILE)
     with sqlite.begin() as connection:  # with the table that a feed needs that is trimmed
         connection.connection.executescript(output_of("ddl", "orders"))
     return sqlite

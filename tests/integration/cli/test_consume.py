@@ -188,11 +188,10 @@ def test_sync_registers_what_has_landed(sqlite, tmp_path):
     assert (one.consumer, one.cursor) == ("heard", source.bind(sqlite).cursor_after(10))
 
 
-def test_consumer_of_the_file_is_run_by_its_name(feed, sqlite_url, tmp_path, monkeypatch):
+def test_consumer_of_the_file_is_run_by_its_name(feed, sqlite_url, empty_folder, monkeypatch):
     """Sync takes a consumer's name in the place of a URL, and its options from the file."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COPY", sqlite_url)
-    (tmp_path / "zeroeventhub.toml").write_text(
+    (empty_folder / "zeroeventhub.toml").write_text(
         f'[consumers.copy]\nurl = "{feed}"\ninto = "env:COPY"\ntable = "paid"\n'
         'event_types = ["paid"]\n'
     )

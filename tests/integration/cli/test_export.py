@@ -67,9 +67,8 @@ def test_event_may_fill_a_page(sqlite, feed, tmp_path):
         (("--to", "out.parquet", "--column", "n:int64", "--column", "n:string"), "one name"),
     ],
 )
-def test_what_cannot_work_is_told(feed, tmp_path, monkeypatch, options, sentence):
+def test_what_cannot_work_is_told(feed, empty_folder, options, sentence):
     """A wrong option ends the command with a sentence, before anything is exported."""
-    monkeypatch.chdir(tmp_path)
     done = invoke("export", feed, *options)
     assert (done.exit_code, sentence in done.stderr) == (2, True), done.output
-    assert [*tmp_path.glob("out.*")] == []
+    assert [*empty_folder.glob("out.*")] == []

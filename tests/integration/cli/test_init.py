@@ -13,13 +13,9 @@ from harness.statements import execute
 
 from zeroeventhub.cli.configuration import File, read_toml
 
+pytestmark = pytest.mark.usefixtures("empty_folder")
+
 CHOSEN = {"table": "orders", "data": "data", "partition": "part", "time": "placed", "type": "kind"}
-
-
-@pytest.fixture(autouse=True)
-def _here(tmp_path, monkeypatch):
-    """Run in an empty folder."""
-    monkeypatch.chdir(tmp_path)
 
 
 def described(name="orders"):

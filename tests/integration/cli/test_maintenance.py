@@ -70,10 +70,9 @@ def levels(feed):
     return {found.subject: found.level for found in feed.check() if found.level != "ok"}
 
 
-def test_guide_shows_what_the_command_prints(tmp_path, monkeypatch):
+def test_guide_shows_what_the_command_prints(empty_folder):
     """The output in the guide is that of its command."""
-    monkeypatch.chdir(tmp_path)
-    with closing(sqlite3.connect(tmp_path / "shop.db")) as connection:
+    with closing(sqlite3.connect(empty_folder / "shop.db")) as connection:
         connection.executescript(block("table"))
     command, shown = block("check").split("\n", 1)
     found = invoke(*command.split()[2:])

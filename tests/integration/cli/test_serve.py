@@ -54,17 +54,16 @@ def bearer(token):
 
 
 @pytest.fixture
-def here(sqlite, sqlite_url, tmp_path, monkeypatch):
+def here(sqlite, sqlite_url, empty_folder, monkeypatch):
     """A working directory with a module, and the variable of a shop's database."""
     fill(sqlite, 2)
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SHOP", sqlite_url)
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "numbers_of_mine.py").write_text(MODULE)
-    (tmp_path / "tokens.toml").write_text(
+    monkeypatch.syspath_prepend(empty_folder)
+    (empty_folder / "numbers_of_mine.py").write_text(MODULE)
+    (empty_folder / "tokens.toml").write_text(
         f"billing = ['{hashed(BILLING)}']\naudit = ['{hashed(AUDIT)}']\n"
     )
-    return tmp_path
+    return empty_folder
 
 
 @pytest.fixture

@@ -66,9 +66,8 @@ def test_batch_under_way_is_refused(tmp_path):
         ("orders", {"offsets/0": "v3\n{}\n{}"}, "'v3'"),
     ],
 )
-def test_place_without_a_checkpoint_is_refused(tmp_path, monkeypatch, place, broken, sentence):
+def test_place_without_a_checkpoint_is_refused(empty_folder, place, broken, sentence):
     """A remote folder, no checkpoint, a truncated file and an unknown version are refused."""
-    monkeypatch.chdir(tmp_path)
     write_checkpoint(Path("orders"), [[ORDERS]])
     for name, text in broken.items():
         Path("orders", name).write_text(text)
