@@ -114,7 +114,6 @@ def _columns(events: Table, given: dict[str, Any]) -> dict[str, str]:
 def _toml(value: Any) -> str:
     """Write a value of an option: text, numbers, flags and lists look in TOML as in JSON."""
     if isinstance(value, dict):
-        return (
-            f"{{ {', '.join(f'{json.dumps(key)} = {_toml(one)}' for key, one in value.items())} }}"
-        )
+        pairs = (f"{json.dumps(key)} = {_toml(one)}" for key, one in value.items())
+        return f"{{ {', '.join(pairs)} }}"
     return json.dumps(value, ensure_ascii=False)

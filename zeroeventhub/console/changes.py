@@ -170,9 +170,8 @@ async def carry_out(store: ConsoleStore, change: Change, principal: str, *, conf
     audit, name = _audit_table(store.store), change.consumer
 
     def create(connection: Connection) -> None:
-        if not table_exists(
-            connection, audit
-        ):  # else its user need not be allowed to create tables
+        # Once it is there, its user need not be allowed to create tables.
+        if not table_exists(connection, audit):
             database_of(connection).lock_creation(connection)
             connection.execute(CreateTable(audit, if_not_exists=True))
 
