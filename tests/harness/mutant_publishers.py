@@ -255,9 +255,9 @@ def body(change, path="/feed/events"):
     return answered(apply)
 
 
-def swapped(old, new, path="/feed/events", count=-1):
+def swapped(old, new, path="/feed/events"):
     """Write something else into the bodies of answers that are right."""
-    return body(lambda text: text.replace(old, new, count), path)
+    return body(lambda text: text.replace(old, new), path)
 
 
 def status(old, new, text, path="/feed/events"):
