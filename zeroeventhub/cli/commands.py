@@ -42,9 +42,6 @@ from zeroeventhub.errors import (
     printable,
 )
 
-FAILED = 1
-MISUSED = 2
-
 _LONGEST_REASON = 200
 """How many characters of an exception's text an error repeats."""
 
@@ -61,29 +58,25 @@ class _Commands(click.Group):
         except Halted as error:
             # A terminal may show the text of the handler's error; a log may not.
             reason = str(error.__cause__).strip().partition("\n")[0][:_LONGEST_REASON]
-            raise _Failure(f"{error} {printable(reason)}", FAILED) from error
+            raise click.ClickException(f"{error} {printable(reason)}") from error
         except Unauthorized as error:
-            raise _Failure(f"{error.message}{_GIVE_CREDENTIALS}", MISUSED) from error
+            raise _Misuse(f"{error.message}{_GIVE_CREDENTIALS}") from error
         except (ConfigurationError, FeedError, ProtocolError) as error:
-            raise _Failure(str(error), MISUSED) from error
+            raise _Misuse(str(error)) from error
         except ZeroEventHubError as error:
-            raise _Failure(str(error), FAILED) from error
+            raise click.ClickException(str(error)) from error
         except UnicodeError as error:
-            raise _Failure(
-                "An argument, or a file that one names, is not UTF-8.", MISUSED
-            ) from error
+            raise _Misuse("An argument, or a file that one names, is not UTF-8.") from error
         except OSError as error:
             if error.errno == EPIPE:
                 raise  # click ends quietly, as its reader has
-            raise _Failure(f"The operating system refused: {error}", FAILED) from error
+            raise click.ClickException(f"The operating system refused: {error}") from error
         except SQLAlchemyError as error:
-            raise _Failure(refusal(error), FAILED) from error
+            raise click.ClickException(refusal(error)) from error
 
 
-class _Failure(click.ClickException):
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code  # type: ignore[misc] # click reads it from the instance
+class _Misuse(click.ClickException):
+    exit_code = 2
 
 
 @click.group(
