@@ -19,7 +19,6 @@ from harness.console import OWASP, Structure, append, console, lagging, shop_rou
 from harness.engines import connected
 from harness.guides import guide
 from harness.nginx_paths import nginx, reserved_port
-from harness.readers import raising
 from harness.shop import fill, orders, place, write
 from harness.stores import call, new_store
 from harness.waiting import until
@@ -40,7 +39,6 @@ from zeroeventhub import (
 )
 from zeroeventhub.console import console_routes, feeds
 from zeroeventhub.console.routes import VIEWS
-from zeroeventhub.errors import Forbidden
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES, PICTURES = ROOT / "examples", ROOT / "docs" / "console"
@@ -482,14 +480,3 @@ def test_keyboard_reaches_everything(browser, sqlite):
         page.keyboard.press("Enter")
         assert [row[1] for row in rows(page, "#partitions")] == ["7", "2"]
         assert page.locator("th[aria-sort=descending]").inner_text().startswith("Events")
-
-
-@pytest.mark.test_all
-def test_refusal_is_a_page(browser, sqlite):
-    """Who may not look reads why, and gets a way back."""
-    append(sqlite, {})
-    hook = raising(Forbidden("Ask the shop's owner."))
-    with console(sqlite, authorize=hook) as http, browser.at(http) as page:
-        browser.open("feeds/orders")
-        assert "Ask the shop's owner." in page.get_by_role("alert").inner_text()
-        assert page.get_by_role("link", name="Back to all feeds").get_attribute("href") == "../"

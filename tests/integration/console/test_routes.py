@@ -184,7 +184,9 @@ def test_console_has_a_hook_of_its_own(sqlite):
     append(sqlite, {})
     with console(sqlite, authorize=raising(Forbidden("Not today."))) as http:
         assert {http.get(path).status_code for path in (*PAGES[:3], *API)} == {403}
-        assert "Not today." in http.get("").text
+        page = http.get("feeds/orders").text
+        assert '<p role="alert">Not today.</p>' in page
+        assert '<a href="../">Back to all feeds</a>' in page
         assert kind(http.get(API[0])) == "forbidden"
     with console(sqlite, authorize=NoReaders()) as http:
         assert {http.get(path).status_code for path in (*PAGES[:3], *API)} == {403}
