@@ -209,7 +209,7 @@ def _keys(complaint: str, steps: list[str], document: Any, kind: Any) -> list[st
 
 
 def _line(text: str, keys: list[str]) -> int:
-    """Return the line on which a key begins: the first with which a prefix of the text has it."""
+    """Return the line on which a key begins, by reading ever longer beginnings of the text."""
     lines, line = text.split("\n"), 1
     for end in range(1, len(lines) + 1):
         try:

@@ -310,8 +310,8 @@ async def _horizon(reader: Reader, info: FeedInfo, status: dict[str, Any]) -> di
     blockers = [
         {
             **{name: one[name] for name in ("pid", "user", "application")},
-            "since": _before(_seconds(one["age"])),
-            "last_statement": _before(_seconds(one["query_age"])),
+            "since": _ago(_seconds(one["age"])),
+            "last_statement": _ago(_seconds(one["query_age"])),
         }
         for one in found["blockers"]
     ]
@@ -384,7 +384,7 @@ async def _partition(
         "closed": partition.closed,
         "events": count and count.events,
         "exact": count and count.exact,
-        "oldest": _before(count.seconds) if count and count.events else None,
+        "oldest": _ago(count.seconds) if count and count.events else None,
         "rate": rate,
         "head": head,
         "error": error,
@@ -553,5 +553,5 @@ def _slot() -> int:
     return int(time.time() // SLOT)
 
 
-def _before(seconds: float | None) -> datetime | None:
+def _ago(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.now(UTC) - timedelta(seconds=seconds)
