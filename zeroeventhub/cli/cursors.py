@@ -309,22 +309,20 @@ def reset(
     """
     if cursor not in NAMED_CURSORS and len(chosen) != 1:
         raise ConfigurationError("A cursor belongs to one partition: say --partition as well.")
-    known = {status.partition for status in _statuses(engine, store, consumer)}
-    if unknown := set(chosen) - known:
+    before = {one.partition: one.cursor for one in _statuses(engine, store, consumer)}
+    if unknown := set(chosen) - set(before):
         raise ConfigurationError(
             f"Consumer {printable(consumer)!r} has no cursor in partition {min(unknown)}; "
-            f"it has them in {', '.join(map(str, sorted(known)))}."
+            f"it has them in {', '.join(map(str, before))}."
         )
     tables = {name: reflect(engine, name) for name in emptied}
     names = ", ".join(map(printable, tables))
     start = NAMED_CURSORS.get(cursor, cursor)
-    with engine.connect() as connection:
-        before = store.cursors(connection, consumer)
-    moves = blocking(find_moves(client, before, dict.fromkeys(chosen or known, start)))
+    moves = blocking(find_moves(client, before, dict.fromkeys(chosen or before, start)))
     repeated = f"all rows of {names} are deleted, so that these are built anew." if names else TWICE
     confirm(
         f"Consumer {printable(consumer)} will start again in partition "
-        f"{', '.join(map(str, sorted(chosen or known)))}, and its dead letters and its inbox "
+        f"{', '.join(map(str, sorted(chosen or before)))}, and its dead letters and its inbox "
         f"there are deleted. {consequence(moves, repeated, _UNCOUNTED)}",
         yes=yes,
     )
@@ -464,8 +462,7 @@ def _statuses(engine: Engine, store: CursorStore, consumer: str | None) -> list[
     with engine.connect() as connection:
         if consumer is not None:
             expect_consumer(connection, store, consumer)
-        found = store.standings(connection)
-    return [status for status in found if consumer in {None, status.consumer}]
+        return store.standings(connection, consumer)
 
 
 @click.command()
