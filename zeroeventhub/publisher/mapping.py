@@ -81,6 +81,12 @@ def resolve(table: Table, expression: Expression, option: str = "") -> ColumnEle
         raise ConfigurationError(
             f"{expression!r} is neither the name of a column nor a SQL expression."
         )
+    if {*resolved._from_objects} - {table}:  # noqa: SLF001 - the public one joins those of the ORM
+        raise ConfigurationError(
+            f"{resolved} is of another table than {table.fullname!r}, and each event would come "
+            "once for each of its rows: give a scalar subquery.",
+            option,
+        )
     return resolved
 
 

@@ -4,7 +4,17 @@ import pytest
 from harness.shop import orders
 from harness.tables import event_table
 from obstore.store import MemoryStore
-from sqlalchemy import Column, Integer, LargeBinary, MetaData, String, Table, UniqueConstraint
+from sqlalchemy import (
+    Column,
+    ForeignKey,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    UniqueConstraint,
+)
+from sqlalchemy.orm import declarative_base
 
 from zeroeventhub import TableFeed
 from zeroeventhub.archive import Archive
@@ -19,6 +29,23 @@ persons = event_table(
 bare = Table("bare", MetaData(), Column("n", Integer))
 texts = Table("texts", MetaData(), Column("id", String(9), primary_key=True))
 unique = UniqueConstraint("person", "version")
+
+
+class Person(declarative_base()):
+    """Have a name."""
+
+    __tablename__ = "people"
+    id = Column(Integer, primary_key=True)
+    name = Column(String(20))
+
+
+class Customer(Person):
+    """Be a person with a table of one's own."""
+
+    __tablename__ = "customers"
+    id = Column(ForeignKey("people.id"), primary_key=True)
+
+
 counted = event_table("counted", unique, person=String(9), version=Integer)
 COMPACTED = {"key": "customer", "retention": Retention(), "compaction": Compaction()}
 SEALED = {"archive": Archive(MemoryStore()), "retention": Retention()}
@@ -36,6 +63,13 @@ ENVELOPE = {"cloudevents": True, "attributes": {"subject": "person"}}
         (orders, {"position": "kind"}, "whole numbers that the database draws"),
         (orders, {"position": orders.c.id + 1}, "a column of the table"),
         (orders, {"time": "nothing"}, "has no column 'nothing'"),
+        (
+            orders,
+            {"data": ["id", persons.c.name]},
+            "persons.name is of another table than 'orders'",
+        ),
+        (orders, {"key": persons.c.name + "x"}, "is of another table than 'orders'"),
+        (Customer, {"data": [Customer.name]}, "people.name is of another table than 'customers'"),
         (orders, {"partitions": 2}, "Say which column"),
         (orders, {"partitions": 0, "partition": "part"}, "partitions, not 0"),
         (orders, {"partitions": "4", "partition": "part"}, "partitions, not '4'"),
