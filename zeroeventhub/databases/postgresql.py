@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -20,6 +21,7 @@ from sqlalchemy import (
     Table,
     cast,
     func,
+    literal_column,
     select,
     text,
 )
@@ -200,6 +202,12 @@ class PostgreSQL(Database):
     def decimals(self, kind: TypeEngine[Any] | None, *, is_side_table: bool) -> int:
         precision: int | None = getattr(kind, "precision", None)
         return 6 if precision is None else precision
+
+    def not_before(self, time: ColumnElement[Any], moment: datetime) -> ColumnElement[bool]:
+        # Without a type it is of the column's own, whatever type was declared: PostgreSQL would
+        # compare a time with a zone and one without by the session's zone.
+        utc = moment.replace(tzinfo=None).isoformat(sep=" ")
+        return time >= literal_column(f"'{utc}+00'")
 
     def can_stream(self, dialect: Dialect) -> bool:
         if dialect.driver != "psycopg":

@@ -5,6 +5,7 @@ import uuid
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
+from harness.engines import connected
 from harness.published import TWO, published
 from harness.shop import metadata, orders, place, write
 from harness.statements import add, execute
@@ -83,6 +84,21 @@ def test_feed_without_times_says_so(engine):
 
 def _minute(number):
     return NOON + timedelta(minutes=number)
+
+
+@pytest.mark.parametrize("real", ["timestamptz", "timestamp"])
+@pytest.mark.parametrize("declared", [True, False])
+def test_moment_of_postgresql_is_found_in_sessions_of_any_zone(postgresql, real, declared):
+    """Neither the zone of a session nor a declaration without or with a zone moves a moment."""
+    execute(postgresql, f"CREATE TABLE log (id bigserial PRIMARY KEY, at {real})")
+    table = event_table("log", at=DateTime(timezone=declared))
+    for zone in ("America/Los_Angeles", "Pacific/Kiritimati"):
+        with connected(postgresql.url, options=f"-c TimeZone={zone}") as host:
+            execute(host, "TRUNCATE log RESTART IDENTITY")
+            for hour in (10, 11, 12, 13):
+                execute(host, f"INSERT INTO log (at) VALUES ('2013-01-01 {hour}:00+00')")
+            feed = TableFeed(table, data=["id"], time="at").bind(host)
+            assert events(feed, feed.cursor_at(NOON)) == [{"id": 3}, {"id": 4}]
 
 
 @pytest.mark.parametrize("form", ["12:00:01", "12:00:01.000000", "12:00:01.5", "12:00:01.500000"])
