@@ -212,10 +212,18 @@ class Plan:
         if limit is None and not feed.can_stop:
             limit = SCANNED
         begins: dict[int, str] = {}
-        ends = self._scan(feed, start, limit, target, begins)
-        cursors = {one: scan.cursor for one, scan in ends.items()}
-        if moves_quiet and feed.can_stop:
-            cursors |= self._past_quiet(feed, ends, target)
+        ends: dict[int, Scan] = {}
+        quiet: dict[int, str] = {}
+        try:
+            self._scan(feed, start, limit, target, begins=begins, ends=ends)
+            if moves_quiet and feed.can_stop:
+                quiet = self._past_quiet(feed, ends, target)
+        except TokenChanged:
+            # While its processes change one by one, a feed seldom answers a whole plan alike. What
+            # it did answer is read, but a run up to a target does not end because of it.
+            if not any(one.events or (target is None and one.at_head) for one in ends.values()):
+                raise
+        cursors = {one: scan.cursor for one, scan in ends.items()} | quiet
         counts = {one: start.counts.get(one, 0) + scan.events for one, scan in ends.items()}
         return Offsets.within(feed.info, cursors, {} if feed.can_stop else counts, begins, start)
 
@@ -224,7 +232,10 @@ class Plan:
         planned = chains(start, end)
         if len(planned) >= self._options.min_partitions:
             return planned
-        return _with_layout(Plan._divide)(self, planned)
+        try:
+            return _with_layout(Plan._divide)(self, planned)
+        except TokenChanged:
+            return planned
 
     def _scan(
         self,
@@ -232,15 +243,16 @@ class Plan:
         start: Offsets,
         limit: int | None,
         target: Offsets | None,
+        *,
         begins: dict[int, str],
-    ) -> dict[int, Scan]:
-        """Find the end of a micro-batch in every partition that the stream has begun or begins now.
+        ends: dict[int, Scan],
+    ) -> None:
+        """Add where a micro-batch ends in every partition that the stream has begun or begins now.
 
         If a partition has fewer events than its share, the other partitions share the rest. A
         partition is begun once its parent is read to its end (SPEC 8.3), and added to `begins`.
         """
         replaced = {former for line in start.cursor_from.values() for former in line}
-        ends: dict[int, Scan] = {}
         for one in feed.partitions:
             if (cursor := start.cursor(one.id, one.cursor_from)) is not None:
                 ends[one.id] = Scan(cursor, 0, at_head=False)
@@ -278,7 +290,6 @@ class Plan:
                 ends[one.id] = Scan(found.cursor, before.events + found.events, found.at_head)
             rest = [one for one in rest if not _is_read(one.id, ends)]
             is_first = False
-        return ends
 
     def _past_quiet(
         self, feed: Boundaries, ends: Mapping[int, Scan], target: Offsets | None

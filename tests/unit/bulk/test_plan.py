@@ -4,6 +4,7 @@ import json
 import logging
 from collections import Counter
 from contextlib import contextmanager
+from random import Random
 
 import pytest
 from harness.laid_out_feed import ReadFeed
@@ -14,6 +15,7 @@ from zeroeventhub import FIRST, LAST, Page
 from zeroeventhub.errors import Diverged, Gone, TokenChanged, Trimmed
 from zeroeventhub.extensions import CAUGHT_UP, CURSOR_OF_COUNT, SPLITS, STOP
 from zeroeventhub.partitions import Layout
+from zeroeventhub.testing import no_pauses
 
 EXTENSIONS = {"plain": (), "stop": (STOP, CAUGHT_UP), "count": (STOP, CURSOR_OF_COUNT)}
 
@@ -100,6 +102,24 @@ def test_process_with_an_older_layout_does_not_begin_partitions_anew(feed, limit
         publish(feed, 3, 2)
         start, end = end, driver.end(end, limit)
         assert amounts(driver, start, end) == {3: 2}
+
+
+@pytest.mark.parametrize("minimum", [1, 9])
+def test_processes_that_answer_in_turn_do_not_end_a_stream(minimum):
+    """A stream is read on while old and new processes of its feed share its requests."""
+    feed, dice = LosingFeed(4, frozenset({STOP, CAUGHT_UP, SPLITS})), Random(8)
+    layouts = [feed.layout, feed.layout.split(0, into=2)]
+    with no_pauses(), streaming(feed, attempts=50, minPartitions=minimum) as driver:
+        at, found = driver.begin(), []
+        feed.info = lambda: dice.choice(layouts).info(extensions=feed.extensions)
+        for number in range(20):
+            publish(feed, 1 + number % 3, 1)
+            start, at = at, driver.end(at)
+            found += driver.numbers(start, at)
+        assert found
+        feed.info = lambda: layouts[1].info(extensions=feed.extensions)
+        found += driver.numbers(at, driver.end(at))
+    assert sorted(found) == [*range(1, 21)]
 
 
 def test_process_that_shows_a_replaced_partition_is_asked_again(feed):
