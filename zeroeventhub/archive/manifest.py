@@ -254,10 +254,20 @@ _KEPT = 10
 
 
 def newest_manifest(objects: Objects, known: Manifest) -> Manifest:
-    """Return the newest manifest, which is `known` or follows it; refuse a damaged one."""
-    names = objects.names(_FOLDER, _name(known.generation) if known.generation else "")
+    """Return the newest manifest, which is `known` or follows it; refuse a damaged one.
+
+    Raises:
+        Unavailable: the store has neither: what is known may be trimmed only where it is kept.
+    """
+    names = objects.names(_FOLDER, _name(known.generation - 1) if known.generation else "")
     manifests = [name for name in names if name.endswith(_ENDING)]
-    if not manifests:
+    if not manifests and known.generation:
+        raise Unavailable(
+            "The archive lacks the newest manifest that this process knows: its files are lost, or "
+            "its folder is not mounted.",
+            retry_after=60,
+        )
+    if not manifests or manifests[-1] == _name(known.generation):
         return known
     path = f"{_FOLDER}/{manifests[-1]}"
     try:

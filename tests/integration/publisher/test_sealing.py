@@ -103,6 +103,21 @@ def test_feeds_that_cannot_be_sealed_are_refused(sqlite, tmp_path):
                 use()
 
 
+def test_archive_whose_folder_is_gone_is_not_trimmed_or_sealed_into(sqlite, tmp_path):
+    """While the folder is not mounted, nothing is deleted from the table, and nothing put there."""
+    folder, elsewhere = tmp_path / "archive", tmp_path / "elsewhere"
+    feed = opened(sqlite, Archive(folder))
+    feed.seal()
+    trim(feed, 5)
+    folder.rename(elsewhere)
+    for use in (partial(feed.plan_trim, below=20), feed.seal):
+        with pytest.raises(Unavailable, match="not mounted"):
+            use()
+    assert not folder.exists()
+    elsewhere.rename(folder)
+    assert trim(feed, 20) == 15
+
+
 def pages_of(feed):
     """Read all pages of all partitions."""
     return [
