@@ -115,6 +115,11 @@ class ArchiveReader:
             return True
         if position > self._looked_for or self.archive.is_stale:
             raise ArchiveMiss(partial(self._look_for, position))
+        if not self.archive.manifest.segments:
+            raise ConfigurationError(
+                f"The table was trimmed up to {position}, and the archive has no events: its "
+                "folder is not mounted, or another archive has what was trimmed."
+            )
         return False
 
     def _look_for(self, position: int) -> None:

@@ -118,6 +118,22 @@ def test_archive_whose_folder_is_gone_is_not_trimmed_or_sealed_into(sqlite, tmp_
     assert trim(feed, 20) == 15
 
 
+def test_process_that_begins_without_the_archives_folder_is_refused(sqlite, tmp_path):
+    """Events that only the archive has are not passed over because its folder is not mounted."""
+    folder, elsewhere = tmp_path / "archive", tmp_path / "elsewhere"
+    feed = opened(sqlite, Archive(folder))
+    late, before = feed.read(0, FIRST, 1).cursor, numbers(feed)
+    feed.seal()
+    trim(feed, 20)
+    folder.rename(elsewhere)
+    again = source(Archive(folder)).bind(sqlite)
+    for use in (partial(again.read, 0, FIRST, 9), partial(again.read, 0, late, 9), again.seal):
+        with pytest.raises(ConfigurationError, match="not mounted"):
+            use()
+    elsewhere.rename(folder)
+    assert numbers(source(Archive(folder)).bind(sqlite)) == before
+
+
 def pages_of(feed):
     """Read all pages of all partitions."""
     return [
