@@ -51,6 +51,18 @@ def test_lag_is_shown(shop):
     assert carry_out("lag", shop.url)[0].splitlines()[1].split()[:2] == ["0", "0"]
 
 
+def test_leases_of_a_killed_process_are_ended(shop):
+    """Where the clock was set back after a process was killed, another one goes on at once."""
+    with shop.billing.begin() as connection:
+        shop.store.leases.claim(connection, "billing", "!killed", [0], seconds=3600, share=True)
+    shop.place(3)
+    *_, held = carry_out("lag", shop.url)
+    assert "read by !killed, whose lease ends in 3" in held
+    execute(shop.billing, *block("leases").splitlines())
+    shop.bill()
+    assert shop.invoices == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("database", ["postgresql", "mariadb"])
 def test_forgotten_writer_is_ended(database, request):
     """The command names the writer, the statement ends it, and the horizon goes on."""
