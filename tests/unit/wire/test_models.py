@@ -113,6 +113,24 @@ def test_model_that_fails_refuses_the_event():
         check(b'{"customer":"bob"}')
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"alias": "amt"},
+        {"serialization_alias": "amt", "validation_alias": pydantic.AliasChoices("amount", "amt")},
+    ],
+)
+def test_member_of_another_name_is_compared_by_it(names):
+    """A pydantic member whose alias is read and written has it in the schema and in events."""
+    model = pydantic.create_model("Aliased", amount=(int, pydantic.Field(**names)))
+    assert schema_of(model)["properties"].keys() == {"amt"}
+    check = check_of(model)
+    check(b'{"amt":1}')
+    with pytest.raises(InvalidEvent) as refused:
+        check(b'{"amt":"1"}')
+    assert refused.value.path == "$.amt"
+
+
 def test_schema_is_compared_with_nothing():
     """A schema that is given as one has no check, and what is no model is refused."""
     assert check_of({"type": "object"}) is None
