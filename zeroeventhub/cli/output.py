@@ -30,8 +30,16 @@ from zeroeventhub.errors import ConfigurationError, TransientError
 
 def write_log(*, verbose: bool) -> None:
     """Write the log of this package to stderr: warnings, and with `verbose` other events."""
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[_BesideBars()])
     logging.getLogger("zeroeventhub").setLevel(logging.INFO if verbose else logging.WARNING)
+
+
+class _BesideBars(logging.Handler):
+    """Write records to what stderr is at the moment: a bar that is drawn puts them above it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record."""
+        sys.stderr.write(f"{self.format(record)}\n")  # click writes beside it
 
 
 def report(

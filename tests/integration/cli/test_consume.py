@@ -1,9 +1,13 @@
 """`zeroeventhub discover`, `tail` and `sync`."""
 
 import json
+import os
+import pty
+import re
+import subprocess
 
 import pytest
-from harness.command_line import invoke, output_of
+from harness.command_line import PROGRAM, invoke, output_of
 from harness.published import install
 from harness.readers import mounted
 from harness.shop import fill, orders, write
@@ -138,6 +142,24 @@ def test_sync_lands_the_types_that_it_is_asked_for(feed, sqlite, sqlite_url):
     assert {row[3] for row in landed(sqlite)} == {"paid"}
     skipped = sync(feed, sqlite_url, "--skip-event-type", "paid")
     assert json.loads(skipped.stdout)["landed"] == 0
+
+
+@pytest.mark.slow
+def test_warning_has_a_line_of_its_own_beside_the_bar(sqlite_url):
+    """On a terminal, what is said of a try that failed does not run into the bar."""
+    terminal, end = pty.openpty()
+    command = [*PROGRAM, "sync", "http://127.0.0.1:1/x", "--into", sqlite_url, "--table", "t"]
+    with subprocess.Popen([*command, "--consumer", "copy", "--follow"], stderr=end) as process:
+        os.close(end)
+        shown = b""
+        while shown.count(b"cannot be reached") < 3:
+            shown += os.read(terminal, 4096)
+        process.kill()
+    os.close(terminal)
+    lines = re.split(r"\r|\n|\x1b\[2K", shown.decode(errors="ignore"))
+    plain = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in lines]
+    tries = [line for line in plain if "cannot be reached" in line]
+    assert [line for line in tries if not line.startswith("http")] == []
 
 
 @pytest.mark.slow
