@@ -135,7 +135,7 @@ class CursorStore:
         lanes: how far the parallel lanes of a page have applied it.
     """
 
-    def __init__(self, engine: Engine | AsyncEngine, *, tables: Tables = default) -> None:
+    def __init__(self, engine: Engine | AsyncEngine, *, tables: Tables | None = None) -> None:
         given: object = engine
         if not isinstance(given, Engine | AsyncEngine):
             raise ConfigurationError(
@@ -143,7 +143,7 @@ class CursorStore:
                 f"an object of the class {type(given).__name__}."
             )
         self.engine = engine
-        self.tables = tables
+        self.tables = tables = tables or default
         self.leases = Leases(tables)
         self.inbox = Inbox(tables)
         self.dead_letters = DeadLetters(tables)
