@@ -331,6 +331,8 @@ class Runner:
             try:
                 async with self.writers.slot(first=True):
                     await in_store(store, store.leases.leave, self.config.name, self.owner)
+            except ConfigurationError:
+                return  # without its tables, which the run has ended with, there are no leases
             except Exception as error:  # noqa: BLE001 - logged
                 if not (tries_left and isinstance(error, StoreUnavailable)):
                     message = "The leases could not be released, and will run out: %s"

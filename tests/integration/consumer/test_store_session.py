@@ -64,11 +64,12 @@ def test_last_holds_in_the_partitions_of_every_process(shop):
     assert shop.landed() == [4, 5]
 
 
-def test_store_without_tables_says_how_to_create_them(shop):
-    """A consumer whose tables are not there names the function that creates them."""
+def test_store_without_tables_says_how_to_create_them(shop, caplog):
+    """A consumer whose tables are not there names the function that creates them, and no more."""
     execute(shop.engine, "DROP TABLE zeroeventhub_leases")
     with pytest.raises(ConfigurationError, match="create_tables"):
         shop.run(write_page)
+    assert [one.message for one in caplog.records if one.name == "zeroeventhub.consumer"] == []
 
 
 PATIENCE = {
