@@ -195,7 +195,7 @@ def test_memory_is_bounded(coding, most):
         "identity": itertools.repeat(EVENTS[: 11 * 6_000], 1024),
     }[coding]
     with holding_at_most(most), pytest.raises(errors.PageTooLarge):
-        fetched(chunks, coding, page_bytes=MEBIBYTE, line_bytes=MEBIBYTE // 2)
+        fetched(chunks, coding, page_bytes=MEBIBYTE, page_events=10_000)
 
 
 CHECKPOINT = b'{"cursor":"a"}\n'
