@@ -197,8 +197,7 @@ def stand(http, options, name, *, events, partitions=2):
     for number in range(partitions):
         query = {"partition": number, "limit": events}
         page = http.get("api/feeds/orders/events.json", params=query).json()
-        with store.engine.begin() as connection:
-            store.set(connection, name, number, page["next"])
+        call(store, store.set, number, page["next"], name=name)
     if name == "statistics":
         call(store, store.leases.claim, "worker-1", [0, 1], seconds=30, share=True, name=name)
 

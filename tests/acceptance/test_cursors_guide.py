@@ -10,9 +10,11 @@ from harness import operated
 from harness.command_line import invoke
 from harness.guides import DOCUMENTS, block, guide, typed
 from harness.operated import ADDRESS
+from harness.published import install
 from harness.readers import mounted
 from harness.shop import metadata, orders
 from harness.statements import add, execute, scalars
+from harness.stores import new_store
 from sqlalchemy import create_engine, text
 
 from zeroeventhub import CursorStore, Progress, TableFeed
@@ -40,8 +42,7 @@ def shop(sqlite, empty_folder):
     metadata.create_all(sqlite)
     place(sqlite, *range(4))
     source = TableFeed(orders, data="data", time="placed", progress=Progress())
-    with sqlite.begin() as connection:
-        source.install(connection)
+    install(source, sqlite)
     with mounted(source, sqlite) as url:
         code = (EXAMPLES / "shadow.py").read_text()
         (empty_folder / "shadow.py").write_text(code.replace(ADDRESS, url))
@@ -120,9 +121,8 @@ def test_comparison_shows_who_is_elsewhere(shop, billing, sqlite):
 
 def test_statements_are_of_every_database(engine):
     """A copy is compared and takes over on each database, and who needs a parent is found there."""
-    store = CursorStore(engine)
+    store = new_store(engine)
     with engine.begin() as connection:
-        store.create_tables(connection)
         connection.execute(text("CREATE TABLE invoices (customer VARCHAR(9), amount INTEGER)"))
         connection.execute(text("INSERT INTO invoices VALUES ('c1', 1), ('c2', 2)"))
         for partition in (0, 1):

@@ -11,10 +11,12 @@ import httpx
 import pytest
 from harness.command_line import PATIENCE, logged
 from harness.guides import block
+from harness.statements import add, execute, scalars
+from harness.stores import new_store
 from harness.waiting import until
 from sqlalchemy import JSON, Column, Integer, MetaData, Table, create_engine, insert, text
 
-from zeroeventhub import Client, Consumer, CursorStore
+from zeroeventhub import Client, Consumer
 
 WORKERS = Path(__file__).parents[2] / "examples" / "workers"
 EVENTS = 400
@@ -33,8 +35,7 @@ SERVERS = {
 def server(request, postgresql, postgresql_url, tmp_path):
     """The example, served by four workers, with 400 events."""
     orders.metadata.create_all(postgresql)
-    with postgresql.begin() as connection:
-        connection.execute(insert(orders), [{"data": {"n": n}} for n in range(EVENTS)])
+    add(postgresql, orders, [{"data": {"n": n}} for n in range(EVENTS)])
     (tmp_path / "metrics").mkdir()
     command = [sys.executable, "-m", *map(str, SERVERS[request.param]), "publisher:app"]
     places = {"SHOP": postgresql_url, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "metrics")}
@@ -98,15 +99,12 @@ def test_several_workers_are_one_publisher(server, postgresql, tmp_path):
     assert_scrapes_agree_on_the_horizon(server.url, postgresql, tmp_path / "metrics")
     assert_scrapes_are_whole(server.url)
     engine = create_engine(f"sqlite:///{tmp_path / 'billing.db'}")
-    store = CursorStore(engine)
-    with engine.begin() as connection:
-        store.create_tables(connection)
-        connection.execute(text("CREATE TABLE landed (n INTEGER)"))
+    store = new_store(engine)
+    execute(engine, "CREATE TABLE landed (n INTEGER)")
     before = workers_of(server)
 
     def landed():
-        with engine.connect() as connection:
-            return connection.execute(text("SELECT n FROM landed ORDER BY n")).scalars().all()
+        return scalars(engine, "SELECT n FROM landed ORDER BY n")
 
     for count, page in enumerate(Consumer(Client(f"{server.url}/orders"), store, "b", limit=10)):
         with engine.begin() as connection:

@@ -9,10 +9,12 @@ from typing import Any
 from sqlalchemy import create_engine, text
 
 from harness.command_line import output_of
+from harness.published import install
 from harness.readers import mounted
 from harness.shop import metadata, orders
-from harness.statements import add, scalars
-from zeroeventhub import Client, Consumer, CursorStore, Event, Progress, Retention, TableFeed
+from harness.statements import add, execute, scalars
+from harness.stores import new_store
+from zeroeventhub import Client, Consumer, Event, Progress, Retention, TableFeed
 
 ADDRESS = "http://127.0.0.1:8000/orders"
 """Where guides have the feed of the shop."""
@@ -35,10 +37,8 @@ class Shop:
         self.url = url
         self.orders = create_engine("sqlite:///shop.db")
         self.billing = create_engine("sqlite:///billing.db")
-        self.store = CursorStore(self.billing)
-        with self.billing.begin() as connection:
-            self.store.create_tables(connection)
-            connection.execute(text("CREATE TABLE invoices (n INTEGER)"))
+        self.store = new_store(self.billing)
+        execute(self.billing, "CREATE TABLE invoices (n INTEGER)")
 
     def place(self, *numbers: int) -> None:
         """Place orders of these numbers."""
@@ -66,8 +66,7 @@ def shop_in_files() -> Iterator[Shop]:
     engine = create_engine("sqlite:///shop.db")
     metadata.create_all(engine)
     feed = TableFeed(orders, data="data", time="placed", retention=Retention(), progress=Progress())
-    with engine.begin() as connection:
-        feed.install(connection)
+    install(feed, engine)
     with mounted(feed, engine) as url:
         shop = Shop(url)
         shop.place(0, 1, 2)

@@ -9,8 +9,10 @@ import httpx
 import pytest
 from harness.archives import s3_store, store_for
 from harness.killed import creating, until_killed
+from harness.published import install
 from harness.readers import mounted, page_url
 from harness.shop import metadata, orders
+from harness.statements import execute
 from obstore.store import S3Store
 
 from zeroeventhub import TableFeed
@@ -130,9 +132,8 @@ def test_readers_get_no_word_of_the_store(sqlite, caplog):
     store = silent_store("kanarek", "http://kanarek:kanarek@127.0.0.1:9")
     feed = TableFeed(orders, data="data", retention=Retention(), archive=Archive(store))
     metadata.create_all(sqlite)
-    with sqlite.begin() as connection:
-        feed.install(connection)
-        connection.exec_driver_sql("UPDATE zeroeventhub_retention SET trimmed = 5")
+    install(feed, sqlite)
+    execute(sqlite, "UPDATE zeroeventhub_retention SET trimmed = 5")
     with mounted(feed, sqlite) as url:
         for route in ("/events", "/lag", "/splits"):
             answer = httpx.get(page_url(url, count=2).replace("/events", route))

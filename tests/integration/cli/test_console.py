@@ -4,7 +4,7 @@ import httpx
 import pytest
 from harness.command_line import invoke, started
 from harness.console import append, shop_routes
-from harness.stores import new_store
+from harness.stores import call, new_store
 from harness.web import serving
 from starlette.applications import Starlette
 
@@ -19,8 +19,7 @@ def test_console_shows_feeds_and_stores(sqlite, sqlite_url):
     """Feeds are read with the given credentials, beside the consumers of a database."""
     append(sqlite, *({} for _ in range(3)))
     store = new_store(sqlite)
-    with sqlite.begin() as connection:
-        store.set(connection, "billing", 0, FIRST)
+    call(store, store.set, 0, FIRST)
     hook = bearer_tokens({TOKEN: "operator"})
     with serving(Starlette(routes=shop_routes(sqlite, authorize=hook))) as url:
         options = ("--feed", f"{url}/orders", "-H", f"Authorization: Bearer {TOKEN}", "--port", 0)

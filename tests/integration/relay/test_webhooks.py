@@ -7,6 +7,7 @@ from email.utils import format_datetime
 
 import pytest
 from harness.receiver import SECRET, Receiver
+from harness.stores import call
 from harness.web import answering
 from starlette.responses import Response
 
@@ -122,9 +123,8 @@ def test_refused_event_is_a_dead_letter(relay, receiving, store, hold_back):
         relay(one, failures=Failures(2, "set-aside", hold_back=hold_back))
         held = {str(n + 1) for n in range(7, 100, 14)} if hold_back else {"8"}
         assert sorted(receiver.ids) == sorted(IDS - held)
-        with store.engine.begin() as connection:
-            assert store.dead_letters.count(connection, "relay") == {1: len(held)}
-            store.dead_letters.retry(connection, "relay")
+        assert call(store, store.dead_letters.count, name="relay") == {1: len(held)}
+        call(store, store.dead_letters.retry, name="relay")
         refuses = False
         relay(one)
     assert sorted(receiver.ids) == sorted(IDS)

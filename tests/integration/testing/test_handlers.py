@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
-from harness.stores import new_store
+from harness.stores import empty_store
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
@@ -114,11 +114,8 @@ def test_right_async_handler_passes():
 
 def test_handler_passes_in_a_database_of_ones_own(shop_engine):
     """On each database, the tables are emptied for each run, and empty in the end."""
-    store = new_store(shop_engine)
+    store = empty_store(shop_engine)
     tables.drop_all(shop_engine)
-    with shop_engine.begin() as connection:
-        for table in store.tables.all():
-            connection.execute(table.delete())
     other = sa.inspect(shop_engine).get_table_names()
     assert {*other} == {table.name for table in store.tables.all()}
     check(invoice, EVENTS[:3], store=store)
