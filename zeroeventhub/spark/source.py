@@ -32,7 +32,7 @@ from zeroeventhub.bulk.plan import SCANNED, Plan
 from zeroeventhub.bulk.range_reader import RangeReader
 from zeroeventhub.client import Client
 from zeroeventhub.client.connection_pool import open_http
-from zeroeventhub.errors import ConfigurationError, PageTooLarge, Unauthorized
+from zeroeventhub.errors import ConfigurationError, PageTooLarge, Unauthorized, ZeroEventHubError
 from zeroeventhub.protocol import TypeFilter
 from zeroeventhub.spark.options import Options, read_options
 from zeroeventhub.spark.schema import arrow_schema, default_schema, inferred_schema
@@ -298,7 +298,12 @@ class StreamReader(_TaskReader, DataSourceStreamReader, AvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """Return where the feed ends now, for the query's progress; None if that is unknown."""
-        head = self._position if self._is_at_head else self._plan().head()
+        try:
+            head = self._position if self._is_at_head else self._plan().head()
+        except ZeroEventHubError as error:
+            # Spark would end the query, whose events do not depend on it.
+            _log.warning("The head of the feed is unknown: %s", error)
+            return None
         return None if head is None else head.document()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:

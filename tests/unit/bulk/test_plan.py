@@ -8,11 +8,11 @@ from random import Random
 
 import pytest
 from harness.laid_out_feed import ReadFeed
-from harness.readers import mounted
+from harness.readers import mounted, raising
 from harness.spark_reading import Streaming, numbers, planned, rows_of
 
 from zeroeventhub import FIRST, LAST, Page
-from zeroeventhub.errors import Diverged, Gone, TokenChanged, Trimmed
+from zeroeventhub.errors import Diverged, Gone, TokenChanged, Trimmed, Unavailable
 from zeroeventhub.extensions import CAUGHT_UP, CURSOR_OF_COUNT, SPLITS, STOP
 from zeroeventhub.partitions import Layout
 from zeroeventhub.testing import no_pauses
@@ -163,6 +163,19 @@ def test_feed_that_cannot_stop_is_over_when_less_comes_than_is_wanted():
         assert driver.end(rest, 3) == rest
         assert [full["counts"], rest["counts"]] == [{"0": 3}, {"0": 5}]
         assert driver.numbers(start, full) + driver.numbers(full, rest) == [1, 2, 3, 4, 5]
+
+
+def test_head_that_is_not_told_does_not_end_a_stream():
+    """A stream reads on although the feed does not say where it ends, which is only progress."""
+    feed = ReadFeed(1, frozenset({STOP, CURSOR_OF_COUNT}))
+    with streaming(feed, attempts=1) as driver:
+        start = driver.begin()
+        publish(feed, 0, 6)
+        end = driver.end(start, 3)
+        read, feed.read = feed.read, lambda *_: raising(Unavailable("Not now."))(None)
+        assert driver.reader.reportLatestOffset() is None
+        feed.read = read
+        assert driver.numbers(start, end) == [1, 2, 3]
 
 
 def test_head_that_lies_before_the_start_moves_nothing():
