@@ -357,6 +357,7 @@ def _capture(one: Captured, converted: Container[str]) -> CaptureDdl:
         code=triggers,
         installed="SELECT action_statement "  # noqa: S608 - names are quoted
         f"FROM information_schema.triggers WHERE trigger_schema = {of_schema} "
-        f"AND trigger_name LIKE '{one.name}%'",
+        # A trigger stays with its table when that is renamed.
+        f"AND trigger_name LIKE '{one.name}%' AND event_object_table = {label}",
         listed=[*one.types],
     )

@@ -474,6 +474,18 @@ def test_unique_index_that_comes_later_is_noticed(sqlite):
         assert [one.level for one in Capture(log, "person").check(connection)] == ["ok"]
 
 
+def test_table_that_takes_the_place_of_another_is_noticed(engine):
+    """A copy of the table under its name has no triggers, though the other one still has them."""
+    log = captured(engine, PERSON)
+    execute(engine, "ALTER TABLE person RENAME TO person_before", PERSON)
+    with engine.begin() as connection:
+        assert [one.level for one in Capture(log, "person").check(connection)] == ["error"]
+    execute(engine, "DROP TABLE person_before")
+    with engine.begin() as connection:
+        Capture(log, "person").install(connection)
+        assert [one.level for one in Capture(log, "person").check(connection)] == ["ok"]
+
+
 @pytest.mark.parametrize("kind", ["truncate", "rows"])
 def test_trigger_that_is_disabled_is_noticed(postgresql, kind):
     """A check finds a table of which some changes write no events."""
