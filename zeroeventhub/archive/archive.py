@@ -366,6 +366,8 @@ class Archive:
         than the grace time.
         """
         newest, before = self.look(), ago(self._grace)
+        if not newest.generation:  # the manifests may be lost, or have not been copied yet
+            return []
         removed = tuple(one for one in newest.removed if one.since > before)
         needed = {one.name for one in newest.segments} | {one.name for one in removed}
         left = [

@@ -153,6 +153,17 @@ def test_files_of_sealers_that_may_live_stay_for_the_grace(tmp_path):
     assert positions_in(Archive(tmp_path)) == [*range(1, 11)]
 
 
+def test_segments_whose_manifests_are_missing_stay(tmp_path):
+    """Where the manifests are lost, or not copied yet, `tidy` leaves the segments alone."""
+    archive, folder = Archive(tmp_path / "archive"), tmp_path / "archive" / "manifest"
+    archive.add(made(0, 10), "feed")
+    folder.rename(tmp_path / "elsewhere")
+    assert Archive(tmp_path / "archive", grace=NOW).tidy() == []
+    assert not folder.exists()
+    (tmp_path / "elsewhere").rename(folder)
+    assert positions_in(Archive(tmp_path / "archive")) == [*range(1, 11)]
+
+
 def test_segment_that_was_replaced_stays_for_those_who_read_it(tmp_path):
     """A replaced segment stays for the grace time, however old its file is."""
     archive = Archive(tmp_path, grace=HOUR, erasable=True)
@@ -233,14 +244,15 @@ def test_sealer_that_sleeps_with_a_file_that_was_tidied_away_comes_too_late(tmp_
                 Archive(tmp_path, grace=NOW).tidy()
             return found
 
+    Archive(tmp_path).add(made(0, 5), "feed")
     sleeper = Archive(Sleeper(tmp_path))
     sleeper.look()
     for _ in range(2):
-        assert not sleeper.add(made(0, 10), "feed")
-        assert Archive(tmp_path).sealed() == 0
+        assert not sleeper.add(made(5, 10), "feed")
+        assert Archive(tmp_path).sealed() == 5
     awake = Archive(tmp_path)
     awake.look()
-    assert awake.add(made(0, 10), "feed")
+    assert awake.add(made(5, 10), "feed")
     assert positions_in(Archive(tmp_path)) == [*range(1, 11)]
 
 
@@ -258,16 +270,17 @@ def test_segment_that_is_tidied_away_while_its_process_looks_is_named_by_no_mani
                 archive.look()  # as a reader in another thread does
             return found
 
+    Archive(tmp_path).add(made(0, 1), "feed")
     tidied = iter([False, False, False, True] if erasing else [True])
     archive = Archive(Tidied(tmp_path), erasable=True)
     archive.look()
     columns = {"key": ["ada", "bob"] * 5}
-    assert archive.add(made(0, 10, partitions=3, **columns), "feed") is erasing
+    assert archive.add(made(1, 11, partitions=3, **columns), "feed") is erasing
     if erasing:
         assert archive.erase([], ["ada"], bare) == 5
     assert next(tidied, None) is None
     assert named(Archive(tmp_path)) <= names(archive)
-    assert positions_in(Archive(tmp_path)) == [*range(1, 11 if erasing else 1)]
+    assert positions_in(Archive(tmp_path)) == [*range(1, 12 if erasing else 2)]
 
 
 def test_old_manifests_go_and_their_numbers_are_given_to_none(tmp_path):
