@@ -59,6 +59,22 @@ def test_serve_announces_a_curl_line_that_works(shop):
         assert process.wait(timeout=PATIENCE) in {0, -signal.SIGTERM}
 
 
+def test_server_ends_when_its_operator_does(sqlite, sqlite_url):
+    """Ctrl-C ends a feed's server and a console in silence, as done."""
+    fill(sqlite, 3)
+    commands = (
+        ("serve", "--database", sqlite_url, "--table", "orders"),
+        ("console", "--feed", "http://127.0.0.1:1/orders"),
+    )
+    for command in commands:
+        with started(*command, "--port", 0) as process:
+            url = re.search(r"http://\S+", process.stdout.readline())[0]
+            assert httpx.get(url).status_code == 200
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=PATIENCE)
+            assert (process.returncode, errors) == (0, "")
+
+
 MODULE = """\
 from sqlalchemy import create_engine
 from zeroeventhub import TableFeed

@@ -6,13 +6,12 @@ from contextlib import asynccontextmanager
 
 import click
 import httpx
-import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from zeroeventhub.cli.options import TIMEOUT, help_option, host_option, http_options, port_option
-from zeroeventhub.cli.serve import UVICORN, is_loopback, listen, origin
+from zeroeventhub.cli.serve import is_loopback, listen, origin, run
 from zeroeventhub.cli.table_options import open_database
 from zeroeventhub.client import AsyncClient
 from zeroeventhub.consumer.store.cursor_store import CursorStore
@@ -101,7 +100,7 @@ def console(
     application = Starlette(routes=routes, middleware=[hosts], lifespan=lifespan)
     with listen(host, port) as listening:
         click.echo(f"Open: {origin(host, listening)}/")
-        uvicorn.Server(uvicorn.Config(application, **UVICORN)).run(sockets=[listening])
+        run(application, listening)
 
 
 def names_of(places: Iterable[str]) -> list[str]:

@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -170,7 +171,7 @@ def serve(
             click.echo(f"Open: {address}{console}")
         if workers == 1:
             gc.freeze()  # as in a worker
-            uvicorn.Server(uvicorn.Config(application, **UVICORN)).run(sockets=[listening])
+            run(application, listening)
             return
         is_verbose = context.find_root().params.get("verbose", False)
         os.environ[_WORKER] = json.dumps([is_verbose, context.meta[__name__]])
@@ -229,6 +230,12 @@ def listen(host: str, port: int) -> socket.socket:
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED * 1000)
     return listening
+
+
+def run(application: ASGIApp, listening: socket.socket) -> None:
+    """Serve an application until a signal ends it."""
+    with suppress(KeyboardInterrupt):  # which uvicorn raises again once all answers are sent
+        uvicorn.Server(uvicorn.Config(application, **UVICORN)).run(sockets=[listening])
 
 
 def origin(host: str, listening: socket.socket) -> str:
