@@ -7,8 +7,9 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from operator import index
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from sqlalchemy import (
     ColumnElement,
@@ -245,12 +246,21 @@ class TrimBound:
         if isinstance(self.below, str):
             until = Place.of(self.below).position
         elif self.below is not None:
-            until = self.below - 1
+            until = _position("below", self.below) - 1
         if self.sealed is not None:
-            until = min(until, self.sealed() if callable(self.sealed) else self.sealed)
+            sealed = self.sealed() if callable(self.sealed) else self.sealed
+            until = min(until, _position("sealed", sealed))
         if self.kept is not None:
             until = min(until, self.kept.sealed)
         return max(until, 0)
+
+
+def _position(name: str, value: SupportsIndex) -> int:
+    """Return a bound's position; refuse NaN, below which all events would go."""
+    try:
+        return index(value)
+    except TypeError:
+        raise ConfigurationError(f"{name} is a position, and {value!r} is none.") from None
 
 
 _PARTITION_ZERO: ColumnElement[int] = literal_column("0", Integer)

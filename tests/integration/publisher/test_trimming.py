@@ -1,5 +1,6 @@
 """What trimming deletes and what it leaves: plans, batches, and what limits them."""
 
+import math
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -81,6 +82,9 @@ def test_what_cannot_be_meant_is_refused(any_shop, any_feed):
         ({}, {}, ConfigurationError, "Say what to trim"),
         ({}, {"older_than": -HOUR}, ConfigurationError, "zero or more"),
         ({}, {"older_than": timedelta.max}, ConfigurationError, "years 1 to 9999"),
+        ({}, {"below": math.nan}, ConfigurationError, "below is a position"),
+        ({}, {"below": 9, "sealed": math.nan}, ConfigurationError, "sealed is a position"),
+        ({}, {"sealed": lambda: math.nan}, ConfigurationError, "sealed is a position"),
         ({"time": None}, {"older_than": HOUR}, ConfigurationError, "does not know the times"),
         ({}, {"older_than": HOUR}, ConfigurationError, "has no time"),
         ({"retention": None}, {"below": 3}, ConfigurationError, r"retention=Retention\(\)"),
