@@ -161,7 +161,7 @@ class Consumer(_Consumer[Client]):
     Args:
         client: reads the feed.
         store: keeps the cursors; made with a sync engine.
-        name: the consumer's name: its key in the store.
+        name: the consumer's name, the key of its cursors: use one name per feed.
         start: where a consumer that has no cursors yet starts: FIRST, LAST, or a cursor. Its first
             process sets LAST in all partitions of the feed. In partitions that the feed adds later
             it starts at the first event.
