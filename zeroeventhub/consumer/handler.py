@@ -22,7 +22,7 @@ from zeroeventhub.consumer.page import AsyncPendingPage, PendingPage
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.error_codes import has_rolled_back, is_transient, not_reached
 from zeroeventhub.errors import ConfigurationError, Fenced, StoreUnavailable, ZeroEventHubError
-from zeroeventhub.protocol import EVERY_TYPE, Event
+from zeroeventhub.protocol import EVERY_TYPE, Event, Page
 from zeroeventhub.wire.cloud_event import CloudEvent
 from zeroeventhub.wire.models import (
     Read,
@@ -250,8 +250,11 @@ def _transaction(
             if _is(choice, known):
                 return kind, choice if kind is Kind.SESSION else session
     names = [f"{'psycopg.' * (kind is Kind.DRIVER)}{kinds[kind].__name__}" for kind in kinds]
+    given = name_of(wanted)
+    if given in names:  # of another package
+        given = f"{wanted.__module__}.{given}"
     raise ConfigurationError(
-        f"The first argument of apply is annotated as {name_of(wanted)}. With this store, the "
+        f"The first argument of apply is annotated as {given}. With this store, the "
         f"first argument of {'an async' if is_async else 'a sync'} apply is {' or '.join(names)}"
         f"{', because `sessions` is set' if sessions else ''}."
     )
@@ -270,7 +273,7 @@ def _argument(
         return None, None, False
     if model in (*_ANYTHING, Event):
         return _same_event, None, together
-    if not (_is(model, PendingPage) or _is(model, AsyncPendingPage)):
+    if not any(_is(model, one) for one in (Page, PendingPage, AsyncPendingPage)):
         decode, data_type = _decoder(model)
         if decode is not None:
             return decode, data_type, together

@@ -30,6 +30,7 @@ from zeroeventhub import (
     CursorStore,
     Event,
     Failures,
+    Page,
     PendingPage,
 )
 from zeroeventhub.errors import ConfigurationError, ProtocolError
@@ -210,13 +211,14 @@ def generator(transaction, page):
     yield page
 
 
-UNFIT = [int, AsyncPendingPage, list[PendingPage], Order | OrderStruct]
+UNFIT = [int, Page, AsyncPendingPage, list[PendingPage], Order | OrderStruct]
 
 
 @pytest.mark.parametrize(
     ("apply", "sentence"),
     [
         *[(typed(Connection, it), r"apply is annotated as|cannot be decoded") for it in UNFIT],
+        (typed(psycopg.Connection), r"as psycopg\.Connection\. .* is Connection or Session"),
         (lambda one: None, "two arguments"),
         (lambda one, two, three: None, "two arguments"),
         (generator, "generator"),
