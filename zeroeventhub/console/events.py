@@ -12,6 +12,7 @@ from zeroeventhub.console.feeds import Reader
 from zeroeventhub.errors import BadCursor, BadRequest, ConfigurationError, NotFound
 from zeroeventhub.extensions import EVENT_TYPES
 from zeroeventhub.protocol import FIRST, Event, TypeFilter
+from zeroeventhub.server.request import NO_PARTITION
 from zeroeventhub.times import FORMS, moment
 from zeroeventhub.wire.cloud_event import event_id, event_key, event_time, event_type
 
@@ -68,7 +69,7 @@ async def events(reader: Reader, asked: EventQuery, url: str) -> dict[str, Any]:
         return found
     number = ids[0] if asked.partition is None else asked.partition
     if number not in ids:
-        raise BadRequest("The feed has no such partition.")
+        raise BadRequest(NO_PARTITION)
     cursor = asked.cursor or FIRST
     if asked.id:
         number, cursor, found["searched"] = await _place_of(reader, asked.id, number, cursor)

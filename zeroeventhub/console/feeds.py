@@ -33,7 +33,7 @@ from zeroeventhub.extensions import CURSOR_OF_COUNT, CURSOR_OF_TIME, LAG, PROGRE
 from zeroeventhub.protocol import FIRST, LAST, MOST_COUNTED, FeedInfo, Lag, Partition
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.server.app import Answer, FeedApp, RouteApp
-from zeroeventhub.server.request import FeedRequest, parameters, types_of
+from zeroeventhub.server.request import NO_PARTITION, FeedRequest, parameters, types_of
 from zeroeventhub.server.responses import FRESH
 from zeroeventhub.wire.problem import error_of, problem_in
 
@@ -425,7 +425,7 @@ async def _chosen(
         return None
     row = next((one for one in rows if chosen is None or one["id"] == chosen), None)
     if row is None:
-        raise BadRequest("The feed has no such partition.")
+        raise BadRequest(NO_PARTITION)
     chosen = row["id"]
     found: dict[str, Any] = {
         "id": chosen,
