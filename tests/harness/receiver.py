@@ -31,7 +31,6 @@ class Receiver:
         answer: Callable[[str, int], Response | None] = lambda one, count: None,
         *,
         seconds: float = 0.0,
-        secret: str = SECRET,
     ) -> None:
         self.taken: list[tuple[str, bytes]] = []
         self.asked: Counter[str] = Counter()
@@ -39,7 +38,6 @@ class Receiver:
         self.most = 0
         self._answer = answer
         self._seconds = seconds
-        self._secret = secret
         self._busy = 0
         self._lock = threading.Lock()
         self.application = Starlette(routes=[Route("/hook", self._take, methods=["POST"])])
@@ -62,7 +60,7 @@ class Receiver:
             self.most = max(self.most, self._busy)
         time.sleep(self._seconds)
         try:
-            Webhook(self._secret).verify(body, headers)
+            Webhook(SECRET).verify(body, headers)
         except WebhookVerificationError:
             return Response(status_code=401)
         finally:
