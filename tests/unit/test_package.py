@@ -76,6 +76,7 @@ NEEDED = [
     ("zeroeventhub.telemetry", "OpenTelemetry", "opentelemetry", "opentelemetry"),
     ("zeroeventhub.telemetry", "Prometheus", "prometheus_client", "prometheus"),
     ("zeroeventhub.telemetry", "lag_collector", "prometheus_client", "prometheus"),
+    ("zeroeventhub.relay.kafka", "KafkaTarget", "sqlalchemy", "sql"),
     ("zeroeventhub.relay.kafka", "KafkaTarget", "confluent_kafka", "kafka"),
     ("zeroeventhub.relay.webhooks", "WebhookTarget", "standardwebhooks", "webhooks"),
     ("zeroeventhub.export", "export", "pyarrow", "arrow"),
