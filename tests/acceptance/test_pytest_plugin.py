@@ -12,6 +12,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+from harness import command_line
 from harness.guides import DOCUMENTS, guide
 from sqlalchemy import select
 
@@ -56,15 +57,9 @@ def test_nothing_is_left(event_feed, feed_faults, consumer_pauses):
 
 def run(folder):
     """Run the tests of a folder in a pytest of its own; return what it prints."""
-    command = [sys.executable, "-m", "pytest", "-p", PLUGIN, "-q", "-W", "error", folder]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
-        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-    )
+    command = [sys.executable, "-m", "pytest", "-p", PLUGIN, "-q", "-W", "error"]
+    environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = command_line.run(folder, program=command, cwd=folder, env=environment)
     return done.stdout + done.stderr
 
 

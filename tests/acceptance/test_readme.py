@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from harness.command_line import PATIENCE, address_of, started
+from harness.command_line import PATIENCE, address_of, run, started
 from harness.waiting import until
 from sqlalchemy import create_engine, inspect, text
 
@@ -178,18 +178,11 @@ def test_spark_of_the_readme_reads_every_order_once(follow, tmp_path, monkeypatc
 @pytest.mark.test_all
 def test_tutorial_ends_with_the_truth(tmp_path):
     """With fewer orders the tutorial prints what its README shows, and no step fails."""
-    run = subprocess.run(
-        [sys.executable, TUTORIAL / "run.py", "40"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
+    ended = run(TUTORIAL / "run.py", 40, program=[sys.executable], cwd=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
     page = (TUTORIAL / "README.md").read_text()
     shown = re.search(r"```console\n(.*?)```", page, re.DOTALL)[1]
-    assert re.sub(r"\d+", "0", run.stdout) == re.sub(r"\d+", "0", shown)
+    assert re.sub(r"\d+", "0", ended.stdout) == re.sub(r"\d+", "0", shown)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -204,15 +197,10 @@ def test_each_step_of_a_log_fails_where_a_feed_holds():
         for number in STEPS
     ]
     run_all = "import runpy, sys; [runpy.run_path(step, {}, '__main__') for step in sys.argv[1:]]"
-    run = subprocess.run(
-        [sys.executable, "-c", run_all, *(f"step_{number}.py" for number in STEPS)],
-        cwd=TUTORIAL / "build_a_log",
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert run.stdout + run.stderr == "".join(shown)
+    files = [f"step_{number}.py" for number in STEPS]
+    program = [sys.executable, "-c", run_all]
+    ended = run(*files, program=program, cwd=TUTORIAL / "build_a_log")
+    assert ended.stdout + ended.stderr == "".join(shown)
 
 
 @pytest.mark.parametrize("number", STEPS)

@@ -8,6 +8,7 @@ import venv
 from pathlib import Path
 
 import pytest
+from harness import command_line
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,11 +51,8 @@ print(FeedSource.name(), DefaultSource is FeedSource)
 
 def run(python, *arguments):
     """Run Python outside of the checkout, and return what it prints."""
-    command, folder = [python, *arguments], python.parent
     environment = {**os.environ, "PYTHONPATH": ""}
-    printed = subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=folder, env=environment
-    )
+    printed = command_line.run(*arguments, program=[python], cwd=python.parent, env=environment)
     assert printed.stderr == ""
     return printed.stdout
 
