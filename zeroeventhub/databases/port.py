@@ -354,7 +354,7 @@ class Database(ABC):
         """
 
     def not_before(self, time: ColumnElement[Any], moment: datetime) -> ColumnElement[bool]:
-        """Return the condition that a column of times is not before a time of its form."""
+        """Return the condition that a column of times is not before a moment, of UTC."""
         return time >= moment
 
     # Reading rows.

@@ -206,8 +206,7 @@ class PostgreSQL(Database):
     def not_before(self, time: ColumnElement[Any], moment: datetime) -> ColumnElement[bool]:
         # Without a type it is of the column's own, whatever type was declared: PostgreSQL would
         # compare a time with a zone and one without by the session's zone.
-        utc = moment.replace(tzinfo=None).isoformat(sep=" ")
-        return time >= literal_column(f"'{utc}+00'")
+        return time >= literal_column(f"'{moment.isoformat(sep=' ')}+00'")
 
     def can_stream(self, dialect: Dialect) -> bool:
         if dialect.driver != "psycopg":

@@ -168,7 +168,7 @@ class SQLite(Database):
     def not_before(self, time: ColumnElement[Any], moment: datetime) -> ColumnElement[bool]:
         # A time is text, with a fraction or, as CURRENT_TIMESTAMP writes it, without; the shortest
         # form of a moment sorts before all its other forms.
-        text = moment.replace(tzinfo=None).isoformat(sep=" ")
+        text = moment.isoformat(sep=" ")
         return type_coerce(time, String) >= (text.rstrip("0") if "." in text else text)
 
     def checked(self, kind: TypeEngine[Any]) -> Callable[[Any], Any] | None:

@@ -153,10 +153,8 @@ class Lookups:
                 f"A moment is found by a column of timestamps; {time} has the SQL type "
                 f"{time.type!r}."
             )
-        stored = moment.astimezone(UTC)
-        if not getattr(time.type, "timezone", False):
-            stored = stored.replace(tzinfo=None)
-        conditions = [database_of(connection).not_before(time, stored)]
+        utc = moment.astimezone(UTC).replace(tzinfo=None)
+        conditions = [database_of(connection).not_before(time, utc)]
         if source.partition is not None and source.events is None:
             conditions.append(source.partition == partition)
         first = self._position(
