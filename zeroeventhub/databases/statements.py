@@ -36,6 +36,32 @@ def table_exists(connection: Connection, table: Table) -> bool:
     return inspect(connection).has_table(table.name, schema=schema)
 
 
+# PostgreSQL keeps an index that it could not build concurrently, as two rows have the same value.
+_INVALID = text("""SELECT relname FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid
+    WHERE indrelid = CAST(:table AS regclass) AND NOT indisvalid""")
+
+
+def unique_columns(connection: Connection, table: Table) -> list[set[str]]:
+    """Return the sets of columns, each of which no two rows of a table have in common."""
+    look, schema = inspect(connection), connection.schema_for_object(table)
+    invalid: set[Any] = set()
+    if connection.dialect.name == "postgresql":
+        quote = quoted(connection.dialect)
+        name = ".".join(quote(part) for part in (schema, table.name) if part)
+        invalid.update(connection.scalars(_INVALID, {"table": name}))
+    unique: list[Any] = [look.get_pk_constraint(table.name, schema=schema)["constrained_columns"]]
+    unique += [
+        found["column_names"]
+        # Those of constraints as well; SQLAlchemy reads SQLite's from the text of the table.
+        for found in look.get_indexes(table.name, schema, include_auto_indexes=True)
+        if found["unique"]
+        and found["name"] not in invalid
+        # A partial index does not make its columns unique over all rows.
+        and not any(name.endswith("_where") for name in found.get("dialect_options", {}))
+    ]
+    return [{*columns} for columns in unique if columns]
+
+
 def _of_each(
     kind: TypeEngine[_T], own: Callable[[Database], TypeEngine[Any] | None]
 ) -> TypeEngine[_T]:

@@ -22,6 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
 
 from zeroeventhub.databases import database_of
+from zeroeventhub.databases.statements import unique_columns
 from zeroeventhub.errors import ConfigurationError, FeedFailure
 from zeroeventhub.feed import ArchiveMiss
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
@@ -69,6 +70,8 @@ class Checkup:
 
     Attributes:
         columns: the names of the table's columns that the feed reads.
+        unique: those of key, version and partition, if the feed has versions: some of them have to
+            tell its rows apart.
         partitions: the partitions that can be read.
         near: the searches whose index is chosen again at each check.
         indexes: the indexes that the feed's queries need, first the one for pages.
@@ -81,6 +84,7 @@ class Checkup:
     ordering: Ordering
     table: Table
     columns: Sequence[str]
+    unique: Collection[str]
     pages: PageQuery
     partitions: Collection[int]
     near: Collection[NearRows]
@@ -145,6 +149,7 @@ class Checkup:
         """
         self.ordering.check(connection)
         self._check_columns(connection)
+        self._check_versions(connection)
         if self.marks is not None:
             self.marks.check(connection)
         self.unpublished = None
@@ -176,6 +181,8 @@ class Checkup:
             "partitions": (self.refuse_unpublished, "Every event is in a partition of the feed."),
             "events": (self._read_first, "The first events have a JSON form."),
         }
+        if self.unique:
+            checks["versions"] = self._check_versions, "The versions of a key are told apart."
         if self.marks is not None:
             checks["retention"] = self.marks.check, "What was trimmed is known."
         for subject, (check, sentence) in checks.items():
@@ -221,6 +228,16 @@ class Checkup:
         self._find_columns(connection)
         for near in self.near:
             near.choose_index(connection)  # indexes come and go as well
+
+    def _check_versions(self, connection: Connection) -> None:
+        found = unique_columns(connection, self.table) if self.unique else []
+        if self.unique and not any(columns <= {*self.unique} for columns in found):
+            key, version, *_ = self.unique
+            raise ConfigurationError(
+                f"Table {self.table.fullname!r} may have two events of one version, of which the "
+                f"history of their key would show one: create a unique index on {key!r} and "
+                f"{version!r}."
+            )
 
     def _read_first(self, connection: Connection) -> None:
         for partition in self.partitions:

@@ -318,6 +318,14 @@ class Definition:
         return [*dict.fromkeys(names)]
 
     @property
+    def unique(self) -> tuple[str, ...]:
+        """Return the names of the columns of key, version and partition; none without versions."""
+        if self.version is None:
+            return ()
+        columns = self.attributes["key"], self.version, self.events.partition
+        return tuple(column.name for column in columns if isinstance(column, Column))
+
+    @property
     def needed(self) -> ColumnElement[bool] | None:
         """Return the condition that a key is restored from an event; None without versions."""
         if self.version is None:
@@ -398,6 +406,7 @@ def build(
         ordering=ordering,
         table=defined.events.table,
         columns=defined.used,
+        unique=defined.unique,
         pages=pages,
         partitions=[partition.id for partition in defined.info.partitions],
         near=[one for one in (near, all_near, lookups.times, lookups.ids) if one is not None],

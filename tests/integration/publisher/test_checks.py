@@ -10,7 +10,7 @@ from harness.published import published
 from harness.shop import metadata, orders, place, write
 from harness.statements import execute
 from harness.tables import event_table
-from sqlalchemy import Column, DateTime, Text, func, text
+from sqlalchemy import Column, DateTime, Integer, String, Text, UniqueConstraint, func, text
 
 from zeroeventhub import FIRST, TableFeed
 from zeroeventhub.errors import ConfigurationError, Diverged, FeedFailure
@@ -100,6 +100,21 @@ def test_event_without_a_json_form_is_an_error(sqlite):
     (found,) = [one for one in source.bind(sqlite).check() if one.subject == "events"]
     assert found.level == "error"
     assert found.sentence.startswith("The row at position 2 cannot be published")
+
+
+def test_versions_that_may_be_the_same_are_refused(engine):
+    """A key whose history could show one of two events is refused until its versions are unique."""
+    versions = UniqueConstraint("name", "version")
+    table = event_table("log", versions, name=String(9), version=Integer)
+    bare = event_table("log", name=String(9), version=Integer)
+    bare.create(engine)
+    feed = TableFeed(table, data=["id"], key="name", version="version", key_history=True)
+    with pytest.raises(ConfigurationError, match="unique index on 'name' and 'version'"):
+        feed.bind(engine).read_key("a", 0, 9)
+    (found,) = [one for one in feed.bind(engine).check() if one.subject == "versions"]
+    assert found.level == "error"
+    execute(engine, "CREATE UNIQUE INDEX versions ON log (name, version)")
+    assert feed.bind(engine).read_key("a", 0, 9).events == []
 
 
 @pytest.mark.parametrize(("kind", "is_warned_of"), [(Text, True), (DateTime, False)])

@@ -26,7 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import TypeEngine
 
-from zeroeventhub.databases.statements import creation, fine_moment, row_number
+from zeroeventhub.databases.statements import creation, fine_moment, row_number, unique_columns
 from zeroeventhub.errors import ConfigurationError, Unavailable
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 from zeroeventhub.publisher.ordering.port import Events, Horizon, Ordering, Source, digest, quoted
@@ -218,35 +218,18 @@ class SideTableOrdering(Ordering):
 
 _KEY_OF_SQLITE = text("SELECT name, upper(type) AS type FROM pragma_table_info(:table) WHERE pk")
 
-# PostgreSQL keeps an index that it could not build concurrently, as two rows have the same value.
-_INVALID = text("""SELECT relname FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid
-    WHERE indrelid = CAST(:table AS regclass) AND NOT indisvalid""")
-
 
 def check_key(connection: Connection, events: Events) -> None:
     """Refuse a table that may hold two events of one key, or an event without a key."""
     events.check_table(connection)
-    table, schema, look = events.table, events.schema(connection), inspect(connection)
+    table = events.table
     key = {column.name for column in events.key}
-    invalid: set[Any] = set()
-    if connection.dialect.name == "postgresql":
-        invalid.update(connection.scalars(_INVALID, {"table": quoted(schema, table.name)}))
-    unique: list[Any] = [look.get_pk_constraint(table.name, schema=schema)["constrained_columns"]]
-    unique += [found["column_names"] for found in look.get_unique_constraints(table.name, schema)]
-    unique += [
-        found["column_names"]
-        for found in look.get_indexes(table.name, schema)
-        if found["unique"]
-        and found["name"] not in invalid
-        # A partial index does not make the key unique over all rows.
-        and not any(name.endswith("_where") for name in found.get("dialect_options", {}))
-    ]
     nullable = {column["name"] for column in _columns(connection, events) if column["nullable"]}
     if connection.dialect.name == "sqlite":
         row_id = connection.execute(_KEY_OF_SQLITE, {"table": table.name}).all()
         if [column.type for column in row_id] == ["INTEGER"]:
             nullable -= {row_id[0].name}  # an alias of the row id, whatever the declaration says
-    if not any(set(columns) == key for columns in unique) or key & nullable:
+    if key not in unique_columns(connection, table) or key & nullable:
         raise ConfigurationError(
             f"{', '.join(map(str, events.key))} may be NULL or the same in two rows: make it the "
             "primary key, or NOT NULL and UNIQUE."
