@@ -35,6 +35,9 @@ _MARKS = text(f"SELECT DISTINCT objid::bigint FROM pg_locks WHERE {_HOLDS}")  # 
 _MARK_BITS = 32
 """How many bits of a mark fit into a lock's key."""
 
+_AHEAD = 1 << 28
+"""By how many numbers a mark may be above the last number that was read before it."""
+
 # A setting of the transaction records that it has passed the gate; rolling back to a savepoint
 # undoes the setting and releases the lock together.
 #
@@ -157,9 +160,9 @@ class Gated(SequenceOrdering):
 def lowest(number: int, marks: Iterable[int]) -> int:
     """Return the last number drawn, or the lowest of the writers' marks if that is smaller.
 
-    A lock's key holds the low bits of a mark, which is the number with these bits that is nearest
-    to the last number.
+    A lock's key holds the low bits of a mark. A mark lies below the last number, or a little above
+    it if the writer came after that was read: the sequence may be set forward beside open writers.
     """
     span = 1 << _MARK_BITS
     below = ((number - mark) % span for mark in marks)
-    return min((number, *(number - (gap if gap < span // 2 else gap - span) for gap in below)))
+    return min((number, *(number - gap for gap in below if gap < span - _AHEAD)))

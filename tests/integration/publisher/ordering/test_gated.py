@@ -49,6 +49,20 @@ def test_replica_role_does_not_pass_by_the_trigger(log):
     assert [*seen, *log.news()] == ([2, 1] if log.ordering == "sequenced" else [1, 2])
 
 
+@pytest.mark.parametrize("forward", [3_000_000_000, 4_000_000_000])
+@for_each(GATED)
+def test_open_writer_is_waited_for_while_the_sequence_is_set_forward(log, forward):
+    """A writer whose mark is billions of numbers below the last one holds back what follows."""
+    log.assert_news(0)
+    with log.engine.connect() as slow:
+        append(slow, 1)
+        log.run(f"SELECT setval('log_id_seq', {forward})")
+        log.write(2)
+        assert log.news() == []
+        slow.commit()
+    assert log.news() == [1, 2]
+
+
 @shows("a savepoint rolled back", GATED)
 def test_mark_of_a_savepoint_rolled_back_goes(log):
     """A writer who rolled back holds nothing back, and takes one lock however often it writes."""
