@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from zeroeventhub.consumer.page import AsyncPendingPage, PendingPage
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.error_codes import has_rolled_back, is_transient, not_reached
+from zeroeventhub.databases.error_codes import has_rolled_back, is_full, is_transient, not_reached
 from zeroeventhub.errors import ConfigurationError, Fenced, StoreUnavailable, ZeroEventHubError
 from zeroeventhub.protocol import EVERY_TYPE, Event, Page
 from zeroeventhub.wire.cloud_event import CloudEvent
@@ -426,8 +426,8 @@ class Transaction:
     def call(self, apply: Callable[[], object], *, catch: bool = False) -> Exception | None:
         """Call `apply`; if it raises, undo its writes.
 
-        If `catch`, return its error instead of raising it, unless it is transient or ends the
-        transaction.
+        If `catch`, return its error instead of raising it, unless it is transient, ends the
+        transaction, or says that the database is full.
 
         Raises:
             Exception: what `apply` raised; roll the transaction back.
@@ -456,7 +456,7 @@ class Transaction:
             self._end(keep, keeps=True)
         except Exception as error:
             is_ended = isinstance(error, TransactionEnded | StoreUnavailable)
-            if is_ended or is_transient(error) or has_rolled_back(error):
+            if is_ended or is_transient(error) or has_rolled_back(error) or is_full(error):
                 raise
             if catch:
                 self._check_open()

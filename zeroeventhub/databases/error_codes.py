@@ -37,6 +37,11 @@ def has_rolled_back(error: Exception) -> bool:
     return any(database.has_rolled_back(driver) for database in DATABASES.values())
 
 
+def is_full(error: Exception) -> bool:
+    """Return whether the database has no room for more rows."""
+    return _is(error, "full")
+
+
 @contextmanager
 def translate_store_errors(store: str = "The consumer's database") -> Iterator[None]:
     """Turn transient errors into StoreUnavailable of a store, and pass on all other errors.

@@ -30,6 +30,7 @@ from harness.waiting import DEADLINE, until
 from sqlalchemy import Connection, text
 from sqlalchemy import event as sql_event
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from zeroeventhub import Event, Failures, PendingPage
 from zeroeventhub.errors import ConfigurationError, Halted, LeaseLost
@@ -255,6 +256,30 @@ def test_full_disk_halts_and_sets_nothing_aside(sync_shop):
         assert (shop.landed(), shop.letters()) == ([*range(int(shop.cursor()))], [])
     run(2**20)
     assert (shop.landed(), shop.letters()) == ([*range(30)], [])
+
+
+FULL = {
+    "postgresql": "DO $$ BEGIN RAISE 'no space left on device' USING ERRCODE = '53100'; END $$",
+    "mariadb": "SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1114, MESSAGE_TEXT = 'table is full'",
+}
+
+
+def test_full_table_halts_and_sets_nothing_aside(server_shop):
+    """Where only the table of the effects is full, events do not become dead letters."""
+    shop = server_shop
+    shop.feed.publish(*map(event, range(5)))
+
+    def apply(connection: Connection, one: Event) -> None:
+        write(connection, [one])
+        if one.data["n"] == 3:
+            connection.exec_driver_sql(FULL[shop.engine.dialect.name])
+
+    async def apply_async(connection: AsyncConnection, one: Event) -> None:
+        await connection.run_sync(apply, one)
+
+    with pytest.raises(Halted):
+        shop.run(apply_async if shop.is_async else apply, failures=ASIDE)
+    assert (shop.landed(), shop.letters()) == ([], [])
 
 
 def lose_the_connection(engine, connection):
