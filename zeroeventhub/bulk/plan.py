@@ -220,8 +220,9 @@ class Plan:
                 quiet = self._past_quiet(feed, ends, target)
         except TokenChanged:
             # While its processes change one by one, a feed seldom answers a whole plan alike. What
-            # it did answer is read, but a run up to a target does not end because of it.
-            if not any(one.events or (target is None and one.at_head) for one in ends.values()):
+            # it did answer is read, but a run up to a target or a count does not end because of it.
+            found = any(one.events or (target is None and one.at_head) for one in ends.values())
+            if not (found and feed.can_stop):
                 raise
         cursors = {one: scan.cursor for one, scan in ends.items()} | quiet
         counts = {one: start.counts.get(one, 0) + scan.events for one, scan in ends.items()}

@@ -114,7 +114,8 @@ def is_unfit(error: exc.SQLAlchemyError) -> bool:
 
 def _is(error: Exception, kind: str) -> bool:
     """Return whether a database lists an error under a kind of `ErrorCodes`."""
-    driver: Any = getattr(error, "orig", None)
+    # One of psycopg itself comes from a program that uses its connection.
+    driver: Any = getattr(error, "orig", error if hasattr(error, "sqlstate") else None)
     attributes = ("sqlstate", "pgcode", "sqlite_errorname", "sqlite_errorcode")
     codes = {getattr(driver, name, None) for name in attributes}
     codes.update(one for one in getattr(driver, "args", ())[:1] if isinstance(one, int))

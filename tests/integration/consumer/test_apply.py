@@ -6,6 +6,7 @@ import threading
 from contextlib import suppress
 from dataclasses import make_dataclass, replace
 
+import psycopg
 import pytest
 from harness.deliveries import (
     LONG,
@@ -280,6 +281,19 @@ def test_full_table_halts_and_sets_nothing_aside(server_shop):
     with pytest.raises(Halted):
         shop.run(apply_async if shop.is_async else apply, failures=ASIDE)
     assert (shop.landed(), shop.letters()) == ([], [])
+
+
+def test_full_table_is_noticed_by_the_error_of_the_driver(postgresql_url):
+    """An apply that uses the connection of psycopg gets its errors, which halt as well."""
+
+    def apply(connection: psycopg.Connection, one: Event) -> None:
+        connection.execute(FULL["postgresql"])
+
+    with opened(postgresql_url) as shop:
+        shop.feed.publish(event(1))
+        with pytest.raises(Halted):
+            shop.run(apply, failures=ASIDE)
+        assert shop.letters() == []
 
 
 def lose_the_connection(engine, connection):
