@@ -68,7 +68,7 @@ mutants: .venv/test
 soak: .venv/test
 	.venv/bin/python tests/soak.py $(PART)
 
-# Everything that docs/benchmarks.md reports, in about a quarter of an hour. One part, and to the sizes
+# Everything that docs/benchmarks.md reports, in about an hour. One part, and to the sizes
 # of the document: make bench SUITE=drain OPTIONS='--events 1000000 --rows 10000000'
 bench: .venv-bench/bench
 	PYTHONPATH=tests .venv-bench/bin/python -m benchmarks $(SUITE) $(OPTIONS)
