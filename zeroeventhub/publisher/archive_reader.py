@@ -118,7 +118,7 @@ class ArchiveReader:
         if not self.archive.manifest.segments:
             raise ConfigurationError(
                 f"The table was trimmed up to {position}, and the archive has no events: its "
-                "folder is not mounted, or another archive has what was trimmed."
+                "folder is not mounted, or another archive has what was trimmed: restore it first."
             )
         return False
 
