@@ -143,7 +143,10 @@ class ThreadPrefetcher(Prefetcher):
         if self._thread is None:
             name = f"{threading.current_thread().name}, ahead"
             thread = threading.Thread(target=self._work, name=name, daemon=True)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:  # no room for another thread: fetch the page when it is needed
+                return
             self._thread = thread
         self._step = step
         if waits:

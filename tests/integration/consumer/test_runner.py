@@ -134,6 +134,22 @@ def test_thread_that_cannot_be_started_ends_the_run(sync_shop, monkeypatch):
     assert sorted(shop.landed()) == list(range(20))
 
 
+def test_page_that_no_thread_can_fetch_ahead_is_fetched_later(sync_shop, monkeypatch):
+    """A machine without room for another thread applies all events, and none counts as failed."""
+    shop, start = filled(sync_shop), threading.Thread.start
+
+    def start_reader(thread):
+        if thread.name.endswith(", ahead"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_reader)
+    monkeypatch.setattr("zeroeventhub.consumer.concurrency.WORTH_A_THREAD", 0)
+    shop.run(write_page, limit=2, http=httpx.Client)
+    assert sorted(shop.landed()) == list(range(20))
+    assert shop.observer["failed"] == []
+
+
 # Stopping.
 
 
