@@ -195,6 +195,12 @@ class TrimPlan:
     wanted: int
     held_back: tuple[str, ...] = ()
     made_at: float = field(default_factory=time.time)
+    _made: float = field(default_factory=monotonic, init=False, repr=False, compare=False)
+
+    @property
+    def age(self) -> float:
+        """Return the seconds since the plan was made, however the clock was set meanwhile."""
+        return max(time.time() - self.made_at, monotonic() - self._made)
 
     def __str__(self) -> str:
         """Describe the plan to the operator."""
@@ -388,7 +394,7 @@ class Trimmer:
                 self.reader.history.vouch_in_table(connection, plan.cursor)
             if self.registry is not None:
                 # Consumers that have registered since the plan was made limit the trim as well.
-                until = self.registry.allowed_since(connection, plan.made_at, mark, until)
+                until = self.registry.allowed_since(connection, plan.age, mark, until)
             values = {"after": mark.trimmed, "until": until, "limit": rows}
             source = self.reader.ordering.source
             partition = _PARTITION_ZERO if source.partition is None else source.partition

@@ -215,15 +215,14 @@ class Registry:
                 here = self._partitions.get(here.starts_after)
 
     def allowed_since(
-        self, connection: Connection, since: float, mark: LowWaterMark, until: int
+        self, connection: Connection, seconds: float, mark: LowWaterMark, until: int
     ) -> int:
-        """Return the position up to which consumers that reported since a moment allow a trim.
+        """Return the position up to which consumers allow a trim that reported in the last seconds.
 
-        The moment is in seconds since 1970, by a clock that may be ahead by `CLOCKS`.
+        Their publishers' clocks may be behind by `CLOCKS`.
         """
-        longest = time.time() - since + CLOCKS
         for one in self.needed(connection):
-            if one.heard <= longest:
+            if one.heard <= seconds + CLOCKS:
                 allowed = self.allowed(connection, one, mark, until)
                 until = until if allowed is None else min(until, allowed)
         return until

@@ -1,5 +1,6 @@
 """Consumers register their progress, and trimming waits for them."""
 
+import time
 from datetime import timedelta
 
 import httpx
@@ -220,6 +221,14 @@ def test_clocks_may_be_apart(any_shop, any_feed):
     assert any_feed.trim(plan) == 6
     age(any_shop, 10)
     assert any_feed.trim(plan) == 11
+
+
+def test_clock_that_is_set_back_while_a_plan_is_carried_out(any_feed, monkeypatch):
+    """A trim waits for progress registered after its plan, by a clock that was set back since."""
+    plan, late = any_feed.plan_trim(below=18), time.time() - 3600
+    monkeypatch.setattr(time, "time", lambda: late)
+    any_feed.register_progress("billing", 0, any_feed.cursor_after(5))
+    assert any_feed.trim(plan) == 6
 
 
 def test_what_cannot_be_a_place_is_refused(any_shop):
