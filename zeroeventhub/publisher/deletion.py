@@ -22,6 +22,7 @@ from sqlalchemy import (
     and_,
     delete,
     exists,
+    false,
     func,
     literal_column,
     or_,
@@ -490,10 +491,12 @@ class Compactor:
     def _next(self, connection: Connection) -> Select[Any]:
         """Select the next events, each with whether it is superseded or an old tombstone."""
         source = self.reader.ordering.source
-        gone = self._is_superseded(database_of(connection))
+        database = database_of(connection)
+        gone = self._has_other(database, later=True)
         if self.tombstone is not None:
             is_old = source.position <= parameter("tombstones")
-            gone = or_(gone, and_(self.tombstone, self.key.is_not(None), is_old))
+            is_old_tombstone = and_(self.tombstone, self.key.is_not(None), is_old)
+            gone = or_(gone, and_(is_old_tombstone, ~self._has_other(database, later=False)))
         if self.needed is not None:
             gone = and_(gone, ~self.needed)
         columns = [source.position.label("position"), gone.label("is_gone")]
@@ -502,26 +505,36 @@ class Compactor:
         hint = self.near.hint(connection)
         return self.near.above(query, hint).limit(LIMIT)
 
-    def _is_superseded(self, database: Database) -> ColumnElement[bool]:
-        """Return the condition that a later event has the same key; false if the key is NULL."""
+    def _has_other(self, database: Database, *, later: bool) -> ColumnElement[bool]:
+        """Return the condition that a later event has the same key, or an earlier one that stays.
+
+        It stays in another partition, or because it is needed. False if the key is NULL.
+        """
         source = self.reader.ordering.source
         positions: Any = source.table
-        later: Any = positions.alias("later")
-        position = later.c[str(source.position.key)]
+        other: Any = positions.alias("other")
         if source.events is None:
-            rows, key = later, later.c[str(self.key.key)]
+            rows = events = other
         else:
-            events = source.events.alias("later_event")
-            key = events.c[str(self.key.key)]
-            pairs = [(later.c[name], str(one.key)) for name, one in source.key.items()]
-            rows = later.join(events, and_(*(one == events.c[name] for one, name in pairs)))
-        is_later = and_(position > source.position, position <= parameter("settled"))
-        query = select(ONE).select_from(rows).where(key == self.key, is_later)
+            events = source.events.alias("other_event")
+            pairs = [(other.c[name], str(one.key)) for name, one in source.key.items()]
+            rows = other.join(events, and_(*(one == events.c[name] for one, name in pairs)))
+        position, key = other.c[str(source.position.key)], events.c[str(self.key.key)]
+        query = select(ONE).select_from(rows).where(key == self.key)
         if isinstance(key.type, String) and not isinstance(key.type, Enum):
             # The table's collation may take texts for equal that are different keys to readers.
             query = query.where(database.exact(key) == database.exact(self.key))
+        partition: Any = None
         if source.partition is not None:
-            partition = ClauseAdapter(later).traverse(source.partition)
-            query = query.where(partition == source.partition)
+            partition = ClauseAdapter(other).traverse(source.partition)
+        if later:
+            query = query.where(position > source.position, position <= parameter("settled"))
+            if partition is not None:
+                query = query.where(partition == source.partition)
+        else:
+            stays = [] if self.needed is None else [ClauseAdapter(events).traverse(self.needed)]
+            if partition is not None:
+                stays.append(partition != source.partition)
+            query = query.where(position < source.position, or_(false(), *stays))
         outer = [positions] if source.events is None else [positions, source.events]
         return exists(query.correlate(*outer))

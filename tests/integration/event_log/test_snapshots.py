@@ -369,3 +369,25 @@ def test_compaction_behind_snapshots(any_engine, any_kept):
     assert restored(any_engine, any_kept) == ([1, 2, 3], [4], 4)
     assert restored(any_engine, any_kept, "cy") == ("closed", [], 2)
     assert append(any_engine, any_kept, "cy", [3], 2) == 3
+
+
+def test_tombstone_stays_as_long_as_an_event_that_it_deletes(any_engine, any_kept):
+    """A tombstone without a version is kept while its key has an event that no snapshot covers."""
+    tombstone = any_kept.table.c.type == "closed"
+    compaction = Compaction(tombstone=tombstone, keep_tombstones=timedelta(0))
+    bound = trimmable(any_engine, any_kept, compaction=compaction)
+    for key in ("ada", "bob"):
+        append(any_engine, any_kept, key, [1, 2])
+    with any_engine.begin() as connection:
+        closed = [NewEvent("closed", {}, key=key) for key in ("ada", "bob", "cy")]
+        any_kept.append(connection, closed)
+        any_kept.save_snapshot(connection, "bob", 2, "closed")
+    append(any_engine, any_kept, "zoe", [1])
+    past = datetime.now(UTC) - timedelta(minutes=1)
+    execute(any_engine, any_kept.table.update().values(time=past))
+    bound.head()
+    assert bound.compact() == 4
+    assert left(any_engine, any_kept) == [("ada", 1), ("ada", 2), ("ada", None), ("zoe", 1)]
+    save(any_engine, any_kept, "ada", 2, "closed")
+    assert bound.compact() == 3
+    assert left(any_engine, any_kept) == [("zoe", 1)]

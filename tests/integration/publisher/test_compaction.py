@@ -15,12 +15,23 @@ from harness.ordering_table import (
 )
 from harness.published import install, published
 from harness.shop import orders
-from harness.statements import add, scalars
+from harness.statements import add, execute, scalars
 from harness.trimmed import position_of
 from harness.waiting import until
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, func, insert, select
+from sqlalchemy import (
+    Column,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    create_engine,
+    func,
+    insert,
+    select,
+    update,
+)
 
 from zeroeventhub import FIRST, TableFeed
 from zeroeventhub.publisher.deletion import Compaction
@@ -131,6 +142,21 @@ def test_what_is_young_or_says_that_a_key_is_no_more_goes_later(any_shop):
         bound = settled(source(compaction).bind(any_shop))
         assert bound.compact(older_than=young * HOUR, rows=1) == deleted
         assert left(any_shop) == rest
+
+
+def test_tombstone_stays_while_another_partition_has_its_key(any_shop):
+    """A tombstone is kept as long as an event that it deletes, which a split has left elsewhere."""
+    compaction = Compaction(tombstone=orders.c.kind == "gone", keep_tombstones=HOUR)
+    write(
+        any_shop, ("ada", "placed", 9), ("ada", "gone", 8), ("bob", "gone", 8), ("eve", "gone", 0)
+    )
+    execute(any_shop, update(orders).where(orders.c.id == 1).values(part=0))
+    bound = settled(source(compaction).bind(any_shop))
+    assert bound.compact() == 1
+    assert left(any_shop) == [1, 2, 4]
+    bound.trim(bound.plan_trim(below=2))
+    assert bound.compact() == 1
+    assert left(any_shop) == [4]
 
 
 def test_tombstone_that_nothing_follows_stays(any_shop):
