@@ -129,6 +129,11 @@ class DuckDBTable:
             "INSERT OR REPLACE INTO zeroeventhub_cursors VALUES (?, ?, ?)",
             [(self._table, partition, cursor) for partition, cursor in cursors.items()],
         )
+        # The cursor of an heir would hide the later one of the partition that it has replaced.
+        database.execute(
+            "DELETE FROM zeroeventhub_cursors WHERE name = ? AND number <> ALL (?)",
+            [self._table, [*cursors]],
+        )
         database.commit()
         self.cursors = cursors
 

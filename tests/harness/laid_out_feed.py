@@ -5,6 +5,7 @@ layout says where it is shown.
 """
 
 from zeroeventhub import FIRST, LAST, Event, FeedInfo, Page
+from zeroeventhub.errors import TokenChanged
 from zeroeventhub.extensions import CAUGHT_UP
 from zeroeventhub.partitions import Layout, key_hash
 from zeroeventhub.protocol import CountedCursor
@@ -68,3 +69,28 @@ class ReadFeed:
         ahead = [number for number, _ in self.shown(partition, after) if number <= until]
         found = ahead[:events]
         return CountedCursor(str(found[-1] if found else after), len(found))
+
+
+class ChangingFeed(ReadFeed):
+    """A feed that refuses requests for partitions that it no longer has, and divides the others."""
+
+    def read(self, partition, cursor, limit, *, stop=None):
+        self.expect(partition)
+        return super().read(partition, cursor, limit, stop=stop)
+
+    def cursor_of_count(self, partition, cursor, events, *, stop=None):
+        self.expect(partition)
+        return super().cursor_of_count(partition, cursor, events, stop=stop)
+
+    def splits(self, partition, count, *, start=FIRST, stop=None):
+        self.expect(partition)
+        after = 0 if start == FIRST else int(start)
+        until = len(self.rows) if stop is None else int(stop)
+        ahead = [number for number, _ in self.shown(partition, after) if number <= until]
+        places = ahead[:: -(-len(ahead) // count) or 1][1:]
+        return [*map(str, (after, *(place - 1 for place in places), until))]
+
+    def expect(self, partition):
+        """Refuse a partition that is no longer there."""
+        if all(one.id != partition for one in self.layout.partitions):
+            raise TokenChanged("The partitions have changed.")

@@ -7,12 +7,15 @@ import duckdb
 import pyarrow as pa
 import pytest
 from harness.killed import exporting, until_killed
+from harness.laid_out_feed import ChangingFeed
 from harness.readers import mounted
 from harness.shop import fill, orders, write
 from pyarrow import parquet
 
 from zeroeventhub import TableFeed, export, read_arrow
 from zeroeventhub.errors import ConfigurationError, StoreUnavailable
+from zeroeventhub.extensions import CURSOR_OF_COUNT, SPLITS, STOP
+from zeroeventhub.testing import no_pauses
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
@@ -87,6 +90,38 @@ def test_export_that_is_killed_goes_on(sqlite, url, place):
     export.export(url, place)
     assert numbers(place) == expected(100 + 2 * kills)
     assert not [*export.Path().glob("*/.*")]
+
+
+class ReplacedFeed(ChangingFeed):
+    """A feed whose partition is replaced while its first events are read."""
+
+    def __init__(self):
+        super().__init__(1, frozenset({STOP, SPLITS, CURSOR_OF_COUNT}))
+        for number in range(24):
+            self.append(number % 17)
+
+    def read(self, partition, cursor, limit, *, stop=None):
+        if partition == 0 and cursor == "2":
+            self.layout = self.layout.redistribute(by=2)
+        return super().read(partition, cursor, limit, stop=stop)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_partition_that_is_replaced_in_an_export_that_fails(place, monkeypatch):
+    """Wherever an export fails of which a partition was replaced, the next one adds the rest."""
+    monkeypatch.setattr(export, "CHUNK_ROWS", 1)
+    for most in range(10, 13):
+
+        def fail(count, _, most=most):
+            assert count < most
+
+        one = f"{most}-{place}"
+        with mounted(ReplacedFeed()) as url, no_pauses():
+            with pytest.raises(AssertionError):
+                export.export(url, one, page_size=2, progress=fail)
+            export.export(url, one)
+        found = [json.loads(row["data"])["n"] for row in rows_of(one)]
+        assert sorted(found) == [*range(1, 25)], most
 
 
 @pytest.mark.test_all

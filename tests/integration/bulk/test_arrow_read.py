@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from harness.faults.proxy import Fault, proxying
 from harness.faults.proxy import Plan as Faults
-from harness.laid_out_feed import ReadFeed
+from harness.laid_out_feed import ChangingFeed, ReadFeed
 from harness.published import install, published
 from harness.readers import client_of, mounted
 from harness.shop import fill, orders, write
@@ -21,12 +21,11 @@ from harness.stores import new_store
 from harness.waiting import until
 from sqlalchemy import create_engine, insert, update
 
-from zeroeventhub import FIRST, Client, Consumer, Retention, TableFeed, TypeFilter, read_arrow
+from zeroeventhub import Client, Consumer, Retention, TableFeed, TypeFilter, read_arrow
 from zeroeventhub.errors import (
     ConfigurationError,
     PageTooLarge,
     ProtocolError,
-    TokenChanged,
     Unavailable,
     Unreachable,
 )
@@ -111,31 +110,6 @@ def test_feed_with_few_extensions(extensions, heeds_limits):
             feed.append(number % 17)
         assert in_order(numbers(read.reader)) == [*range(1, 31)]
         assert in_order(everything(url, start=read.cursors)) == [*range(31, 61)]
-
-
-class ChangingFeed(ReadFeed):
-    """A feed that refuses requests for partitions that it no longer has, and divides the others."""
-
-    def read(self, partition, cursor, limit, *, stop=None):
-        self.expect(partition)
-        return super().read(partition, cursor, limit, stop=stop)
-
-    def cursor_of_count(self, partition, cursor, events, *, stop=None):
-        self.expect(partition)
-        return super().cursor_of_count(partition, cursor, events, stop=stop)
-
-    def splits(self, partition, count, *, start=FIRST, stop=None):
-        self.expect(partition)
-        after = 0 if start == FIRST else int(start)
-        until = len(self.rows) if stop is None else int(stop)
-        ahead = [number for number, _ in self.shown(partition, after) if number <= until]
-        places = ahead[:: -(-len(ahead) // count) or 1][1:]
-        return [*map(str, (after, *(place - 1 for place in places), until))]
-
-    def expect(self, partition):
-        """Refuse a partition that is no longer there."""
-        if all(one.id != partition for one in self.layout.partitions):
-            raise TokenChanged("The partitions have changed.")
 
 
 @pytest.mark.parametrize(
