@@ -99,7 +99,7 @@ class History:
         is_kept = self.archive is not None and self.archive.holds(mark.trimmed)
         return START if is_kept else mark.earliest
 
-    def _lost(self, connection: Connection, position: int) -> LowWaterMark:
+    def lost(self, connection: Connection, position: int) -> LowWaterMark:
         """Return the mark up to which events are lost to a query that reads from a position.
 
         Raises:
@@ -122,18 +122,18 @@ class History:
         row = None if self._mutable else self._row_below(connection, position)
         if row is not None:
             return self.cursor(*row)
-        mark = self._lost(connection, 0)
+        mark = self.lost(connection, 0)
         return str(Place(position)) if self._mutable and position > mark.trimmed else mark.earliest
 
     def refuse_trimmed(self, connection: Connection, position: int) -> None:
         """Refuse to continue from a position if events after it have been trimmed."""
-        mark = self._lost(connection, position)
+        mark = self.lost(connection, position)
         if position < mark.trimmed:
             raise _trimmed(mark)
 
     def refuse_forgotten(self, connection: Connection) -> None:
         """Raise Trimmed for an id that was not found, if the feed deletes events."""
-        mark = self._lost(connection, 0)
+        mark = self.lost(connection, 0)
         if self._mutable or mark.trimmed or mark.compacted:
             raise Trimmed(
                 "There is no event of this id here. This feed deletes events, and their ids with "
@@ -183,7 +183,7 @@ class History:
             found.append((place, row))
             lowest = min(lowest, place.position)
         # Read last: a trim that deleted events while the query ran has moved the mark by now.
-        mark = self.mark(connection) if archive is None else self._lost(connection, lowest)
+        mark = self.mark(connection) if archive is None else self.lost(connection, lowest)
         for place, row in found:
             if place.position > mark.trimmed:
                 self._verify(connection, place, row, mark)
@@ -246,7 +246,7 @@ class History:
             row = self._rows.row(connection, query, position)
             if row is not None:
                 return row
-            if self._lost(connection, 0).trimmed > boundary:
+            if self.lost(connection, 0).trimmed > boundary:
                 return None
         if self.archive is None or not boundary:
             return None

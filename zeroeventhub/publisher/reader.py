@@ -309,6 +309,8 @@ class Reader:
         """
         settled = self._horizon(connection).settled
         position = self.lookups.of_time(connection, partition, moment, settled=settled)
+        # After the query: if the archive has some of the events, it is searched as well.
+        self.history.lost(connection, 0)
         return self.history.cursor_below(connection, position)
 
     def cursor_of(

@@ -4,7 +4,7 @@ import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -159,6 +159,17 @@ def test_events_that_another_process_seals_and_trims_are_read_at_once(sqlite, tm
     trim(other, 30)
     assert numbers(feed) == every
     assert numbers(feed, 0, cursor) == [number for number in every if number > 4]
+
+
+def test_process_that_just_began_finds_moments_in_its_archive(sqlite, tmp_path):
+    """A publisher finds the events of a moment in its archive before it has read anything else."""
+    feed = opened(sqlite, Archive(tmp_path))
+    moment = BEGAN + timedelta(minutes=10)
+    before = [feed.cursor_at(moment, partition) for partition in range(PARTITIONS)]
+    feed.seal(segment_events=10)
+    trim(feed, 25)
+    found = [source(Archive(tmp_path)).bind(sqlite).cursor_at(moment, p) for p in range(PARTITIONS)]
+    assert found == before
 
 
 def test_files_of_an_archive_are_named_in_order(sqlite, tmp_path, monkeypatch):
