@@ -341,7 +341,9 @@ class ArchiveReader:
         segments = self.segments(after, end)
         if len(segments) > SEGMENTS:
             partitions = len(self._partitions)
-            return [Part(one.after, one.upto, one.places / partitions) for one in segments]
+            return [
+                Part(one.after, min(one.upto, end), one.places / partitions) for one in segments
+            ]
         parts = []
         for place in self.groups(partition, after, end):
             entry = place.entry

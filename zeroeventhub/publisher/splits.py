@@ -206,7 +206,7 @@ class SplitQuery:
         boundaries = [after]
         if count > 1:
             for position in self._between(connection, partition, count, after, until):
-                if position > boundaries[-1]:
+                if boundaries[-1] < position < until:
                     boundaries.append(position)
         return [*boundaries, until]
 

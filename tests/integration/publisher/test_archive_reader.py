@@ -40,7 +40,7 @@ from zeroeventhub.archive.objects import Objects
 from zeroeventhub.conformance import check_feed
 from zeroeventhub.errors import Trimmed, Unavailable
 from zeroeventhub.protocol import Page
-from zeroeventhub.publisher import archive_reader, lookups, page_query
+from zeroeventhub.publisher import archive_reader, lookups, page_query, splits
 from zeroeventhub.settings import Capacity
 
 
@@ -170,6 +170,20 @@ def test_process_that_just_began_finds_moments_in_its_archive(sqlite, tmp_path):
     trim(feed, 25)
     found = [source(Archive(tmp_path)).bind(sqlite).cursor_at(moment, p) for p in range(PARTITIONS)]
     assert found == before
+
+
+@pytest.mark.parametrize("stop", [37, 40, 44])
+def test_pieces_of_many_segments_end_where_they_have_to(sqlite, tmp_path, monkeypatch, stop):
+    """The pieces of a range that ends within a segment hold the events up to its end, each once."""
+    monkeypatch.setattr(archive_reader, "SEGMENTS", 2)
+    monkeypatch.setattr(splits, "FEW", 5)
+    feed = opened(sqlite, Archive(tmp_path), [(0, 0, 0)] * 60)
+    feed.seal(segment_events=15)
+    trim(feed, 58)
+    end = feed.cursor_after(stop)
+    cuts = feed.splits(0, 50, stop=end)
+    assert [*map(position_of, cuts)] == sorted({*map(position_of, cuts)})
+    assert cuts[-1] == end
 
 
 def test_files_of_an_archive_are_named_in_order(sqlite, tmp_path, monkeypatch):
