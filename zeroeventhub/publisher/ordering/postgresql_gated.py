@@ -129,7 +129,9 @@ class Gated(SequenceOrdering):
     def horizon(self, connection: Connection, seconds: float | None = None) -> Horizon:
         """Return the highest number below the mark of every writer."""
         names = self._names or self._find_names(connection)
-        number, _ = last_number(connection, *names, seconds)
+        number, origin = last_number(connection, *names, seconds)
+        if origin != self._origin:
+            number, _ = self._read_anew(connection, seconds)
         # In this order: a writer that arrives in between draws only numbers above this one.
         marks = connection.scalars(_MARKS, self._table_name(connection)).all()
         return Horizon(settled=lowest(number, marks), highest=number)

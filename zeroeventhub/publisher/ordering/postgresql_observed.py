@@ -37,14 +37,15 @@ _WRITERS = text(f"SELECT DISTINCT virtualtransaction FROM pg_locks WHERE {_HOLDS
 _CONTINUE = text("SELECT setval(CAST(:sequence AS regclass), :last)")
 
 # What numbers come from: a server, since its start or its last crash, which resets its statistics,
-# and the file of a sequence, which TRUNCATE … RESTART IDENTITY replaces. No time zone changes the
-# text. Before PostgreSQL 15, to ask for statistics takes milliseconds. NULL on a standby: a pool
-# may get connections to one at any time, by a name or an address that leads to several servers.
+# the file of a sequence, which TRUNCATE … RESTART IDENTITY replaces, and the table of this name, in
+# whose place another one may be put. No time zone changes the text. Before PostgreSQL 15, to ask
+# for statistics takes milliseconds. NULL on a standby: a pool may get connections to one at any
+# time, by a name or an address that leads to several servers.
 _ORIGIN = """CASE WHEN NOT pg_is_in_recovery() THEN
     concat(extract(epoch FROM pg_postmaster_start_time()), '/', CASE
     WHEN CAST(current_setting('server_version_num') AS integer) >= 150000
     THEN extract(epoch FROM pg_stat_get_bgwriter_stat_reset_time()) END, '/',
-    pg_relation_filenode('{name}'::regclass)) END"""
+    pg_relation_filenode('{name}'::regclass), '/', '{table}'::regclass::oid) END"""
 
 
 class SequenceOrdering(Ordering):
@@ -59,6 +60,7 @@ class SequenceOrdering(Ordering):
     def __init__(self, events: Events) -> None:
         super().__init__(events)
         self._names: tuple[str, str] | None = None  # of the sequence and the table
+        self._origin: str | None = None
         self.fast_horizon = self.horizon
 
     def check(self, connection: Connection) -> None:
@@ -68,6 +70,12 @@ class SequenceOrdering(Ordering):
     @abstractmethod
     def horizon(self, connection: Connection, seconds: float | None = None) -> Horizon:
         """Return the horizon; `seconds` is that of `last_number`."""
+
+    def _read_anew(self, connection: Connection, seconds: float | None) -> tuple[int, str]:
+        """Read the last number after its origin has changed: the table may be another one."""
+        self._names = self._find_names(connection)
+        number, self._origin = last_number(connection, *self._names, seconds)
+        return number, self._origin
 
     def _find_names(self, connection: Connection) -> tuple[str, str]:
         sequence = find_sequence(connection, self._events)
@@ -102,6 +110,8 @@ class Observed(SequenceOrdering):
         number, origin = last_number(connection, *names, seconds)
         if (decided := self._tracker.decided(origin, number)) is not None:
             return decided
+        if origin != self._origin:
+            number, origin = self._read_anew(connection, seconds)
         writers = connection.scalars(_WRITERS, self._table_name(connection)).all()
         return self._tracker.horizon(began, origin, number, frozenset(writers))
 
@@ -158,7 +168,7 @@ def last_number(
     number = None
     unformatted = {"no_parameters": True}
     name = sequence.replace("'", "''")
-    origin = _ORIGIN.format(name=name)
+    origin = _ORIGIN.format(name=name, table=table.replace("'", "''"))
     if seconds is not None:
         # One statement. PostgreSQL evaluates its condition, and so sets the timeout, before it may
         # have to wait.

@@ -1,7 +1,7 @@
 """Writers who are watched, and who is waited for; sequences, and how their numbers have to rise."""
 
 import re
-from contextlib import closing, nullcontext
+from contextlib import closing, nullcontext, suppress
 from itertools import count
 
 import pytest
@@ -141,6 +141,32 @@ def test_horizon_of_numbers_that_start_again_is_not_believed(log, more):
             log.everything()
         slow.commit()
     assert log.everything() == [3, *more]
+
+
+@for_each(OBSERVED, GATED)
+def test_sequence_of_a_table_that_takes_the_place_of_another_is_read(log):
+    """Writers of a table that was put in the place of another are waited for from then on."""
+    log.assert_news(0)
+    with log.engine.connect() as given_up:
+        append(given_up, *range(9))
+    assert log.news() == []
+    log.run(
+        "CREATE TABLE anew (LIKE log INCLUDING ALL)",
+        "CREATE SEQUENCE anew_id OWNED BY anew.id",
+        "ALTER TABLE anew ALTER id SET DEFAULT nextval('anew_id')",
+        "INSERT INTO anew (n) SELECT n FROM log",
+        "ALTER TABLE log RENAME TO old",
+        "ALTER TABLE anew RENAME TO log",
+    )
+    with log.engine.begin() as connection:
+        log.source().install(connection)
+    with log.engine.connect() as slow:
+        append(slow, 1)
+        log.write(2)
+        with suppress(Unavailable):
+            assert log.news() == []
+        slow.commit()
+    assert log.news() == [1, 2]
 
 
 @for_each(OBSERVED, GATED)
