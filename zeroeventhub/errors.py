@@ -318,11 +318,13 @@ class Halted(ZeroEventHubError):
 
     Attributes:
         partition: the partition that stopped.
+        epoch: that of the cursor at which it stopped; where the cursor's is higher, it was moved.
     """
 
-    def __init__(self, message: str, *, partition: int) -> None:
+    def __init__(self, message: str, *, partition: int, epoch: int = 0) -> None:
         super().__init__(message)
         self.partition = partition
+        self.epoch = epoch
 
 
 def require(package: str, *, extra: str, user: str) -> None:

@@ -135,6 +135,12 @@ class Coordinator:
             self._claimed = claimed
             # An operator may have moved back the cursor of a partition that was read to its end.
             self._drained -= self._closed - claimed.ended
+            # Or that of one that has halted.
+            self._halted = {
+                partition: error
+                for partition, error in self._halted.items()
+                if claimed.epochs.get(partition, 0) <= error.epoch
+            }
             for partition, ends in claimed.elsewhere.items():
                 self._first_seen.setdefault(partition, ends)
 

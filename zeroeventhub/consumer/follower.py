@@ -353,4 +353,5 @@ class PartitionFollower:
             f"follows could not be applied in {tries} tries. The last one raised "
             f"{type(error).__name__}{at_place(error)}.{reason}",
             partition=self.partition.id,
+            epoch=self._place.epoch,
         )

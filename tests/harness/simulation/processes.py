@@ -267,7 +267,7 @@ class CoordinatorProcess(Process):
         self.outcomes = []
         self.claimed = Claimed(frozenset())
         self.epochs = {}
-        self.halted, self.gone = set(), set()
+        self.halted, self.gone = {}, set()
         self.idle, self.step, self.changed = 0, None, True
         return Coordinator(self.world.config, self.is_stopped)
 
@@ -298,8 +298,7 @@ class CoordinatorProcess(Process):
                 self.claimed = yield from call(
                     world, claim, self.name, step.wanted, world.config.lease
                 )
-                self.epochs.clear()
-                self.epochs.update(self.claimed.epochs)
+                self.learn(self.claimed.epochs)
                 return self.claimed
             case Discover():
                 self.changed = False
@@ -316,6 +315,12 @@ class CoordinatorProcess(Process):
             case _:
                 return (yield from super().carry_out(step))
         return None
+
+    def learn(self, epochs):
+        """Note the epochs of what is held; what has halted goes on where an operator moves it."""
+        self.epochs.clear()
+        self.epochs.update(epochs)
+        self.halted = {n: at for n, at in self.halted.items() if epochs.get(n, 0) <= at}
 
     def check(self, step):
         """See that leases are renewed and heeded, and that what halted stays here and stands still.
@@ -339,7 +344,7 @@ class CoordinatorProcess(Process):
             case Pause():
                 wrong = isinstance(self.step, Claim | Release) and step.seconds > longest
             case Start():
-                wrong = step.partition.id in self.halted | self.workers.keys()
+                wrong = step.partition.id in self.halted.keys() | self.workers.keys()
             case Release():
                 wrong = step.partitions & (kept | self.workers.keys())
             case _:
@@ -349,7 +354,7 @@ class CoordinatorProcess(Process):
 
     def record_outcome(self, outcome):
         if isinstance(outcome.error, Halted):
-            self.halted.add(outcome.partition)
+            self.halted[outcome.partition] = outcome.error.epoch
         del self.workers[outcome.partition]
         self.outcomes.append(outcome)
         self.wake()

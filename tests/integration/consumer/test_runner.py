@@ -8,7 +8,7 @@ import time
 
 import httpx
 import pytest
-from harness.deliveries import Seen, event, filled, opened, write_page, write_page_async
+from harness.deliveries import Seen, event, failing, filled, opened, write_page, write_page_async
 from harness.waiting import DEADLINE, until
 
 from zeroeventhub import AsyncClient
@@ -103,6 +103,17 @@ def test_halted_partition_leaves_the_others_running(busy):
     assert busy.observer["halted"] == [(2,)]
     busy.run(write_page)
     assert sorted(busy.landed()) == list(range(20))
+
+
+def test_halted_partition_goes_on_where_its_cursor_is_put(shop):
+    """A process that runs reads on where an operator puts the cursor of a partition that halted."""
+    filled(shop, partitions=2)
+    running = shop.start(failing(2), limit=1, lease=LASTING)
+    until(lambda: shop.observer["halted"], "a partition halts")
+    shop.put("2")
+    shop.until_landed(19)
+    running.stop()
+    assert sorted(shop.landed()) == [n for n in range(20) if n != 2]
 
 
 def test_observer_that_raises_ends_the_run(busy):
