@@ -116,12 +116,7 @@ class _Pending:
     def _move(self, connection: Connection) -> None:
         store, name = self._config.store, self._config.name
         store.advance(connection, name, self.partition, self._place, self.cursor)
-        if store.lanes.has_begun(connection, name, self.partition, self._place):
-            raise ConfigurationError(
-                f"Lanes of consumer {name!r} have applied a part of this page of partition "
-                f"{self.partition}: roll back, and let `run` finish the page before you iterate "
-                "over pages."
-            )
+        store.lanes.expect_none(connection, name, self.partition, self._place)
 
     def _unseen(self, connection: Connection) -> Sequence[Event]:
         return without_duplicates(connection, self._config, self.partition, self.events)

@@ -85,6 +85,7 @@ def carry_out(connection: Connection, config: Config, owner: str, step: Step) ->
             return store.enter(connection, name, step.partition, owner, after=step.after)
         case Advance():
             store.advance(connection, name, step.partition, step.place, step.new)
+            store.lanes.expect_none(connection, name, step.partition, step.place)
         case End():
             store.end(connection, name, step.partition, step.place)
         case RecordFailure():

@@ -147,6 +147,19 @@ def test_page_that_lanes_have_begun_is_not_read_one_by_one(sync_shop):
     assert shop.cursor() == "_first"
 
 
+def test_page_that_lanes_have_begun_is_not_passed_where_it_begins_without_events(sync_shop):
+    """A loop that reads less at once, and so no event first, keeps what lanes have applied."""
+    shop = sync_shop
+    shop.feed.publish(None, *two_lanes())
+    shop.put("0")
+    with halting(Poison):
+        shop.run(failing(2), lanes=2)
+    with pytest.raises(ConfigurationError, match="let `run` finish the page"):
+        shop.page(limit=1)
+    shop.run(failing())
+    assert shop.landed() == [1, 2]
+
+
 def test_crashes_anywhere_neither_lose_nor_repeat_nor_reorder(sync_shop):
     """Lanes crash at any event, pages are read again in any size, with any number of lanes."""
     shop = sync_shop

@@ -10,7 +10,7 @@ from zeroeventhub.consumer.store.dead_letters import digest
 from zeroeventhub.consumer.store.tables import Tables, is_at, is_place, is_row
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.statements import insert_ignore, unix_time
-from zeroeventhub.errors import Fenced, StoreUnavailable
+from zeroeventhub.errors import ConfigurationError, Fenced, StoreUnavailable
 
 
 @dataclass(frozen=True)
@@ -58,15 +58,20 @@ class Lanes:
         rows = connection.execute(query).all()
         return LaneProgress(rows[0].lanes, {row.lane: row.done for row in rows}) if rows else None
 
-    def has_begun(
+    def expect_none(
         self, connection: Connection, consumer: str, partition: int, place: Place
-    ) -> bool:
-        """Return whether lanes have applied a part of what follows a place.
+    ) -> None:
+        """Raise ConfigurationError if lanes have applied a part of what follows a place.
 
         The transaction must have moved the cursor: until it ends, no lane begins.
         """
         found = {"name": consumer, "number": partition, "at": place.cursor}
-        return connection.execute(self._begun, found).first() is not None
+        if connection.execute(self._begun, found).first() is not None:
+            raise ConfigurationError(
+                f"Lanes of consumer {consumer!r} have applied a part of this page of partition "
+                f"{partition}: roll back, and let `run` finish the page before you iterate over "
+                "pages."
+            )
 
     def check_gone(self, connection: Connection, consumer: str, cursors: Mapping[int, str]) -> None:
         """Raise StoreUnavailable if lanes have applied events after the cursor of a gone partition.
