@@ -24,7 +24,7 @@ from zeroeventhub.cli.options import (
 from zeroeventhub.cli.output import Answer, answering, confirm, table
 from zeroeventhub.cli.table_options import open_database, reflect
 from zeroeventhub.client import Client
-from zeroeventhub.consumer.lag import TWICE, consequence, cursor_in, find_moves
+from zeroeventhub.consumer.lag import TWICE, about_moves, consequence, cursor_in, find_moves
 from zeroeventhub.consumer.lag import lag as find_lag
 from zeroeventhub.consumer.observer import place_in
 from zeroeventhub.consumer.store.cursor_store import CursorStatus, CursorStore, summaries
@@ -255,14 +255,13 @@ def _set_cursors(
     """Set the cursors of some partitions once the operator agrees, and report the old ones."""
     with engine.connect() as connection:
         before = store.cursors(connection, consumer)
-        known = store.holdings(connection, consumer)["inbox"]
+        holdings = store.holdings(connection, consumer)
     moves = blocking(find_moves(client, before, cursors))
     lines = [*map(str, moves)]
-    skipped = f"its inbox skips those that it knows ({known:,} events); other " if known else ""
     confirm(
         f"Consumer {printable(consumer)} will continue at other cursors:\n"
         + "".join(f"  {line}\n" for line in lines)
-        + consequence(moves, skipped + TWICE, _UNCOUNTED),
+        + about_moves(moves, holdings, _UNCOUNTED),
         yes=yes,
     )
     with engine.begin() as connection:

@@ -13,7 +13,8 @@ from sqlalchemy.schema import CreateTable
 from zeroeventhub.console.consumers import ConsoleStore
 from zeroeventhub.console.events import moment_in
 from zeroeventhub.console.feeds import Reader
-from zeroeventhub.consumer.lag import TWICE, Move, consequence, find_moves
+from zeroeventhub.consumer.lag import TWICE, Move, about_moves, consequence, find_moves
+from zeroeventhub.consumer.steps import Place
 from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.consumer.store.dead_letters import FAILED, HELD, DeadLetter
 from zeroeventhub.databases import database_of
@@ -103,6 +104,12 @@ async def plan(
         after = {number: await reader.client.cursor_at(moment, number) for number in chosen}
         about = f"goes on at {moment:%Y-%m-%d %H:%M:%S} UTC; partitions: {len(chosen):,}"
     elif asked.action == "skip" and asked.partition is not None:
+        here = Place(cursors[asked.partition])
+        if await store.look(store.store.lanes.progress, name, asked.partition, here):
+            raise BadRequest(
+                "Lanes have applied a part of the next page, perhaps also its first event: set "
+                "aside what fails, by Failures(then='set-aside')."
+            )
         page = await reader.client.fetch(asked.partition, cursors[asked.partition], limit=1)
         if not page.events:
             raise BadRequest("There is no event to skip: the consumer has read all of them.")
@@ -111,9 +118,8 @@ async def plan(
     else:
         raise BadRequest("There is no such change.")
     moves = await find_moves(reader.client, cursors, after)
-    known = (await store.look(store.store.holdings, name))["inbox"]
-    skipped = f"its inbox skips those that it knows ({known:,} events); other " if known else ""
-    text = f"Consumer {name!r} {about}. {consequence(moves, skipped + TWICE, _UNCOUNTED)}"
+    holdings = await store.look(store.store.holdings, name)
+    text = f"Consumer {name!r} {about}. {about_moves(moves, holdings, _UNCOUNTED)}"
     return Change(action=asked.action, consumer=name, text=text, moves=moves)
 
 
@@ -213,6 +219,7 @@ def _write(connection: Connection, store: CursorStore, change: Change) -> None:
                 if place.cursor != move.before:
                     raise Moved("The consumer has moved since: look again at what is next.")
                 store.advance(connection, name, move.partition, place, move.cursor)
+                store.lanes.expect_none(connection, name, move.partition, place)
             store.set(connection, name, move.partition, move.cursor)
 
 

@@ -199,6 +199,21 @@ async def _two_lags(
     return before, await lag_at(client, info, number, cursor, MOST)
 
 
+def about_moves(moves: list[Move], holdings: Mapping[str, int], unknown: str) -> str:
+    """Return sentences that say what moves do to a consumer of which a store has some rows.
+
+    `holdings` are those of `CursorStore.holdings`, and `unknown` is as for `consequence`.
+    """
+    inbox, text = holdings["inbox"], ""
+    skipped = f"its inbox skips those that it knows ({inbox:,} events); other " if inbox else ""
+    if holdings["lanes"]:
+        text = (
+            "Lanes have applied a part of a page: what follows a new cursor in such a page is read "
+            "again as well. "
+        )
+    return text + consequence(moves, skipped + TWICE, unknown)
+
+
 def consequence(moves: list[Move], repeated: str, unknown: str) -> str:
     """Return sentences that say how many events moves repeat or leave out.
 

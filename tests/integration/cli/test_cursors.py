@@ -11,7 +11,7 @@ from harness.readers import client_of, mounted
 from harness.shop import metadata, orders
 from harness.spark import write_checkpoint
 from harness.statements import add, execute, scalars
-from harness.stores import NAME, call, claim, enter, leave, load, move, new_store, unseen
+from harness.stores import NAME, advance, call, claim, enter, leave, load, move, new_store, unseen
 
 from zeroeventhub import FIRST, LAST, Layout, TableFeed
 from zeroeventhub.consumer.steps import Place
@@ -213,6 +213,9 @@ def test_operator_learns_how_many_events_are_read_again(feed, sqlite, sqlite_url
     unseen(store, ["1", "2"])
     asked = run("seek", feed, "--time", moment, *options, answer="n\n")
     assert "its inbox skips those that it knows (2 events); other effects" in asked.stderr
+    advance(store, load(store, 1), 0, 0, 3, partition=1)
+    asked = run("seek", feed, "--time", moment, *options, answer="n\n")
+    assert "Lanes have applied a part of a page: what follows a new cursor" in asked.stderr
     place = ("set", *options, "--partition", 1, "--feed", feed)
     asked = run(*place, further[1], answer="n\n")
     assert "About 25 events are left out, and never take effect." in asked.stderr

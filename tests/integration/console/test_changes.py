@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from harness.console import append, console
 from harness.engines import connected
 from harness.statements import add, execute
-from harness.stores import call, cursor, load, new_store
+from harness.stores import advance, call, cursor, load, new_store
 
 from zeroeventhub import FIRST, Client, CursorStore, Event, Principal, everybody
 from zeroeventhub.errors import Fenced, Forbidden
@@ -134,6 +134,19 @@ def test_one_event_is_skipped(shop, store):
         text = confirm(http, action="skip", partition=0)
         assert "leaves out the next event of partition 0. About 1 events are left out" in text
         assert cursor(store, 0) == place_of(http, 4)[0]
+
+
+def test_event_of_a_page_that_lanes_have_begun_is_not_skipped(shop, store):
+    """Skipping would apply again what lanes have applied; a move says that it does."""
+    with console_of(shop, store) as http:
+        stand(store, place_of(http, 3)[0])
+        advance(store, load(store, 0), 1, 0, 2)
+        query = {"name": "billing", "partition": 0}
+        answer = http.get(CONFIRM, params={**query, "action": "skip"})
+        assert answer.status_code == 400
+        assert "Lanes have applied a part of the next page" in answer.text
+        text, _ = question(http, action="seek", time=place_of(http, 4)[1])
+        assert "Lanes have applied a part of a page: what follows a new cursor" in text
 
 
 def test_event_that_was_applied_meanwhile_is_not_skipped(shop, store):
