@@ -514,9 +514,12 @@ class CursorStore:
                 invalid.
         """
         cursors, letters = self.tables.cursors, self.tables.dead_letters
-        # Pages and lanes lock their cursor, and who applies a dead letter deletes it: these writes
-        # wait for both, and both then wait for this transaction.
-        for column in (cursors.c.epoch, letters.c.tries):
+        members, leases = self.tables.members, self.tables.leases
+        # Pages and lanes lock their cursor, who applies a dead letter deletes it, and who begins a
+        # partition, which has no cursor yet, locks its lease, or before it a member: these writes
+        # wait for all of them, and all then wait for this transaction.
+        held = (cursors.c.epoch, members.c.expires_at, leases.c.expires_at, letters.c.tries)
+        for column in held:
             of_consumer = column.table.c.consumer == consumer
             connection.execute(column.table.update().where(of_consumer).values({column: column}))
         self._check_names(connection, consumer, name)

@@ -491,6 +491,21 @@ def test_copy_waits_for_what_is_being_committed(leveled_store, what):
     assert letters_of(store, "shadow") == letters_of(store)
 
 
+@pytest.mark.parametrize("known", [(0, 1), (0, 1, 2)])
+def test_no_partition_is_begun_while_a_consumer_is_copied(store, known):
+    """Effects that are copied after the cursors are of no partition that the copy begins anew."""
+    lived(store)
+    claim(store, "one", known)
+
+    def begin():
+        claim(store, "one", [0, 1, 2])
+        enter(store, 2, "one")
+
+    with kept_waiting(store, begin) as (connection, _):
+        store.copy(connection, NAME, "shadow")
+    assert call(store, store.cursors).keys() - call(store, store.cursors, name="shadow") == {2}
+
+
 def test_nothing_is_left_of_a_forgotten_consumer(store):
     """All that a store has of a consumer is deleted, and other consumers stay as they are."""
     before = lived(store)
