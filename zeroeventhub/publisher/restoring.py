@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from sqlalchemy import Column, ColumnElement, Connection, Engine, func, select
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import Label, TypeCoerce
 from sqlalchemy.types import JSON
 
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.bulk_insert import ColumnForm, insert_columns, table_form
+from zeroeventhub.databases.error_codes import is_duplicate
 from zeroeventhub.errors import ConfigurationError, FeedFailure, Unavailable
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION, START
 from zeroeventhub.publisher.keyset import NearRows
@@ -167,7 +169,18 @@ class Restorer:
             found = self._read_rows(connection, rows)
             is_missing = not len(found)
             if is_missing:
-                self._write(connection, rows)
+                try:
+                    self._write(connection, rows)
+                except IntegrityError as error:
+                    if not is_duplicate(error):
+                        raise
+                    positions = rows.column("position")
+                    raise FeedFailure(
+                        "An event that was appended since this restore began has a unique value, "
+                        "such as an id or a version of a key, of one that is still missing, from "
+                        f"position {positions[0]} to {positions[-1]}: delete the new one, and run "
+                        "this again. Until it is done, let nobody append to the log."
+                    ) from error
                 found = self._read_rows(connection, rows)
             if self.version is None and rows.column("version").null_count < events:
                 raise ConfigurationError(

@@ -235,6 +235,30 @@ def test_versions_of_keys_are_restored(engine, tmp_path):
         alone.restore(skipped=10)
 
 
+@pytest.mark.parametrize("of", ["id", "version"])
+def test_event_that_came_again_before_it_was_restored_is_named(engine, tmp_path, of):
+    """A restore that meets an event appended too early says so, and ends once that is gone."""
+    _, feed = versioned(engine, Archive(tmp_path))
+    log = EventLog(MetaData(), "log")
+    first, last = (NewEvent("x", {}, id=each) for each in ("first", "last"))
+    with engine.begin() as connection:
+        log.append_to(connection, "a", [first], expected_version=0)
+        log.append_to(connection, "b", [last], expected_version=0)
+    feed.seal(segment_events=1)
+    emptied(engine, log.table)
+    _, feed = versioned(engine, Archive(tmp_path))
+    again = NewEvent("x", {}, id="last" if of == "id" else "new")
+
+    def append(*_):
+        with engine.begin() as connection:
+            log.append_to(connection, "b", [again], expected_version=0)
+
+    with pytest.raises(FeedFailure, match="appended since this restore began has a unique value"):
+        feed.restore(skipped=10, workers=1, on_progress=append)
+    execute(engine, log.table.delete().where(log.table.c.position > 10))
+    assert feed.restore().events == 2
+
+
 def test_archives_of_earlier_releases_have_no_versions(sqlite, tmp_path, monkeypatch):
     """A file without versions is read, merged, erased from and restored as all others."""
     earlier = SCHEMA.remove(SCHEMA.get_field_index("version"))
