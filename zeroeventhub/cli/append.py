@@ -41,7 +41,8 @@ def append(*, client: Client, file: BinaryIO, producer: str | None, as_json: boo
     "paid", "data": {"amount": 5}, "key": "ada"}; `key` may be left out.
 
     The command ends at the first event that the log refuses, and names its line; all lines before
-    it are appended. You can run the same command again: the log stores no id twice. With --producer
+    it are appended. You can run the same command again: the log stores no id twice, unless it was
+    trimmed or compacted meanwhile. With --producer
     the command also asks the log which lines it has, and does not send them again: use one name for
     one file. You may add lines at the end of the file.
     """
@@ -70,7 +71,8 @@ def append(*, client: Client, file: BinaryIO, producer: str | None, as_json: boo
 
 _OTHER_FILE = (
     "The log has batches of this producer that are not in the file: give each file a name of its "
-    "own, or leave out --producer."
+    "own, or leave out --producer. If the log has only trimmed their events, append the lines "
+    "after them as another file, since it would take these events again."
 )
 
 

@@ -6,6 +6,7 @@ import pytest
 from harness.appended import ids
 from harness.command_line import PATIENCE, invoke, started
 from harness.readers import client_of
+from harness.statements import execute
 from harness.waiting import until
 from harness.written import writable
 
@@ -80,6 +81,17 @@ def test_other_file_of_a_producer_is_refused(written, file, content):
     file.write_text(content)
     shown = invoke(*command)
     assert (shown.exit_code, "give each file a name of its own" in shown.stderr) == (2, True)
+
+
+def test_producer_of_trimmed_events_appends_none_of_them_again(written, sqlite, file):
+    """A producer whose last batch was trimmed ends, and is told how to append further lines."""
+    log, url, _ = written
+    command = ("append", url, file, "--producer", "import")
+    assert invoke(*command).exit_code == 0
+    execute(sqlite, log.table.delete().where(log.table.c.position <= 2_000))
+    shown = invoke(*command)
+    assert (shown.exit_code, "append the lines after them" in shown.stderr) == (2, True)
+    assert ids(sqlite, log) == expected(2_100)[2_000:]
 
 
 @pytest.mark.parametrize(
