@@ -108,7 +108,8 @@ class Appends:
                 for piece in filter(None, [chunk] if coding is None else coding.pieces(chunk)):
                     if len(body) + len(piece) > LARGEST_BATCH_BYTES:
                         raise TooLarge(f"A batch has at most {LARGEST_BATCH_BYTES:,} bytes.")
-                    if not self._bytes.fits(len(piece)):
+                    # A batch that is alone may have any size, or it never came through.
+                    if self._bytes.taken > len(body) and not self._bytes.fits(len(piece)):
                         raise Unavailable("Too many bytes arrive at a time.", retry_after=1)
                     self._bytes.take(len(piece))
                     body += piece

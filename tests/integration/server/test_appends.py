@@ -402,6 +402,17 @@ def test_bytes_and_requests_at_a_time_are_bounded(sqlite, own):
         until(lambda: post(url, big).status_code == 201, "the bytes are given back")
 
 
+@pytest.mark.parametrize("name", ["", "w"])
+def test_batch_that_is_alone_may_exceed_the_bytes_at_a_time(sqlite, own, name):
+    """A batch of any allowed size comes through when no other one is there."""
+    options = {"authorize": lambda _: Principal(name=name, append=AppendRight())}
+    with taking(sqlite, own, capacity=Capacity(receiving_bytes=1_000), **options) as url:
+        with begun(url, b" ", length=9):
+            big = text([{**events(1)[0], "data": "x" * 1_000_000}])
+            until(lambda: post(url, big).status_code == 503, "other bytes are held")
+        until(lambda: post(url, big).status_code == 201, "the bytes are given back")
+
+
 def test_parameters_of_producers_go_together(sqlite, own):
     """A producer without a sequence, or out of its range, is refused."""
     with taking(sqlite, own) as url:
