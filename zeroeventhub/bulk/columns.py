@@ -89,7 +89,9 @@ def json_type(kind: pa.DataType, texts: Any) -> Any:
         members = {}
         for one in kind:
             member = _member(one, texts)
-            members[one.name] = NotRequired[member] if one.nullable else member
+            # msgspec refuses any raw JSON in a member that is required.
+            is_optional = one.nullable or member is msgspec.Raw
+            members[one.name] = NotRequired[member] if is_optional else member
         return TypedDict("Event", members)  # type: ignore[operator]
     if is_of.is_decimal(kind):
         return Decimal
@@ -339,7 +341,7 @@ def _with_texts(value: Any, kind: pa.DataType, *, optional: bool = True) -> Any:
         raw = bytes(value)
         if raw == b"null":
             if not optional:
-                raise ValueError("A text is null.")
+                raise msgspec.ValidationError("Expected `str`, got `null`")
             return None
         return msgspec.json.decode(raw, type=str) if raw.startswith(b'"') else raw.decode()
     if value is None:
@@ -354,6 +356,9 @@ def _with_texts(value: Any, kind: pa.DataType, *, optional: bool = True) -> Any:
             for name, one in value.items()
         }
     if pa.types.is_struct(kind):
+        for one in kind:
+            if one.name not in value and not one.nullable:
+                raise msgspec.ValidationError(f"Object missing required field `{one.name}`")
         return {
             one.name: _with_texts(value[one.name], one.type, optional=one.nullable)
             for one in kind
