@@ -24,7 +24,7 @@ from zeroeventhub.consumer.consumer import Consumer
 from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.errors import ConfigurationError, ProtocolError
 from zeroeventhub.protocol import Event, TypeFilter
-from zeroeventhub.wire.cloud_event import event_id, event_identity, event_key
+from zeroeventhub.wire.cloud_event import decodable_members, event_id, event_identity, event_key
 
 LANES = 8
 """How many requests a webhook gets at a time."""
@@ -168,9 +168,10 @@ def _member(name: str, otherwise: Callable[[Event], str | None]) -> Callable[[Ev
 
     def read(event: Event) -> str | None:
         try:
-            value = event.data.get(name) if isinstance(event.data, Mapping) else None
-        except ProtocolError:  # Python cannot decode the event
-            return None
+            data = event.data
+        except ProtocolError:
+            data = decodable_members(event)
+        value = data.get(name) if isinstance(data, Mapping) else None
         return str(value) if isinstance(value, str | int) else otherwise(event)
 
     return read

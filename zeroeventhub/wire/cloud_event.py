@@ -6,6 +6,7 @@ The events of a feed are JSON of any form. An event with a member `specversion` 
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
@@ -54,9 +55,24 @@ def attributes(event: Event) -> Mapping[str, Any]:
     """Return the members of a CloudEvent; an empty mapping for any other event."""
     try:
         data = event.data
-    except ProtocolError:  # Python cannot decode the event exactly: consumers keep its bytes
-        return {}
+    except ProtocolError:
+        data = decodable_members(event)
     return data if isinstance(data, Mapping) and "specversion" in data else {}
+
+
+def decodable_members(event: Event) -> dict[str, Any]:
+    """Return the members of an object in which Python cannot decode something, such as 1e400."""
+    found = {}
+    try:
+        for name, value in _raw_members(event.raw).items():
+            with suppress(msgspec.DecodeError, RecursionError):
+                found[name] = msgspec.json.decode(value)
+    except (msgspec.DecodeError, RecursionError):
+        pass
+    return found
+
+
+_raw_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def event_id(event: Event) -> str | None:

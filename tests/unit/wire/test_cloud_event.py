@@ -61,11 +61,21 @@ def test_attribute_is_the_first_that_counts(reader, event, expected):
         Event.of({"id": "7", "source": "/shop", "type": "t", "subject": "s", "traceparent": "p"}),
         Event.of("text"),
         Event.of([1]),
-        Event(b'{"specversion":"1.0","id":"7","amount":1e400}'),
+        Event(b'{"specversion":"1.0","id":1e400}'),
         cloud_event(id=7, type=None, subject=[], traceparent={}, time={}),
     ],
 )
 def test_of_what_is_no_cloud_event_nothing_is_known(event):
-    """Events of other forms, or that Python cannot hold, have no attributes."""
+    """Events of other forms have no attributes, nor is one of another type, or too large."""
     readers = (event_id, event_identity, event_key, event_time, event_type, traceparent)
     assert [reader(event) for reader in readers] == [None] * 6
+
+
+def test_number_that_python_cannot_hold_hides_no_attribute():
+    """An event has its key and id whatever its data is, so that it is in order with its key's."""
+    event = Event(
+        b'{"specversion":"1.0","source":"/shop","id":"7","type":"t","subject":"ada",'
+        b'"time":"2026-01-02T02:04:05Z","data":{"n":1e400}}'
+    )
+    readers = (event_identity, event_key, event_time, event_type)
+    assert [reader(event) for reader in readers] == ['["/shop", "7"]', "ada", MOMENT, "t"]
