@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterator
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +185,13 @@ def _definitions(found: Schemas) -> tuple[dict[str, Any], dict[str, str]]:
         # Types may use one name for different things.
         taken = any(definitions.get(_camel_case(one), part) != part for one, part in parts.items())
         prefix = _camel_case(kind) if taken else ""
-        names = {one: prefix + _camel_case(one) for one in parts}
+        names: dict[str, str] = {}
+        for one, part in parts.items():
+            wanted = free = prefix + _camel_case(one)
+            numbers = count(1)
+            while free in names.values() or definitions.get(free, part) != part:
+                free = f"{wanted}{next(numbers)}"
+            names[one] = free
         models[kind] = names[name]
         definitions |= {names[one]: _renamed(part, names) for one, part in parts.items()}
     return definitions, models

@@ -4,7 +4,7 @@ import json
 from dataclasses import is_dataclass
 from datetime import date
 from importlib import import_module
-from typing import Literal, get_type_hints, is_typeddict
+from typing import Literal, get_args, get_type_hints, is_typeddict
 
 import msgspec
 import pydantic
@@ -117,6 +117,31 @@ def test_definitions_of_one_name_in_several_types_stay_apart(publish):
     ) as url:
         code = invoke("codegen", url).stdout
     assert all(name in code for name in ("sku:", "parcel:", "class SentLineItem"))
+
+
+def test_types_of_similar_names_have_models_of_their_own(publish, tmp_path, monkeypatch):
+    """Types and definitions are told apart also if their names have the same letters of Latin."""
+    objects = {one: {"type": "object", "properties": {one: {}}} for one in "abcdefgh"}
+    kinds = {"order.sent": "a", "order-sent": "b", "order_sent": "c"}
+    kinds |= {
+        "\u043e\u043f\u043b\u0430\u0442\u0430": "d",
+        "\u0441\u0447\u0435\u0442": "e",
+        "\u53d1\u8d27": "f",
+    }
+    inner = {"g": {"$ref": "#/$defs/line-item"}, "h": {"$ref": "#/$defs/line_item"}}
+    definitions = {"line-item": objects["g"], "line_item": objects["h"]}
+    both = {"type": "object", "properties": inner, "$defs": definitions}
+    with publish({kind: objects[one] for kind, one in kinds.items()} | {"both": both}) as url:
+        assert invoke("codegen", url, "--output", tmp_path / "similar_models.py").exit_code == 0
+    monkeypatch.syspath_prepend(tmp_path)
+    module = import_module("similar_models")
+    for kind, one in kinds.items():
+        assert [*get_type_hints(module.MODELS[kind])] == [one]
+    parts = get_type_hints(module.MODELS["both"])
+    assert {one: [*get_type_hints(get_args(part)[0])] for one, part in parts.items()} == {
+        "g": ["g"],
+        "h": ["h"],
+    }
 
 
 @pytest.mark.parametrize("style", ["dataclass", "typeddict"])
