@@ -44,8 +44,8 @@ class History:
         """Holds trimmed events; None if they are lost."""
         self.is_mutable = mutable or compacted or (archive is not None and archive.archive.erasable)
         """Whether an event may differ when it is read again."""
-        self.compacted = 0
-        """The position up to which single events may be missing, by the last mark."""
+        self.whole_after = 0 if marks is None else HIGHEST_POSITION
+        """The position after which the table has all events, by the last mark that was read."""
         self._rows = rows
         self._signer = signer
         self.has_open_digests = not (mutable or signer.is_secret)
@@ -74,7 +74,7 @@ class History:
         if self._marks is None:
             return LowWaterMark()
         mark = self._marks.read(connection)
-        self.compacted = mark.compacted
+        self.whole_after = max(mark.trimmed, mark.compacted)
         return mark
 
     def from_first(self, connection: Connection, ask: Callable[[str], _Found]) -> _Found:

@@ -130,9 +130,10 @@ class Reader:
                 if on_page and stretch.start is not None:
                     self.history.compare(place, stretch.start)
                 start = stretch.start or start
-                # A snapshot that has an event has all that follow it: a trim deletes in order.
+                # A snapshot that has an event has all that follow it: a trim deletes in order. But
+                # below the mark, a table that is being restored has only some of its events.
                 is_known = start is not None and stretch.follows
-                if not (is_known and page.full and place.position >= self.history.compacted):
+                if not (is_known and page.full and place.position >= self.history.whole_after):
                     on_page = None  # nor for later pages: it is for the first ones
                 if on_page:
                     on_page(page)

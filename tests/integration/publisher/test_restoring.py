@@ -149,6 +149,28 @@ def test_feed_is_read_and_written_to_while_it_is_restored(sqlite, tmp_path):
     assert len(seen) > 4
 
 
+def test_process_that_begins_while_a_table_is_restored_skips_nothing(sqlite, tmp_path):
+    """The first pages that a process hands over early have no gap where rows are missing yet."""
+    feed = opened(sqlite, Archive(tmp_path))
+    cursor = feed.read(0, FIRST, 1).cursor
+    feed.seal(segment_events=10)
+    emptied(sqlite)
+    bound, steps = source(Archive(tmp_path)).bind(sqlite), []
+
+    def meanwhile(*_):
+        with sqlite.begin() as connection:
+            place(connection, (0, 1, 2), (0, 1, 2))
+        early = []
+        other = source(Archive(tmp_path)).bind(sqlite)
+        pages = other.read_pages(0, cursor, 2, 30, on_page=early.append)
+        assert early == pages[: len(early)]
+        steps.append([event.data["n"] for page in pages for event in page.events][:11])
+
+    bound.restore(on_progress=meanwhile)
+    assert steps == [[*range(3, 36, 3)]] * len(steps)
+    assert len(steps) > 4
+
+
 def test_events_that_are_lost_twice_leave_their_positions(sqlite, tmp_path):
     """If nothing was sealed between two losses, events after the second have positions above."""
     opened(sqlite, Archive(tmp_path)).seal()
