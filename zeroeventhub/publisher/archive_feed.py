@@ -23,6 +23,7 @@ from sqlalchemy import (
 from sqlalchemy.schema import CreateTable
 
 from zeroeventhub.errors import ConfigurationError, Unavailable
+from zeroeventhub.extensions import COMPACTED
 from zeroeventhub.publisher.archive_reader import ArchiveReader
 from zeroeventhub.publisher.bound_feed import BoundFeed
 from zeroeventhub.publisher.cursor import Place, Signer
@@ -126,11 +127,15 @@ class _Archived(Definition):
     def ids(self) -> AbstractSet[int]:
         return frozenset(self.description.partitions)
 
+    @property
+    def is_compacted(self) -> bool:
+        return COMPACTED in self.info.extensions
+
     def ordering(self, dialect: str) -> Ordering:  # noqa: ARG002 - it is always the same
         return _Sealed(self.events, self.archive)
 
     def marks(self, source: Source) -> MarkTable:
-        return _EndOfArchive(Retention(), source, self.archive)
+        return _EndOfArchive(source, self.archive, is_compacted=self.is_compacted)
 
     def archive_reader(self, source: Source) -> ArchiveReader:  # noqa: ARG002 - it has its own
         return ArchiveReader(self.archive, self.archive.manifest.feed, self.ids)
@@ -162,13 +167,16 @@ class _Sealed(Ordering):
 class _EndOfArchive(MarkTable):
     """The mark of a table whose events are all in the archive."""
 
-    def __init__(self, retention: Retention, source: Source, archive: "Archive") -> None:
-        super().__init__(retention, source, ())
+    def __init__(self, source: Source, archive: "Archive", *, is_compacted: bool) -> None:
+        super().__init__(Retention(), source, ())
         self._archive = archive
+        self._is_compacted = is_compacted
 
     def read(self, connection: Connection) -> LowWaterMark:  # noqa: ARG002 - the archive knows it
         manifest = self._archive.manifest
-        return LowWaterMark(manifest.sealed, manifest.last or "")
+        # Events may have been missing already when they were sealed.
+        compacted = manifest.sealed if self._is_compacted else 0
+        return LowWaterMark(manifest.sealed, manifest.last or "", compacted)
 
     def check(self, connection: Connection) -> None:
         """Accept the database, which has no row of the mark."""

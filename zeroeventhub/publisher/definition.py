@@ -337,6 +337,11 @@ class Definition:
         covered = exists().where(covers).correlate(self.events.table)
         return and_(self.version.is_not(None), ~covered)
 
+    @property
+    def is_compacted(self) -> bool:
+        """Return whether the feed need not keep all events of a key."""
+        return self.compaction is not None
+
     def ordering(self, dialect: str) -> Ordering:
         """Make the ordering of the table, for a database by SQLAlchemy's name for it."""
         return ordering_for(dialect, self.events, self.ordering_name)
@@ -390,7 +395,7 @@ def build(
         RowQuery(all_near, mapper, database),
         defined.signer,
         mutable=defined.is_mutable,
-        compacted=defined.compaction is not None,
+        compacted=defined.is_compacted,
         marks=marks,
         archive=archive,
     )
@@ -471,7 +476,8 @@ def build(
             rows=rows,
             reader=reader,
             description=Description(
-                defined.info,
+                # Of the extensions, only this says something of the events.
+                replace(defined.info, extensions=reader.info.extensions & {COMPACTED}),
                 tuple(sorted(defined.ids)),
                 tuple(sorted(rows.attributes)),
                 mapper.recipe,
@@ -489,7 +495,7 @@ def build(
                 near=all_near,
                 reader=reader,
                 marks=marks,
-                compacted=defined.compaction is not None,
+                compacted=defined.is_compacted,
             )
     bound = AsyncBoundFeed if isinstance(engine, AsyncEngine) else BoundFeed
     return bound(
@@ -560,7 +566,7 @@ def _extensions(defined: Definition, source: Source, types: TypeCondition | None
         KEY_HISTORY: defined.shows_keys,
         PROGRESS: defined.progress is not None,
         FORGET_PROGRESS: defined.progress is not None,
-        COMPACTED: defined.compaction is not None,
+        COMPACTED: defined.is_compacted,
         SCHEMAS: defined.schemas is not None,
         CURSOR_OF_TIME: has_time or (time is None and source.given_at is not None),
         SEGMENTS: defined.archive is not None and defined.archive.is_shared,

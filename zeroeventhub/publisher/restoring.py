@@ -94,6 +94,8 @@ class Restorer:
             self._check(connection)
             self.marks.install(connection)
             is_begun = self._is_begun(connection, manifest)
+            if self.compacted:
+                self.marks.thin(connection, manifest.sealed)
         if is_begun:
             return
         # Readers may have read events that were lost before they were sealed. If new events got
@@ -153,7 +155,7 @@ class Restorer:
         done = Restored(count.events, count.written, after, until, len(ends))
         earliest = next((one.last for one in manifest.segments if one.upto == after), START)
         with engine.begin() as connection, database_of(engine).in_utc(connection):
-            self._finish(connection, done, earliest, until if self.compacted else count.erased)
+            self._finish(connection, done, earliest, count.erased)
             for cursor in ends:
                 self.reader.history.vouch_in_table(connection, cursor)
         return done
@@ -204,8 +206,8 @@ class Restorer:
         partition = rows.column("partition")[0].as_py()
         return as_batch(self.rows.read(connection, first - 1, last, len(rows) + 1, partition)[0])
 
-    def _finish(self, connection: Connection, done: Restored, earliest: str, missing: int) -> None:
-        """Check the number of rows, and lower the mark; rows may be missing up to a position."""
+    def _finish(self, connection: Connection, done: Restored, earliest: str, erased: int) -> None:
+        """Check the number of rows, and lower the mark; rows may be erased up to a position."""
         if self.marks.locked(connection).trimmed != done.until:
             raise Unavailable("The table was trimmed or restored meanwhile: restore it again.")
         source = self.near.source
@@ -218,8 +220,8 @@ class Restorer:
             )
         if done.after < done.until:
             self.marks.put(connection, done.after, earliest)
-        if missing:
-            self.marks.thin(connection, missing)
+        if erased:
+            self.marks.thin(connection, erased)
 
     def _check(self, connection: Connection) -> None:
         """Refuse a table with rows that cannot be made from events."""

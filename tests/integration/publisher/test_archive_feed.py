@@ -19,10 +19,10 @@ from harness.archives import (
 from harness.readers import client_of, mounted
 from harness.shop import metadata, orders
 from harness.statements import execute
-from harness.trimmed import trim
+from harness.trimmed import numbers, trim
 from sqlalchemy import insert
 
-from zeroeventhub import FIRST, LAST, ArchiveFeed, Layout
+from zeroeventhub import FIRST, LAST, ArchiveFeed, Compaction, Layout
 from zeroeventhub.archive import Archive, segment_writer
 from zeroeventhub.errors import ConfigurationError, Diverged, NotFound, Unavailable
 from zeroeventhub.publisher import lookups, page_query
@@ -46,6 +46,33 @@ def test_archive_alone_answers_as_its_feed(sqlite, request, kind, monkeypatch):
     alone = ArchiveFeed(Archive(store), capacity=SMALL)
     assert_same(every_answer(alone, cursors), before)
     assert alone.info() == feed.info()
+
+
+def test_archive_of_a_compacted_feed_keeps_cursors_valid(sqlite, tmp_path):
+    """A cursor after an event that was compacted before it was sealed is good in the archive alone,
+    and while its table is being restored.
+    """
+    options = {"key": "customer", "compaction": Compaction()}
+    feed = opened(sqlite, Archive(tmp_path), **options)
+    cursors = [feed.cursor_after(position) for position in range(37)]
+    assert feed.compact() == 24
+    feed.seal(segment_events=5)
+    before = [numbers(feed, 0, cursor) for cursor in cursors]
+    alone = ArchiveFeed(Archive(tmp_path))
+    assert [numbers(alone, 0, cursor) for cursor in cursors] == before
+    assert alone.info() == feed.info()
+    assert not alone.read(0, FIRST, 2).full
+    metadata.drop_all(sqlite)
+    execute(sqlite, "DROP TABLE zeroeventhub_retention")
+    metadata.create_all(sqlite)
+    restored, seen = source(Archive(tmp_path), **options).bind(sqlite), []
+    restored.restore(
+        on_progress=lambda *_: seen.append([numbers(restored, 0, cursor) for cursor in cursors])
+    )
+    assert [*seen, [numbers(restored, 0, cursor) for cursor in cursors]] == [before] * (
+        len(seen) + 1
+    )
+    assert len(seen) > 1
 
 
 @pytest.mark.parametrize(
