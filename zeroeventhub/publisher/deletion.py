@@ -111,7 +111,7 @@ async def delete_in_batches(
 
 def _check(rows: int) -> None:
     """Refuse batches without events."""
-    if rows < 1:
+    if not rows >= 1:  # nor NaN
         raise ConfigurationError("rows has to be above zero.")
 
 

@@ -61,7 +61,7 @@ class SealOptions:
     def __post_init__(self) -> None:
         """Refuse empty segments."""
         for name in ("segment_events", "segment_bytes", "least"):
-            if getattr(self, name) < 1:
+            if not getattr(self, name) >= 1:  # nor NaN
                 raise ConfigurationError(f"{name} has to be above zero.")
 
 

@@ -1,7 +1,9 @@
 """Events are deleted batch by batch while writers write and readers read."""
 
+import math
 import threading
 from functools import partial
+from itertools import product
 
 import pytest
 from harness.ordering_table import ALL, OBSERVED, OBSERVED_MARIADB, SEQUENCING, for_each
@@ -47,9 +49,9 @@ def test_batches_without_events_are_refused(any_shop):
         orders, data="data", key="customer", retention=Retention(), compaction=Compaction()
     )
     bound = feed.bind(any_shop)
-    for use in (partial(trim, bound, 9), bound.compact):
+    for use, rows in product((partial(trim, bound, 9), bound.compact), (0, math.nan)):
         with pytest.raises(ConfigurationError, match="rows has to be above zero"):
-            use(rows=0)
+            use(rows=rows)
 
 
 def test_feed_that_is_trimmed_by_two_at_once_goes_on(any_feed):

@@ -2,6 +2,7 @@
 table with another history than its archive is neither sealed nor trimmed.
 """
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -88,9 +89,9 @@ def test_feeds_that_cannot_be_sealed_are_refused(sqlite, tmp_path):
         source(None).bind(sqlite).seal()
     feed = opened(sqlite, Archive(tmp_path))
     feed.seal()
-    for name in ("least", "segment_events", "segment_bytes"):
+    for name, number in product(("least", "segment_events", "segment_bytes"), (0, math.nan)):
         with pytest.raises(ConfigurationError, match=f"{name} has to be above zero"):
-            feed.seal(**{name: 0})
+            feed.seal(**{name: number})
     with pytest.raises(ConfigurationError, match="years 1 to 9999"):
         feed.seal(older_than=timedelta.max)
     with pytest.raises(ConfigurationError, match="years 1 to 9999"):
