@@ -314,15 +314,21 @@ def reset(
             f"Consumer {printable(consumer)!r} has no cursor in partition {min(unknown)}; "
             f"it has them in {', '.join(map(str, before))}."
         )
+    if emptied and chosen and set(before) - set(chosen):
+        raise ConfigurationError(
+            "--empty deletes the rows of all partitions, and only those of --partition would come "
+            "again: leave out one of the two."
+        )
     tables = {name: reflect(engine, name) for name in emptied}
     names = ", ".join(map(printable, tables))
     start = NAMED_CURSORS.get(cursor, cursor)
     moves = blocking(find_moves(client, before, dict.fromkeys(chosen or before, start)))
-    repeated = f"all rows of {names} are deleted, so that these are built anew." if names else TWICE
+    rows_go = f"All rows of {names} are deleted. " if names else ""
+    repeated = "their rows are written anew." if names else TWICE
     confirm(
         f"Consumer {printable(consumer)} will start again in partition "
         f"{', '.join(map(str, sorted(chosen or before)))}, and its dead letters and its inbox "
-        f"there are deleted. {consequence(moves, repeated, _UNCOUNTED)}",
+        f"there are deleted. {rows_go}{consequence(moves, repeated, _UNCOUNTED)}",
         yes=yes,
     )
     with engine.begin() as connection:

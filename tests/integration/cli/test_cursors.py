@@ -228,7 +228,12 @@ def test_operator_learns_how_many_events_are_read_again(feed, sqlite, sqlite_url
     asked = run("reset", *options, "--feed", feed, answer="n\n")
     assert "About 65 events are read again: effects that are there" in asked.stderr
     asked = run("reset", *options, "--feed", feed, "--empty", "orders", answer="n\n")
-    assert "About 65 events are read again: all rows of orders are deleted" in asked.stderr
+    assert "All rows of orders are deleted. About 65 events are read again: their" in asked.stderr
+    asked = run("reset", *options, "--to", "last", "--empty", "orders", answer="n\n")
+    assert "All rows of orders are deleted. " in asked.stderr
+    refused = run("reset", *options, "--partition", 0, "--empty", "orders", "--yes")
+    assert (refused.exit_code, stands(store)[0]) == (2, before[0])
+    assert "--empty deletes the rows of all partitions" in refused.stderr
     asked = run("reset", *options, answer="n\n")
     assert "left out: --feed URL lets the feed count them. Where" in asked.stderr
     done = json.loads(run("reset", *options, "--feed", feed, "--yes", "--json").stdout)
