@@ -19,7 +19,7 @@ from zeroeventhub.errors import (
     Unavailable,
     ZeroEventHubError,
 )
-from zeroeventhub.event_log.log_table import DuplicateKey, RowInsert
+from zeroeventhub.event_log.log_table import DuplicateKey, RowInsert, writing
 from zeroeventhub.new_events import LONGEST_NAME, Batch, NewEvent
 from zeroeventhub.protocol import Appended
 
@@ -61,6 +61,7 @@ class BatchAppender:
         self, connection: Connection, batches: Sequence[Batch], seconds: float
     ) -> list[list[Appended] | ZeroEventHubError]:
         """Append batches in one transaction, or each in its own if that fails; see `Appender`."""
+        writing(connection, self._producers)  # what the publisher did wrong is no writer's fault
         if len(batches) > 1:
             try:
                 return [*self._commit(connection, batches, seconds)]

@@ -506,6 +506,14 @@ def test_producers_of_two_principals_are_two(sqlite, own):
             }
 
 
+def test_engine_that_commits_each_statement_is_the_fault_of_no_writer(sqlite, own):
+    """Writers of a log that cannot append send again, while its publisher reads why."""
+    engine = sa.create_engine(sqlite.url, isolation_level="AUTOCOMMIT")
+    with taking(engine, own) as url:
+        refused(post(url, events(1)), 500, "failed")
+    engine.dispose()
+
+
 def test_full_and_read_only_databases_say_so(tmp_path):
     """A database without room answers 507, and one that is read-only 503; nothing is written."""
     file = tmp_path / "log.db"
