@@ -244,9 +244,13 @@ class History:
         if position > boundary:
             query = self._below(self._rows.near.hint(connection))
             row = self._rows.row(connection, query, position)
-            if row is not None:
+            if row is not None and row[0] > self.whole_after:
                 return row
-            if self.lost(connection, 0).trimmed > boundary:
+            # A table that is being restored has some of the rows below the mark.
+            trimmed = self.lost(connection, 0).trimmed
+            if row is not None and row[0] > max(boundary, trimmed):
+                return row
+            if trimmed > boundary:
                 return None
         if self.archive is None or not boundary:
             return None

@@ -24,7 +24,7 @@ from harness.trimmed import numbers, position_of, trim
 from sqlalchemy import Column, Integer, MetaData, Table, Text, func, insert, select
 from sqlalchemy.dialects import mysql
 
-from zeroeventhub import FIRST, ArchiveFeed, EventLog, NewEvent, Retention, TableFeed
+from zeroeventhub import FIRST, LAST, ArchiveFeed, EventLog, NewEvent, Retention, TableFeed
 from zeroeventhub.archive import Archive, segment_writer
 from zeroeventhub.archive.manifest import SCHEMA
 from zeroeventhub.errors import ConfigurationError, Conflict, FeedFailure
@@ -169,6 +169,28 @@ def test_process_that_begins_while_a_table_is_restored_skips_nothing(sqlite, tmp
     bound.restore(on_progress=meanwhile)
     assert steps == [[*range(3, 36, 3)]] * len(steps)
     assert len(steps) > 4
+
+
+def test_end_of_a_feed_is_that_of_its_archive_while_it_is_restored(sqlite, tmp_path):
+    """Whoever begins at the end of the feed, or cuts it into pieces, is not led to an event before
+    the last one because the rows after it are still missing.
+    """
+    feed = opened(sqlite, Archive(tmp_path))
+    end = feed.read(0, LAST, 1).cursor
+    feed.seal(segment_events=10)
+    emptied(sqlite)
+    bound, seen = source(Archive(tmp_path)).bind(sqlite), []
+
+    def meanwhile(*_):
+        for other in (bound, source(Archive(tmp_path)).bind(sqlite)):
+            seen.append(other.read(0, LAST, 1).cursor)
+            seen.append(other.splits(0, 1)[-1])
+            seen.append(other.cursor_after(1_000_000))
+        seen.append(source(None).bind(sqlite).read(0, LAST, 1).cursor)
+
+    bound.restore(on_progress=meanwhile)
+    assert seen == [end] * len(seen)
+    assert len(seen) > 20
 
 
 def test_events_that_are_lost_twice_leave_their_positions(sqlite, tmp_path):
