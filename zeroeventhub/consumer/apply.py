@@ -38,9 +38,6 @@ from zeroeventhub.wire.ndjson import restore_data
 
 _log = logging.getLogger("zeroeventhub.consumer")
 
-LETTERS_AT_ONCE = 1000
-"""How many dead letters are applied again before the next page."""
-
 
 @dataclass(frozen=True)
 class Work:
@@ -210,27 +207,25 @@ class PageTransactions:
         self._progress[step.partition] = Place(step.new, step.place.epoch), progress
 
     def redeliver(self, step: Redeliver) -> _Transactions:
-        """Apply again the dead letters of a partition that the operator marked for retry.
+        """Apply again the next dead letter of a partition that the operator marked for retry.
 
-        Another failure is stored in the letter.
+        Another failure is stored in the letter. The partition is marked until none is left.
         """
-        for _ in range(LETTERS_AT_ONCE):
-            (due,) = yield from self._run_all([_store_work(step, partial(self._due, step))])
-            if not due:
-                break
-            (letter,) = due
-            redo = partial(self._redo, step, letter)
-            (result,) = yield Transact([Work(step, (letter.event,), redo)])
-            if isinstance(result, Fenced | StoreUnavailable | TransactionEnded):
-                raise self._most_important(step, [result])
-            if isinstance(result, Exception):
-                # The rollback has undone the record of the failure.
-                fail = partial(self._fail_again, step, letter, result)
-                yield from self._run_all([_store_work(step, fail)])
-            elif result:
-                self._config.observer.committed(self._name, step.partition, 1)
-        # The next claim marks the partition again if it has more letters.
-        self._marked.discard(step.partition)
+        (due,) = yield from self._run_all([_store_work(step, partial(self._due, step))])
+        if not due:
+            self._marked.discard(step.partition)
+            return
+        (letter,) = due
+        redo = partial(self._redo, step, letter)
+        (result,) = yield Transact([Work(step, (letter.event,), redo)])
+        if isinstance(result, Fenced | StoreUnavailable | TransactionEnded):
+            raise self._most_important(step, [result])
+        if isinstance(result, Exception):
+            # The rollback has undone the record of the failure.
+            fail = partial(self._fail_again, step, letter, result)
+            yield from self._run_all([_store_work(step, fail)])
+        elif result:
+            self._config.observer.committed(self._name, step.partition, 1)
 
     def _look_up(
         self, step: Deliver | Advance

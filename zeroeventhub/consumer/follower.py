@@ -236,9 +236,9 @@ class PartitionFollower:
                 raise Stopped
             if self.epochs.get(number, 0) > self._place.epoch:
                 yield from self._load()
-            redelivered = False
-            while number in self.letters and not redelivered:
-                redelivered = yield from self._commit(Redeliver(number, self._place))
+            if number in self.letters:
+                yield from self._commit(Redeliver(number, self._place))
+                continue
             cursor = self._place.cursor
             is_free = len(self.running) <= self.config.concurrency
             waits = WAIT in self.extensions and is_free

@@ -112,7 +112,7 @@ class End(Step):
 
 @dataclass(frozen=True)
 class Redeliver(Step):
-    """Apply the partition's dead letters that were marked for it."""
+    """Apply the next of the partition's dead letters that were marked for it."""
 
     partition: int
     place: Place

@@ -633,6 +633,22 @@ def test_letters_are_looked_for_until_none_is_due(sync_shop):
     assert len(looked) < 30, len(looked)
 
 
+def test_run_that_is_stopped_ends_between_letters(lettered):
+    """Letters that are not applied yet wait for the next run."""
+    shop = lettered
+    shop.retry()
+
+    def apply(connection, one: Event):
+        write(connection, [one])
+        running.ask_to_stop()
+
+    running = shop.start(apply, failures=HELD)
+    until(lambda: not running.is_running, "the run has ended")
+    assert (shop.landed(), len(shop.letters())) == ([4, 1], 3)
+    shop.run(write_page, failures=HELD)
+    assert shop.landed() == [4, 1, 2, 3, 5]
+
+
 def test_letters_that_are_marked_at_the_head_are_applied(lettered):
     """A consumer that waits at the head finds them without any news of the feed."""
     running = lettered.start(write_page, failures=HELD, lease=2)

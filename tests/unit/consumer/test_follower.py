@@ -253,7 +253,7 @@ def test_commits_that_always_fail_are_final_after_all_attempts(kind):
     text = "" if kind is Advance else "a"
     world = leased(text, closed=True, answers={kind: [AWAY] * 3})
     with pytest.raises(StoreUnavailable):
-        read(world, attempts=3, letters={0})
+        read(world, attempts=3, letters={0} if kind is Redeliver else ())
     assert kinds(world.taken).count(Pause) == 2
 
 
