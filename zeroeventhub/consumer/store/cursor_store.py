@@ -528,6 +528,9 @@ class CursorStore:
             columns = [each for each in table.c if each.name not in {"consumer", "id", "epoch"}]
             rows = select(literal(name, table.c.consumer.type), *columns)
             rows = rows.where(table.c.consumer == consumer).order_by(*table.primary_key)
+            if table is cursors:
+                # Partitions may have been begun while the first of these writes waited.
+                rows = rows.with_for_update()
             names = ["consumer", *(each.name for each in columns)]
             connection.execute(table.insert().from_select(names, rows))
 

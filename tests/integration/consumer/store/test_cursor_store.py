@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 from functools import partial
 
 import pytest
-from harness.statements import execute
+from harness.statements import execute, scalars
 from harness.stores import (
+    LOCK_WAITS,
     NAME,
     advance,
     at,
@@ -28,7 +29,7 @@ from harness.stores import (
     progress,
     unseen,
 )
-from harness.waiting import DEADLINE
+from harness.waiting import DEADLINE, until
 from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub import FIRST, LAST, Event
@@ -504,6 +505,23 @@ def test_no_partition_is_begun_while_a_consumer_is_copied(store, known):
     with kept_waiting(store, begin) as (connection, _):
         store.copy(connection, NAME, "shadow")
     assert call(store, store.cursors).keys() - call(store, store.cursors, name="shadow") == {2}
+
+
+def test_copy_that_waited_holds_what_was_begun_meanwhile(postgresql):
+    """A partition that is begun while a copy waits for a page of another one waits for the copy."""
+    store = new_store(postgresql)
+    lived(store)
+    claim(store, "one", [0, 1, 2])
+    with kept_waiting(store, move, store, 2, Place(FIRST, 1), "c") as (connection, _):
+        with store.engine.connect() as page:
+            store.advance(page, NAME, 0, Place("a"), "c")
+            copying = beside(store.copy, connection, NAME, "shadow")
+            waits = LOCK_WAITS["postgresql"]
+            until(lambda: any(scalars(store.engine, waits)), "the copy waits for the page")
+            assert enter(store, 2, "one") == Place(FIRST, 1)
+            page.commit()
+        assert outcome(copying) is None
+    assert call(store, store.cursors, name="shadow") == {0: "c", 1: "b", 2: FIRST}
 
 
 def test_nothing_is_left_of_a_forgotten_consumer(store):
