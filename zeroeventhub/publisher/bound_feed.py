@@ -315,11 +315,15 @@ class _Feed:
                 position examined.
 
         Raises:
-            ConfigurationError: the feed has no `compaction`.
-            Unavailable: writers kept the rows locked through all tries.
+            ConfigurationError: the feed has no `compaction`, or its archive belongs to another
+                feed.
+            Gone: the archive and the table have different histories.
+            Unavailable: the archive's store did not answer, or writers kept the rows locked through
+                all tries.
         """
         compactor = _expect(self.compactor, _NO_COMPACTION)
-        batch, after = await self.answer(compactor.plan, older_than, rows)
+        kept = None if self.sealer is None else await self._work(self.sealer.kept)
+        batch, after = await self.answer(compactor.plan, older_than, rows, kept)
         return await delete_in_batches(batch, after, on_progress, self._query, self._sleep)
 
     @Method

@@ -459,13 +459,20 @@ class Compactor:
     needed: ColumnElement[bool] | None
 
     def plan(
-        self, connection: Connection, older_than: timedelta | None, rows: int
+        self,
+        connection: Connection,
+        older_than: timedelta | None,
+        rows: int,
+        kept: "Manifest | None",
     ) -> tuple[Batch, int]:
         """Return the function that examines up to `rows` events, and the position to begin after.
 
         It deletes superseded events up to the horizon that are old enough.
         """
         _check(rows)
+        if kept is not None and kept.last is not None:
+            # Once the event there is compacted, sealing cannot tell a table of another history.
+            self.reader.vouch_in_table(connection, kept.last)
         settled, until = self.reader.removable(connection, older_than)
         tombstones = 0
         if self.tombstone is not None:

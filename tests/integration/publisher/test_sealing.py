@@ -11,7 +11,16 @@ from itertools import product
 from random import Random
 
 import pytest
-from harness.archives import BEGAN, EVENTS, PARTITIONS, opened, positions_in, s3_store, source
+from harness.archives import (
+    BEGAN,
+    EVENTS,
+    PARTITIONS,
+    opened,
+    place,
+    positions_in,
+    s3_store,
+    source,
+)
 from harness.clocks import Clock
 from harness.killed import erase, erasing, move, moving, until_killed
 from harness.killed import opened as opened_store
@@ -20,11 +29,11 @@ from harness.log import Log, connected
 from harness.ordering_table import ALL, SEQUENCED_SQLITE, SINGLE_WRITER
 from harness.published import install
 from harness.shop import metadata, orders
-from harness.statements import before_query, execute
+from harness.statements import before_query, count_of, execute
 from harness.trimmed import numbers, trim
 from sqlalchemy import insert
 
-from zeroeventhub import FIRST, LAST, ArchiveFeed
+from zeroeventhub import FIRST, LAST, ArchiveFeed, Compaction
 from zeroeventhub.archive import Archive
 from zeroeventhub.errors import ConfigurationError, Diverged, FeedFailure, Trimmed, Unavailable
 from zeroeventhub.partitions import Layout
@@ -340,6 +349,23 @@ def test_history_that_is_another_is_neither_sealed_nor_trimmed(
                 use()
     assert archive.sealed() == 8
     assert numbers(log.feed) == numbers(restarted) == numbers_left
+
+
+def test_history_that_is_another_is_not_compacted(sqlite, tmp_path):
+    """A table with another history than its archive is not compacted: without the event at the
+    archive's end, sealing could not tell that, and would mix both histories.
+    """
+    options = {"key": "customer", "compaction": Compaction()}
+    feed = opened(sqlite, Archive(tmp_path), **options)
+    feed.seal()
+    execute(sqlite, "DELETE FROM orders WHERE id > 20")
+    execute(sqlite, "UPDATE sqlite_sequence SET seq = 20 WHERE name = 'orders'")
+    with sqlite.begin() as connection:
+        place(connection, *EVENTS[1:31])
+    for use in (feed.compact, feed.seal):
+        with pytest.raises(Diverged):
+            use()
+    assert count_of(sqlite, orders) == 50
 
 
 @pytest.mark.slow
