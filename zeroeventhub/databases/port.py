@@ -1,7 +1,7 @@
 """The interface of the databases: everything that differs between them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
@@ -324,6 +324,10 @@ class Database(ABC):
     def is_indexed(self, connection: Connection, keys: Keyset) -> bool:
         """Return whether rows are found by an index."""
         return self.choose_index(connection, keys).index is not None
+
+    def invalid_indexes(self, connection: Connection, table: Table) -> Collection[str]:
+        """Return the names of a table's indexes that the database could not build."""
+        return ()
 
     # Expressions.
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -75,6 +75,10 @@ _UPDATED = text(
 _TRIGGERS = text("""SELECT tgname FROM pg_trigger WHERE NOT tgisinternal AND (tgtype & 16) > 0
         AND tgname NOT LIKE 'zeroeventhub%'
         AND tgrelid = CAST(CAST(:name AS regclass) AS oid)""")
+
+# An index that could not be built concurrently stays, as where two rows have the same value.
+_INVALID = text("""SELECT relname FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid
+    WHERE indrelid = CAST(:name AS regclass) AND NOT indisvalid""")
 
 _SECURED = text("SELECT row_security_active(CAST(:name AS regclass))")
 
@@ -283,6 +287,9 @@ class PostgreSQL(Database):
         name: str | None = connection.scalar(_TRIGGERS, {"name": _name(connection, table)})
         return name
 
+    def invalid_indexes(self, connection: Connection, table: Table) -> Collection[str]:
+        return connection.scalars(_INVALID, {"name": _name(connection, table)}).all()
+
     def hides_rows(self, connection: Connection, table: Table) -> bool:
         return bool(connection.scalar(_SECURED, {"name": _name(connection, table)}))
 
@@ -349,9 +356,9 @@ class _Session:
 
 
 def _name(connection: Connection, table: Table) -> str:
-    quoted, schema = connection.dialect.identifier_preparer, connection.schema_for_object(table)
-    name = quoted.quote(table.name)
-    return name if schema is None else f"{quoted.quote_schema(schema)}.{name}"
+    """Return a table's name as the value of a parameter, in which SQLAlchemy doubles no percent."""
+    names = (connection.schema_for_object(table), table.name)
+    return ".".join('"' + name.replace('"', '""') + '"' for name in names if name)
 
 
 def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:

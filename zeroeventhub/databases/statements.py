@@ -36,19 +36,10 @@ def table_exists(connection: Connection, table: Table) -> bool:
     return inspect(connection).has_table(table.name, schema=schema)
 
 
-# PostgreSQL keeps an index that it could not build concurrently, as two rows have the same value.
-_INVALID = text("""SELECT relname FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid
-    WHERE indrelid = CAST(:table AS regclass) AND NOT indisvalid""")
-
-
 def unique_columns(connection: Connection, table: Table) -> list[set[str]]:
     """Return the sets of columns, each of which no two rows of a table have in common."""
     look, schema = inspect(connection), connection.schema_for_object(table)
-    invalid: set[Any] = set()
-    if connection.dialect.name == "postgresql":
-        quote = quoted(connection.dialect)
-        name = ".".join(quote(part) for part in (schema, table.name) if part)
-        invalid.update(connection.scalars(_INVALID, {"table": name}))
+    invalid = database_of(connection).invalid_indexes(connection, table)
     unique: list[Any] = [look.get_pk_constraint(table.name, schema=schema)["constrained_columns"]]
     unique += [
         found["column_names"]
