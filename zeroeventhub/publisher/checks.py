@@ -182,7 +182,7 @@ class Checkup:
             "events": (self._read_first, "The first events have a JSON form."),
         }
         if self.unique:
-            checks["versions"] = self._check_versions, "The versions of a key are told apart."
+            checks["versions"] = self._check_versions, "No two events of a key have one version."
         if self.marks is not None:
             checks["retention"] = self.marks.check, "What was trimmed is known."
         for subject, (check, sentence) in checks.items():

@@ -170,7 +170,7 @@ class NeededIndex:
         copies = [_copy_key(table, key) for key in keys]
         names = [getattr(key, "name", "partition") for key in copies]
         name = "_".join([table.name, "by", *map(str, names)])
-        if len(name) > _LONGEST_NAME:  # the columns have to be told apart
+        if len(name) > _LONGEST_NAME:  # cut off, two names may be the same
             name = f"{name[: _LONGEST_NAME - 11]}_{digest(name.encode(), digits=10)}"
         index = Index(name, *copies, postgresql_concurrently=True)
         return statement_text(connection.dialect, CreateIndex(index))

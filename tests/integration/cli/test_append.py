@@ -84,7 +84,7 @@ def test_other_file_of_a_producer_is_refused(written, file, content):
 
 
 def test_producer_of_trimmed_events_appends_none_of_them_again(written, sqlite, file):
-    """A producer whose last batch was trimmed ends, and is told how to append further lines."""
+    """Where a producer's last batch was trimmed, the command says how to append further lines."""
     log, url, _ = written
     command = ("append", url, file, "--producer", "import")
     assert invoke(*command).exit_code == 0

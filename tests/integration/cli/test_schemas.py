@@ -120,7 +120,7 @@ def test_definitions_of_one_name_in_several_types_stay_apart(publish):
 
 
 def test_types_of_similar_names_have_models_of_their_own(publish, tmp_path, monkeypatch):
-    """Types and definitions are told apart also if their names have the same letters of Latin."""
+    """Types and definitions whose names have the same Latin letters get models of their own."""
     objects = {one: {"type": "object", "properties": {one: {}}} for one in "abcdefgh"}
     kinds = {"order.sent": "a", "order-sent": "b", "order_sent": "c"}
     kinds |= {

@@ -172,9 +172,7 @@ def test_process_that_begins_while_a_table_is_restored_skips_nothing(sqlite, tmp
 
 
 def test_end_of_a_feed_is_that_of_its_archive_while_it_is_restored(sqlite, tmp_path):
-    """Whoever begins at the end of the feed, or cuts it into pieces, is not led to an event before
-    the last one because the rows after it are still missing.
-    """
+    """While rows are still missing, readers find the same end of the feed, and pieces up to it."""
     feed = opened(sqlite, Archive(tmp_path))
     end = feed.read(0, LAST, 1).cursor
     feed.seal(segment_events=10)

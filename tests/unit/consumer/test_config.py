@@ -70,7 +70,7 @@ def test_engine_is_not_taken_for_a_store(sqlite):
 
 
 def test_address_is_not_taken_for_what_is_made_of_it(sqlite):
-    """Who gives a URL in place of a client or an engine is told so before anything is read."""
+    """A URL in place of a client or an engine is refused before anything is read."""
     address = "sqlite:///canary.db"
     for consumer in (Consumer, AsyncConsumer):
         with pytest.raises(ConfigurationError, match=r"of the class (Async)?Client, not str"):
