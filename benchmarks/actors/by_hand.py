@@ -20,6 +20,7 @@ def main() -> None:
         place = Path(wanted["folder"]) / "by_hand.db"
         place.unlink(missing_ok=True)
         kept = sqlite3.connect(place)
+        kept.execute("PRAGMA journal_mode = WAL")
         kept.execute("CREATE TABLE place (last INTEGER)")
         kept.execute("INSERT INTO place VALUES (0)")
         kept.commit()

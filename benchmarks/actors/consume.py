@@ -79,6 +79,8 @@ def new_store(folder: str) -> CursorStore:
     """Return a store of cursors in a database of its own."""
     engine = create_engine(f"sqlite:///{Path(folder) / uuid.uuid4().hex}.db")
     store = CursorStore(engine)
+    with engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA journal_mode = WAL")
     with engine.begin() as connection:
         store.create_tables(connection)
     return store

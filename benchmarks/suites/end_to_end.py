@@ -45,15 +45,16 @@ DECODING = "half of what the consumer takes for a page goes into Python's object
 
 TEXT = """\
 A publisher over PostgreSQL and a `Consumer.run` to the head, pages of 1,000, one partition. The
-consumer keeps its cursor in SQLite, in a transaction a page, and its handler gets the page and
-touches nothing, or the data of each event, or gets structs or dataclasses. Its client makes its own
-connections; in one row it is given an httpx client. The peer has its own
-server and client. Of Redis, messages are read through redis-py with hiredis, 1,000 at a time,
-decoded by msgspec and acknowledged; of NATS, through nats-py, with one acknowledgement a batch.
-The loop by hand selects the rows above the last id through psycopg, decodes them by `json`, and
-keeps the id in SQLite: it loses what commits late, and needs access to the publisher's database.
-Both have their events in memory or a local file already, and “publisher” is their server. The
-peer's and NATS' runs have a tenth of the events."""
+consumer keeps its cursor in SQLite, in a transaction a page, with the write-ahead log that
+`zeroeventhub check` advises; its handler gets the page and touches nothing, or the data of each
+event, or gets structs or dataclasses. Its client makes its own connections; in one row it is given
+an httpx client. The peer has its own server and client. Of Redis, messages are read through
+redis-py with hiredis, 1,000 at a time, decoded by msgspec and acknowledged; of NATS, through
+nats-py, with one acknowledgement a batch. The loop by hand selects the rows above the last id
+through psycopg, decodes them by `json`, and keeps the id in SQLite in the same way: it loses what
+commits late, and needs access to the publisher's database. Redis and NATS have their events in
+memory or a local file already, and “publisher” is their server. The peer's and NATS' runs have a
+tenth of the events."""
 
 
 def end_to_end(stage: Stage) -> Result:
