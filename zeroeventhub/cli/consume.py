@@ -203,14 +203,14 @@ def sync(
             meter.say("The feed does not promise that it publishes an event only once.")
         with engine.begin() as connection:
             store.create_tables(connection)
-            has_read = bool(store.cursors(connection, consumer))
-            if has_read and not landing.exists(connection):
+            if store.cursors(connection, consumer) and not landing.exists(connection):
                 raise ConfigurationError(
                     f"Consumer {consumer!r} has read before, but not into {table!r}: "
                     "choose another --consumer, or the table that it has filled."
                 )
             landing.create(connection)
-            if not has_read and landing.has_events(connection):
+            # In this order, as another process of the consumer may land its first page meanwhile.
+            if landing.has_events(connection) and not store.cursors(connection, consumer):
                 raise ConfigurationError(
                     f"Table {table!r} has events already, and consumer {consumer!r} has read none: "
                     "name the consumer that has filled it, or another table."

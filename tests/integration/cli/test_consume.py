@@ -14,10 +14,11 @@ from harness.shop import fill, orders, write
 from harness.statements import add, scalars
 from harness.stores import call, new_store
 from harness.web import serving
-from sqlalchemy import MetaData, Table, inspect, select
+from sqlalchemy import Engine, MetaData, Table, event, inspect, select
 from starlette.applications import Starlette
 
-from zeroeventhub import CursorStore, TableFeed, feed_routes
+from zeroeventhub import CursorStore, Event, TableFeed, feed_routes
+from zeroeventhub.consumer.event_insert import LandingTable
 from zeroeventhub.publisher.progress import Progress
 
 EXTENSIONS = "caught-up, cursor-of-count, cursor-of-time, event-types, lag, splits, stop, wait"
@@ -133,6 +134,27 @@ def test_sync_does_not_begin_in_the_middle(feed, any_engine, any_database_url):
     )
     assert (mistyped.exit_code, "'cpy' has read none" in mistyped.stderr) == (2, True)
     assert len(landed(any_engine)) == 100
+
+
+def test_sync_may_begin_while_another_process_lands_a_first_page(feed, postgresql_url, postgresql):
+    """Events that land after sync has begun are not those of another consumer."""
+    landing, store, to_come = LandingTable("landed"), CursorStore(postgresql), [0]
+    with postgresql.begin() as connection:
+        store.create_tables(connection)
+        landing.create(connection)
+
+    @event.listens_for(Engine, "before_cursor_execute")
+    def land(connection, cursor, statement, *_):
+        if statement.startswith("SELECT landed.arrival") and to_come:
+            with postgresql.begin() as other:
+                store.load(other, "copy", to_come.pop(), start="1-2")
+                landing.land(other, 0, [Event.of({"n": 0})])
+
+    try:
+        assert sync(feed, postgresql_url).exit_code == 0
+    finally:
+        event.remove(Engine, "before_cursor_execute", land)
+    assert len(landed(postgresql)) == 100
 
 
 def test_sync_lands_the_types_that_it_is_asked_for(feed, sqlite, sqlite_url):
