@@ -181,7 +181,7 @@ class Restorer:
                         "An event that was appended since this restore began has a unique value, "
                         "such as an id or a version of a key, of one that is still missing, from "
                         f"position {positions[0]} to {positions[-1]}: delete the new one, and run "
-                        "this again. Until it is done, let nobody append to the log."
+                        "this again. Append to the log only when it is done."
                     ) from error
                 found = self._read_rows(connection, rows)
             if self.version is None and rows.column("version").null_count < events:
