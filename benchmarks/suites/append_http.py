@@ -36,7 +36,7 @@ connections of psycopg, each of which commits one INSERT after the other, and on
 a COPY of {BATCH:,} rows in each transaction. The log hashes keys, checks and compacts JSON, and
 leaves out what is there already.
 
-Redis is told to write each command to its disk before it answers (`appendfsync always`), and keeps
+Redis writes each command to its disk before it answers (`appendfsync always`), and keeps
 a stream without partitions and without unique ids. NATS JetStream, through nats-py over one
 connection, acknowledges each event, and flushes its files every two minutes, as it does by default.
 Its runs of batches have a tenth of the events."""

@@ -515,9 +515,9 @@ class CursorStore:
         """
         cursors, letters = self.tables.cursors, self.tables.dead_letters
         members, leases = self.tables.members, self.tables.leases
-        # Pages and lanes lock their cursor, who applies a dead letter deletes it, and who begins a
-        # partition, which has no cursor yet, locks its lease, or before it a member: these writes
-        # wait for all of them, and all then wait for this transaction.
+        # A transaction of a page or a lane locks the cursor, one that applies a dead letter deletes
+        # it, and one that begins a partition, which has no cursor yet, locks its lease or a member:
+        # these writes wait for all of them, and all then wait for this transaction.
         held = (cursors.c.epoch, members.c.expires_at, leases.c.expires_at, letters.c.tries)
         for column in held:
             of_consumer = column.table.c.consumer == consumer
