@@ -325,7 +325,8 @@ class PageEvents(EventSequence):
                 self._events = [*made]
                 return self._events
             lines = self._undecoded()
-            headers = (getattr(line, "headers", None) or {} for line in lines)
+            has_headers = bool(lines) and isinstance(lines[0], _Line)
+            headers = (line.headers or {} for line in lines) if has_headers else repeat({})
             self._events = [*map(Event, map(bytes, map(_data_of, lines)), headers)]
         return self._events
 
