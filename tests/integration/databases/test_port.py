@@ -219,6 +219,7 @@ def test_connection_that_breaks_is_never_seen_again(postgresql_url):
     feed = TableFeed(orders, data="data").bind(engine)
     feed.info()
     admin = create_engine(postgresql_url)
+    execute(admin, "SELECT 1")  # it connects before the feed's time begins
 
     @event.listens_for(engine, "before_cursor_execute")
     def cut(connection, cursor, statement, *_):

@@ -282,23 +282,23 @@ def test_event_that_came_again_before_it_was_restored_is_named(engine, tmp_path,
     """A restore that meets an event appended too early says so, and ends once that is gone."""
     _, feed = versioned(engine, Archive(tmp_path))
     log = EventLog(MetaData(), "log")
-    first, last = (NewEvent("x", {}, id=each) for each in ("first", "last"))
     with engine.begin() as connection:
-        log.append_to(connection, "a", [first], expected_version=0)
-        log.append_to(connection, "b", [last], expected_version=0)
+        for key in ("a", "b", "last"):
+            log.append_to(connection, key, [NewEvent("x", {}, id=key)], expected_version=0)
     feed.seal(segment_events=1)
     emptied(engine, log.table)
     _, feed = versioned(engine, Archive(tmp_path))
-    again = NewEvent("x", {}, id="last" if of == "id" else "new")
+    to_append = [NewEvent("x", {}, id="last" if of == "id" else "new")]
 
-    def append(*_):
-        with engine.begin() as connection:
-            log.append_to(connection, "b", [again], expected_version=0)
+    def append(*_):  # the third segment is not begun before this returns
+        while to_append:
+            with engine.begin() as connection:
+                log.append_to(connection, "last", [to_append.pop()], expected_version=0)
 
     with pytest.raises(FeedFailure, match="appended since this restore began has a unique value"):
         feed.restore(skipped=10, workers=1, on_progress=append)
     execute(engine, log.table.delete().where(log.table.c.position > 10))
-    assert feed.restore().events == 2
+    assert feed.restore().events == 3
 
 
 def test_archives_of_earlier_releases_have_no_versions(sqlite, tmp_path, monkeypatch):
