@@ -439,7 +439,6 @@ class Transaction:
             _watch(connection)
             watch_commits(connection.engine)
         self.was_refused = False
-        info[_APPLYING] = self
         keep: Callable[[], object]
         undo: Callable[[], object]
         if isinstance(self.handle, Session):
@@ -451,6 +450,8 @@ class Transaction:
             cursor.execute("SAVEPOINT zeroeventhub_page")
             keep = partial(cursor.execute, "RELEASE SAVEPOINT zeroeventhub_page")
             undo = partial(cursor.execute, "ROLLBACK TO SAVEPOINT zeroeventhub_page")
+        # Not before, as a task may be cancelled in the savepoint: the pool keeps what is in `info`.
+        info[_APPLYING] = self
         try:
             apply()
             self._end(keep, keeps=True)

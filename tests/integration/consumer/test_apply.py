@@ -6,6 +6,7 @@ import threading
 from contextlib import suppress
 from dataclasses import make_dataclass, replace
 
+import httpx
 import psycopg
 import pytest
 from harness.deliveries import (
@@ -31,9 +32,9 @@ from harness.waiting import DEADLINE, until
 from sqlalchemy import Connection, text
 from sqlalchemy import event as sql_event
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
-from zeroeventhub import Event, Failures, PendingPage
+from zeroeventhub import AsyncClient, Event, Failures, PendingPage
 from zeroeventhub.errors import ConfigurationError, Halted, LeaseLost
 
 ONE_TRY = Failures(tries=1, then="set-aside")
@@ -391,6 +392,29 @@ def test_cancelled_task_rolls_back(async_shop, lanes):
     with pytest.raises(asyncio.CancelledError):
         async_shop.run(apply, lanes=lanes)
     assert (async_shop.landed(), async_shop.cursor()) == ([], "0")
+
+
+def test_task_cancelled_before_apply_gives_its_connection_back_as_it_was(async_shop):
+    """Leases are released, and the program commits, by the connection of the page."""
+    shop = async_shop
+    shop.feed.publish(event(1))
+
+    def key(one):
+        asyncio.current_task().cancel()
+
+    async def run():
+        engine = create_async_engine(shop.async_engine.url, pool_size=1, max_overflow=0)
+        shop.async_engine = engine
+        async with httpx.AsyncClient() as http:
+            client = AsyncClient(shop.url, http)
+            with pytest.raises(asyncio.CancelledError):
+                await shop.consumer(client, failures=HELD, key=key).run(wrong)
+        async with engine.begin() as connection:
+            await connection.run_sync(write, [event(2)])
+        await engine.dispose()
+
+    asyncio.run(run())
+    assert (shop.landed(), shop.cursor(), shop.leases()) == ([2], "_first", 0)
 
 
 def wrong(connection, page):
