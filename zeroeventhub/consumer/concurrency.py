@@ -11,11 +11,13 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from contextvars import Context, copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias, TypeVar
+
+import anyio
 
 from zeroeventhub.client.client import Client, PendingFetch
 from zeroeventhub.consumer.config import Config
@@ -273,6 +275,7 @@ class Threads:
 
     event = threading.Event
     queue = SimpleQueue
+    shield = nullcontext
 
     def __init__(self, *, ends_process: bool = False) -> None:
         self.prefetcher = partial(ThreadPrefetcher, ends_process=ends_process)
@@ -327,6 +330,8 @@ class Tasks:
     event = asyncio.Event
     queue = asyncio.Queue
     prefetcher = TaskPrefetcher
+    # For what cleans up: a scope of anyio cancels each await of a task, and not only one.
+    shield = partial(anyio.CancelScope, shield=True)
 
     async def wait(self, event: asyncio.Event, seconds: float) -> None:
         """Wait for an event, for at most a number of seconds."""

@@ -353,7 +353,8 @@ class _ProgressReporter:
             yield
         finally:
             ended.set()
-            await concurrency.join(job, LAST_REPORT)
+            with concurrency.shield():
+                await concurrency.join(job, LAST_REPORT)
 
     def _cursors(self, connection: Connection) -> dict[int, str]:
         """Return cursors that no crash of the database can undo once this transaction commits."""

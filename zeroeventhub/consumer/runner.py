@@ -249,11 +249,12 @@ class Runner:
         try:
             await drive(Coordinator(self.config, self._stopped).steps(), self._carry_out)
         finally:
-            for reader in self._readers.values():
-                reader.abandon()
-            for reader in self._readers.values():
-                await self.concurrency.join(reader.job)
-            await self._leave()
+            with self.concurrency.shield():
+                for reader in self._readers.values():
+                    reader.abandon()
+                for reader in self._readers.values():
+                    await self.concurrency.join(reader.job)
+                await self._leave()
 
     async def _carry_out(self, step: Step) -> Any:
         match step:

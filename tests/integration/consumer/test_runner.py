@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 
+import anyio
 import httpx
 import pytest
 from harness.deliveries import Seen, event, failing, filled, opened, write_page, write_page_async
@@ -195,25 +196,34 @@ def test_stop_wakes_a_run_that_waits(busy, where):
     assert busy.leases() == 0
 
 
-def test_run_that_is_cancelled_leaves_nothing(async_shop):
-    """Cancelling a run rolls the pages at hand back, and gives the leases back."""
+@pytest.mark.parametrize("by", ["asyncio", "anyio"])
+def test_run_that_is_cancelled_leaves_nothing(async_shop, by):
+    """Cancelling a run rolls the pages at hand back, gives the leases back, and ends its tasks."""
     shop = filled(async_shop)
 
     async def hang(connection, page):
         await write_page_async(connection, page)
-        running.cancel()
+        cancel()
         await asyncio.sleep(DEADLINE)
 
     async def run():
-        nonlocal running
-        async with httpx.AsyncClient() as http:
-            running = asyncio.ensure_future(shop.consumer(AsyncClient(shop.url, http)).run(hang))
-            await running
+        nonlocal cancel
+        with anyio.CancelScope() as scope:
+            # A scope cancels again and again, for as long as something is awaited in it.
+            cancel = scope.cancel if by == "anyio" else asyncio.current_task().cancel
+            try:
+                async with httpx.AsyncClient() as http:
+                    await shop.consumer(AsyncClient(shop.url, http)).run(hang)
+            finally:
+                tasks.extend(task.get_name() for task in asyncio.all_tasks())
 
-    running = None
-    with pytest.raises(asyncio.CancelledError):
-        asyncio.run(asyncio.wait_for(run(), DEADLINE))
+    async def main():
+        await asyncio.wait([asyncio.create_task(run(), name="run")], timeout=DEADLINE)
+
+    cancel, tasks = None, []
+    asyncio.run(main())
     assert (shop.landed(), shop.leases()) == ([], 0)
+    assert [name for name in tasks if "partition" in name] == []
     shop.run(write_page)
     assert sorted(shop.landed()) == list(range(20))
 
