@@ -5,13 +5,14 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from traceback import format_exception, format_exception_only
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, Select, Update, and_, func, select
+from sqlalchemy import Connection, Row, Select, Update, case, func, or_, select
 
 from zeroeventhub.consumer.observer import note_place, place_in
-from zeroeventhub.consumer.store.tables import Tables
+from zeroeventhub.consumer.store.tables import Tables, is_row
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.statements import as_utc
 from zeroeventhub.errors import ConfigurationError, Fenced
@@ -193,8 +194,21 @@ class DeadLetters:
         self, connection: Connection, consumer: str, partition: int, *, limit: int
     ) -> list[DeadLetter]:
         """Return letters of a partition to apply now, in order, at most one of each key."""
-        query = self._due(select(self._table), consumer).where(self._table.c.partition == partition)
-        query = query.order_by(self._table.c.id).limit(limit)
+        columns, earlier = self._table.c, self._table.alias("earlier")
+        # One look into an index for each letter: a join would read all earlier letters of its key.
+        first = (
+            select(earlier.c.id)
+            .where(
+                earlier.c.consumer == columns.consumer, earlier.c.key_digest == columns.key_digest
+            )
+            .order_by(earlier.c.id)
+            .limit(1)
+        )
+        is_first = or_(columns.key_digest.is_(None), columns.id == first.scalar_subquery())
+        query = select(self._table).where(
+            is_row(self._table, consumer, partition), columns.state != FAILED, is_first
+        )
+        query = query.order_by(columns.id).limit(limit)
         return [_letter(row) for row in connection.execute(query)]
 
     def settle(self, connection: Connection, letter: DeadLetter) -> None:
@@ -224,21 +238,14 @@ class DeadLetters:
 
         Rows that another transaction has locked are skipped until the next call.
         """
-        query = self._due(select(self._table.c.partition).distinct(), consumer)
-        return frozenset(connection.scalars(database_of(connection).skip_locked(connection, query)))
-
-    def _due(self, query: Select[Any], consumer: str) -> Select[Any]:
-        columns = self._table.c
-        earlier = self._table.alias("earlier")
-        # A join instead of a subquery, so that locked rows are skipped in both tables.
-        same_key = and_(
-            earlier.c.consumer == columns.consumer,
-            earlier.c.key_digest == columns.key_digest,
-            earlier.c.id < columns.id,
-        )
-        return query.outerjoin_from(self._table, earlier, same_key).where(
-            columns.consumer == consumer, columns.state != FAILED, earlier.c.id.is_(None)
-        )
+        columns, skip = self._table.c, partial(database_of(connection).skip_locked, connection)
+        # All at once, as each has to be found. Those without a key are the first of their own.
+        alone = case((columns.key_digest.is_(None), columns.id))
+        first = select(func.min(columns.id).label("id")).where(columns.consumer == consumer)
+        found = skip(first.group_by(columns.key_digest, alone)).subquery("first")
+        query = select(columns.partition).distinct().where(columns.state != FAILED)
+        query = query.join_from(found, self._table, columns.id == found.c.id)
+        return frozenset(connection.scalars(skip(query)))
 
     def _of(self, consumer: str) -> Select[Any]:
         columns = self._table.c

@@ -1,6 +1,7 @@
 """Dead letters on every database: what is kept of an event, and in which order it comes again."""
 
 import re
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -9,7 +10,7 @@ from harness.stores import NAME, at, beside, call, claim, new_store, outcome
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
-from sqlalchemy import delete
+from sqlalchemy import delete, select
 
 from zeroeventhub import Event
 from zeroeventhub.errors import ConfigurationError
@@ -120,6 +121,23 @@ def test_letters_are_those_of_a_consumer_and_a_partition(store):
         call(store, store.dead_letters.get, other.id)
     assert [one.event.data for one in letters(store, partition=2)] == [2]
     assert [one.event.data for one in letters(store, limit=2)] == [0, 1]
+
+
+def test_letters_of_a_key_are_many(store):
+    """A claim is quick while thousands of letters are held back for one, and so is the next try."""
+    add(store, 0, key="k")
+    add(store, 1, key="k", held=True)
+    table = store.tables.dead_letters
+    columns = [column for column in table.c if column.name != "id"]
+    held = select(*columns).where(table.c.state == "held")
+    for _ in range(14):
+        execute(store.engine, table.insert().from_select(columns, held))
+    began = time.monotonic()
+    assert claim(store, "one", [0]).letters == set()
+    mark(store, 0)
+    assert claim(store, "one", [0]).letters == {0}
+    assert due(store, limit=1) == [0]
+    assert time.monotonic() - began < 8
 
 
 def test_letter_held_back_while_another_is_discarded_is_due(postgresql):
