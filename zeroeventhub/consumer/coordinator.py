@@ -106,8 +106,9 @@ class Coordinator:
             if stop := frozenset(self._running - due - self._stopping):
                 self._stopping |= stop
                 yield Stop(stop)
+            new = due - self._running
             for partition in self._chosen:
-                if partition.id in due - self._running:
+                if partition.id in new:
                     waits = partition.starts_after in chosen
                     yield Start(partition, among, partition.starts_after if waits else None)
                     self._running.add(partition.id)
