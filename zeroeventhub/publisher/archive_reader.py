@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from itertools import takewhile
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -142,8 +141,7 @@ class ArchiveReader:
         if after >= until:
             return []
         known = self._known()
-        following = known.segments[known.at(after + 1) :]
-        return [*takewhile(lambda one: one.after < until, following)]
+        return [*known.segments[known.at(after + 1) : known.at(until) + 1]]
 
     def groups(self, partition: int | None, after: int, until: int) -> Iterator[GroupPlace]:
         """Yield the row groups that overlap (after, until], of one partition or of all."""
@@ -230,7 +228,8 @@ class ArchiveReader:
         """Read pages; each ends where it would end if the table had all of its events.
 
         A page has `room` bytes, though a single larger event still gets its page, and examines
-        `window` rows at most to find events of the requested types.
+        `window` rows at most to find events of the requested types. It ends earlier if the next
+        segments, `SEGMENTS` of them, do not fill it.
 
         Returns:
             The complete pages; the beginning of the next page, which the table continues, or None
@@ -241,12 +240,15 @@ class ArchiveReader:
         after, end, pages = request.after, min(boundary, request.until), list[Stretch]()
         while after < end:
             page = _PageReader(request, room, window, Stretch(request.until))
-            for place in self.groups(request.partition, after, end):
+            last = self.segments(after, end)[:SEGMENTS][-1]
+            for place in self.groups(request.partition, after, min(last.upto, end)):
                 group = self.group(place)
                 page.take(group, group.above(after), group.above(end))
                 if page.is_done:
                     break
             found = page.stretch
+            if not page.is_done and last.upto < end:
+                found.until = last.upto
             if not page.is_done and found.until > boundary:
                 return pages, found, boundary, page.examined
             pages.append(found)

@@ -177,6 +177,7 @@ class Reader:
                 here = str(stop)
             elif until > at and (
                 request.types is not None
+                or until < request.until
                 or (self.page_query.shares_positions and until - at >= QUIET)
             ):
                 # A checkpoint after an event of another type or partition.

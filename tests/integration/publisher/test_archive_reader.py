@@ -35,6 +35,7 @@ from hypothesis import strategies as st
 from sqlalchemy import delete
 
 from zeroeventhub import FIRST, LAST
+from zeroeventhub import feed as parts
 from zeroeventhub.archive import Archive, segment_writer
 from zeroeventhub.archive.objects import Objects
 from zeroeventhub.conformance import check_feed
@@ -147,6 +148,23 @@ def test_searches_end_where_they_would_take_long(sqlite, tmp_path, monkeypatch):
     monkeypatch.setattr(archive_reader, "GROUPS", 0)
     with pytest.raises(Trimmed):
         feed.cursor_of("36", 2)
+
+
+def test_partition_that_begins_after_many_segments_is_read(sqlite, tmp_path, monkeypatch):
+    """A page looks for its events in some segments, and the next page in those after them."""
+    events = [(0, 0, 0)] * 60 + [(1, 0, 0), (0, 0, 0)] * 3
+    feed = opened(sqlite, Archive(tmp_path, memory_bytes=1), events)
+    every = numbers(feed, 1)
+    feed.seal(segment_events=3)
+    trim(feed, 66)
+    monkeypatch.setattr(archive_reader, "SEGMENTS", 4)
+    monkeypatch.setattr(parts, "_MOST", 10)
+    pages = [feed.read(1, FIRST, 10)]
+    while not pages[-1].caught_up:
+        pages.append(feed.read(1, pages[-1].cursor, 10))
+    assert [event.data["n"] for page in pages for event in page.events] == every == [60, 62, 64]
+    assert [position_of(page.cursor) for page in pages[:5]] == [12, 24, 36, 48, 60]
+    assert not any(page.full for page in pages)
 
 
 def test_events_that_another_process_seals_and_trims_are_read_at_once(sqlite, tmp_path):
