@@ -158,6 +158,9 @@ class Registry:
         """Forget consumers beyond `MOST_NAMES`; raise Forbidden for one that is not silent."""
         columns = self._table.c
         own = [columns.feed == self._feed, columns.principal == principal]
+        known = select(columns.consumer).where(*own, columns.consumer == consumer).limit(1)
+        if connection.execute(known).first() is not None:
+            return  # a further partition of a consumer that has its place
         heard_at = func.max(columns.heard_at)
         others = select(columns.consumer, heard_at).where(*own, columns.consumer != consumer)
         others = others.group_by(columns.consumer).order_by(heard_at.desc()).offset(MOST_NAMES - 1)
@@ -205,6 +208,9 @@ class Registry:
             if number not in self._partitions and number not in self._replaced:
                 yield one
         for partition in self._partitions.values():
+            if (own := at.get(partition.id)) is not None:
+                yield own
+                continue
             here: Partition | None = partition
             while here is not None:
                 line = (here.id, *here.cursor_from)

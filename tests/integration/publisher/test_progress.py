@@ -366,3 +366,16 @@ def test_names_of_a_reader_are_bounded(shop, monkeypatch):
         *(("b", "ada"), ("c", "ada"), ("d", "ada")),
         ("d", "bob"),
     }
+
+
+def test_further_partition_needs_no_room(shop, monkeypatch):
+    """The others are counted only for a name that is new, and not for each of its partitions."""
+    feed = source().bind(shop)
+    cursor = feed.read(0, FIRST, 3).cursor
+    for name in ("a", "b"):
+        feed.register_progress(name, 0, cursor)
+    monkeypatch.setattr(progress, "MOST_NAMES", 1)
+    feed.register_progress("a", 1, cursor)
+    assert [one.partition for one in feed.registered()] == [0, 1, 0]
+    with pytest.raises(Forbidden):
+        feed.register_progress("c", 0, cursor)
