@@ -209,19 +209,25 @@ def _keys(complaint: str, steps: list[str], document: Any, kind: Any) -> list[st
 
 
 def _line(text: str, keys: list[str]) -> int:
-    """Return the line on which a key begins, by reading ever longer beginnings of the text."""
-    lines, line = text.split("\n"), 1
-    for end in range(1, len(lines) + 1):
-        try:
-            place: Any = tomllib.loads("\n".join(lines[:end]))
-        except tomllib.TOMLDecodeError:
-            continue  # it ends within a value
-        for key in keys:
-            place = place.get(key) if isinstance(place, dict) else None
-        if place is not None:
+    """Return the line on which a key begins, after the longest beginning that lacks it."""
+    lines = text.split("\n")
+    # The first `low` lines are such a beginning, and no longer one is shorter than `high`.
+    low, high = 0, len(lines) + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        for end in range(middle, high):
+            try:
+                place: Any = tomllib.loads("\n".join(lines[:end]))
+            except tomllib.TOMLDecodeError:
+                continue  # it ends within a value
+            for key in keys:
+                place = place.get(key) if isinstance(place, dict) else None
+            if place is None:
+                low = end
             break
-        line = end + 1
-    return line
+        if low < middle:
+            high = middle
+    return low + 1
 
 
 def described(section: str, file: str | None) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The file of feeds is checked strictly, and its schema is published for editors."""
 
+import time
 from pathlib import Path
 
 import jsonschema
@@ -69,6 +70,16 @@ def test_first_of_several_mistakes_is_named(tmp_path):
     text = f"[feeds.good]\n{feed}[feeds.bad]\n{feed}data = 5\n[consumers.worse]\nurl = 5\n"
     with pytest.raises(ConfigurationError, match=r"line 7, feeds\.bad\.data: Expected `str`"):
         read(tmp_path, text)
+
+
+def test_mistake_among_many_feeds_is_named_at_once(tmp_path):
+    """The line of a key is found soon in a file of thousands of lines."""
+    feed = '[feeds.shop{}]\ndatabase = "env:SHOP"\ntable = "orders"\ncolumns = [\n"id",\n]\n'
+    text = "".join(map(feed.format, range(500))) + "tabel = 'x'\n"
+    began = time.monotonic()
+    with pytest.raises(ConfigurationError, match=r"line 3001, feeds\.shop499\.tabel: There is no"):
+        read(tmp_path, text)
+    assert time.monotonic() - began < 8
 
 
 def test_error_shows_no_value(tmp_path):
