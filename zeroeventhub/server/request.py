@@ -28,7 +28,16 @@ from zeroeventhub.extensions import (
     Extension,
     Parameter,
 )
-from zeroeventhub.protocol import FIRST, LAST, NAME_LENGTH, FeedInfo, TypeFilter, is_cursor, is_name
+from zeroeventhub.protocol import (
+    FIRST,
+    LAST,
+    NAME_LENGTH,
+    FeedInfo,
+    Partition,
+    TypeFilter,
+    is_cursor,
+    is_name,
+)
 from zeroeventhub.server.auth import EVERYBODY, Account, Authorize, Principal
 
 
@@ -261,20 +270,25 @@ def visible_info(info: FeedInfo, principal: Principal) -> FeedInfo:
                 "apart, so it shows nothing: name a column of text as the type of its "
                 "TableFeed, or give principals without types."
             )
-    partitions = []
-    for partition in info.partitions:
-        after = partition.starts_after
-        if may_read(partition.id):
-            shown = replace(
-                partition,
-                starts_after=after if after is not None and may_read(after) else None,
-                cursor_from=tuple(filter(may_read, partition.cursor_from)),
-            )
-            partitions.append(shown)
+    partitions = info.partitions
+    if principal.partitions is not None:
+        partitions = tuple(_shown(one, may_read) for one in partitions if may_read(one.id))
     extensions = info.extensions - {
         name for name, extension in EXTENSIONS.items() if extension.needs in hidden
     }
-    return replace(info, partitions=tuple(partitions), extensions=extensions)
+    return replace(info, partitions=partitions, extensions=extensions)
+
+
+def _shown(partition: Partition, may_read: Callable[[int], bool]) -> Partition:
+    """Return a partition without those before it that may not be read."""
+    after, before = partition.starts_after, partition.cursor_from
+    if (after is None or may_read(after)) and all(map(may_read, before)):
+        return partition  # most are, and each request of the reader looks at all of them
+    return replace(
+        partition,
+        starts_after=after if after is not None and may_read(after) else None,
+        cursor_from=tuple(filter(may_read, before)),
+    )
 
 
 def only_partition(info: FeedInfo, query: Mapping[str, str]) -> int:
