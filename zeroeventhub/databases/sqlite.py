@@ -344,7 +344,8 @@ def _capture(connection: Connection, one: Captured) -> CaptureDdl:
 
     REPLACE deletes rows without firing their triggers, as a rule. A row of the same key needs none;
     one that had the same value in another unique index is noted before the change, and the event of
-    its deletion is written after it.
+    its deletion is written after it, or before the next change, which triggers of the host may make
+    in between.
     """
     if one.schema or one.log_schema:
         raise ConfigurationError(
@@ -403,30 +404,36 @@ def _capture(connection: Connection, one: Captured) -> CaptureDdl:
     side: tuple[str, ...] = ()
     if indexes:
         numbers = [f"key_{number}" for number in range(len(one.key))]
-        side = (f"CREATE TABLE {replaced} (key, data, {', '.join(numbers)})",)
+        side = (f"CREATE TABLE {replaced} (change, key, data, {', '.join(numbers)})",)
         equal = " OR ".join(" AND ".join(columns) for columns in indexes.values())
         gone = data("'delete'", "known", _document(one, "known", one.types), "'null'")
         keys = ", ".join(f"known.{one.quote(name)}" for name in one.key)
-        note = (
-            f"DELETE FROM {replaced};\n    "  # noqa: S608 - names are quoted
-            f"INSERT INTO {replaced} SELECT {_key(one, 'known')}, {gone}, {keys} "
-            f"FROM {one.table} AS known WHERE ({equal})"
-        )
         same = " AND ".join(
             f"now.{one.quote(name)} = noted.{number}"
             for name, number in zip(one.key, numbers, strict=True)
         )
-        write = (
-            f"{one.insert} {_ID}, noted.key, "  # noqa: S608 - names are quoted
-            f"{literal(f'{one.label}.delete')}, noted.data "
-            f"FROM {replaced} AS noted "
-            f"WHERE NOT EXISTS (SELECT 1 FROM {one.table} AS now WHERE {same} "
-            f"AND {_key(one, 'now')} = noted.key);"
+        forget = f"DELETE FROM {replaced} WHERE"  # noqa: S608 - names are quoted
+        other = f" AND {_key(one, 'known')} <> {_key(one, 'OLD')}"
+        for change, others in (("INSERT", ""), ("UPDATE", other)):
+            write = (
+                f"{one.insert} {_ID}, noted.key, "  # noqa: S608 - names are quoted
+                f"{literal(f'{one.label}.delete')}, noted.data "
+                f"FROM {replaced} AS noted WHERE change = '{change}' "
+                f"AND NOT EXISTS (SELECT 1 FROM {one.table} AS now WHERE {same} "
+                f"AND {_key(one, 'now')} = noted.key);\n    "
+                f"{forget} change = '{change}';"
+            )
+            note = (
+                f"INSERT INTO {replaced} "  # noqa: S608 - names are quoted
+                f"SELECT '{change}', {_key(one, 'known')}, {gone}, {keys} "
+                f"FROM {one.table} AS known WHERE ({equal}){others};"
+            )
+            bodies[f"BEFORE {change}"] = [write, note]
+            bodies[f"AFTER {change}"].insert(0, write)
+        bodies["AFTER UPDATE"].append(
+            f"{forget} key = {_key(one, 'OLD')} AND {_key(one, 'OLD')} <> {_key(one, 'NEW')};"
         )
-        bodies["AFTER INSERT"].insert(0, write)
-        bodies["AFTER UPDATE"].insert(0, write)
-        bodies["BEFORE INSERT"] = [f"{note};"]
-        bodies["BEFORE UPDATE"] = [f"{note} AND {_key(one, 'known')} <> {_key(one, 'OLD')};"]
+        bodies["AFTER DELETE"].append(f"{forget} key = {_key(one, 'OLD')};")
     names = {event: one.quote(f"{one.name}_{event.replace(' ', '_').lower()}") for event in bodies}
     triggers = tuple(
         f"CREATE TRIGGER {names[event]} {event} ON {one.table} FOR EACH ROW BEGIN\n    "

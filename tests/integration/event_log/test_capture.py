@@ -424,6 +424,49 @@ def test_triggers_that_change_the_table_again(request, database, name):
     assert len(same_as_table(engine, log)) > 6
 
 
+@pytest.mark.parametrize("comes_first", [True, False])
+@pytest.mark.parametrize(
+    ("event", "statement"),
+    [
+        ("BEFORE INSERT", "REPLACE INTO person VALUES (3, 'a', 7)"),
+        ("AFTER INSERT", "REPLACE INTO person VALUES (3, 'a', 7)"),
+        ("AFTER UPDATE", "UPDATE OR REPLACE person SET name = 'a' WHERE id = 2"),
+    ],
+)
+def test_triggers_that_change_the_table_while_a_row_is_replaced(
+    sqlite, event, statement, comes_first
+):
+    """A row that is replaced for another unique value is known to be gone, also beside them."""
+    meddling = f"""CREATE TRIGGER meddling {event} ON person BEGIN
+        UPDATE person SET age = age + 1 WHERE name = NEW.name; END"""
+    log = captured(
+        sqlite,
+        PERSON,
+        "CREATE UNIQUE INDEX by_name ON person (name)",
+        "INSERT INTO person VALUES (1, 'a', 1), (2, 'b', 2)",
+        *([meddling] if comes_first else ()),
+    )
+    with sqlite.begin() as connection:
+        if not comes_first:
+            connection.exec_driver_sql(meddling)
+        connection.exec_driver_sql(statement)
+    same_as_table(sqlite, log)
+
+
+def test_deletion_has_one_event(sqlite):
+    """A row that could have been replaced, and is deleted later, is deleted once in the log."""
+    log = captured(sqlite, PERSON, "CREATE UNIQUE INDEX by_name ON person (name)")
+    execute(
+        sqlite,
+        "INSERT INTO person VALUES (1, 'a', 1)",
+        "INSERT OR IGNORE INTO person VALUES (2, 'a', 1)",
+        "DELETE FROM person",
+        "INSERT INTO person VALUES (3, 'c', 1)",
+    )
+    operations = [kind for kind, _, _ in said(sqlite, log)]
+    assert operations == ["person.insert", "person.delete", "person.insert"]
+
+
 # Columns that change.
 
 
