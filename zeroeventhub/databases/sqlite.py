@@ -307,6 +307,11 @@ _QUOTED = "json_quote({0})"
 _DECIMAL = "json_quote(CAST({0} AS TEXT))"
 _JSON = "CASE WHEN json_valid({0}) THEN json({0}) ELSE json_quote({0}) END"
 
+# As text a number of double precision has 15 digits, which two numbers may have in common.
+_KEY = """CASE WHEN typeof({0}) = 'blob' THEN lower(hex({0})) \
+WHEN typeof({0}) = 'real' AND CAST(CAST({0} AS TEXT) AS REAL) <> {0} THEN printf('%!.17g', {0}) \
+ELSE {0} END"""
+
 _ID = "SELECT 0, lower(hex(randomblob(16)))"
 _NULL_KEY = "a row whose primary key is NULL cannot be captured"
 
@@ -334,9 +339,7 @@ def _key(one: Captured, row: str) -> str:
         values = " || ',' || ".join(_value(one, row, name) for name in one.key)
         return f"{prefix} || '[' || {values} || ']'"
     column = f"{row}.{one.quote(one.key[0])}"
-    return (
-        f"{prefix} || CASE typeof({column}) WHEN 'blob' THEN lower(hex({column})) ELSE {column} END"
-    )
+    return f"{prefix} || " + _KEY.format(column)
 
 
 def _capture(connection: Connection, one: Captured) -> CaptureDdl:

@@ -192,6 +192,13 @@ def test_numbers_that_json_lacks_are_named(request, database, values):
     assert [after["ratio"] for *_, after in said(engine, log)] == [*values.values()]
 
 
+def test_numbers_that_differ_in_the_last_digit_have_keys_of_their_own(sqlite):
+    """A key of double precision has all the digits that tell it from others."""
+    log = captured(sqlite, "CREATE TABLE person (id REAL PRIMARY KEY, name TEXT)")
+    execute(sqlite, "INSERT INTO person VALUES (0.3, 'a'), (0.1 + 0.2, 'b')")
+    assert {key for _, key, _ in said(sqlite, log)} == {"person/0.3", "person/0.30000000000000004"}
+
+
 @pytest.mark.parametrize("database", ["postgresql", "mariadb"])
 def test_table_of_another_schema_is_captured(request, database):
     """A table may be in another schema than the log, which its writers need not be in."""
