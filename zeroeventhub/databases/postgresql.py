@@ -507,8 +507,9 @@ def _capture(connection: Connection, one: Captured) -> CaptureDdl:
         "row": row,
         "all": every,
         "table_label": literal(one.table),
-        "settings": "SET search_path = pg_catalog, pg_temp SET timezone = 'UTC' "
-        "SET intervalstyle = 'iso_8601' SET bytea_output = 'hex' SET extra_float_digits = 1",
+        "settings": "SET search_path = pg_catalog, pg_temp "
+        "SET timezone = 'UTC' SET datestyle = 'ISO' SET intervalstyle = 'iso_8601' "
+        "SET bytea_output = 'hex' SET extra_float_digits = 1",
         "insert_all": insert("what", of_all),
         "insert_old": insert(
             "CASE WHEN after IS NULL THEN 'delete' ELSE 'update' END",

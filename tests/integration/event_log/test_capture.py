@@ -256,6 +256,19 @@ def test_values_of_domains_are_those_of_their_types(postgresql):
     assert row == {"id": 1, "one": "1.50", "two": "1.50", "three": "00ff", "four": "00ff"}
 
 
+def test_ranges_are_written_in_one_style(postgresql):
+    """A key that has times is the same one in a session of another style of dates."""
+    log = captured(
+        postgresql,
+        "CREATE TABLE stay (room INTEGER, during TSTZRANGE, PRIMARY KEY (room, during))",
+        "INSERT INTO stay VALUES (1, '[2026-01-02 10:00+00,2026-01-03 10:00+00)')",
+        tables=("stay",),
+    )
+    execute(postgresql, "SET LOCAL datestyle = 'German'", "DELETE FROM stay")
+    with postgresql.connect() as connection:
+        assert applied(events(connection, log)) == {}
+
+
 def test_long_keys_are_shortened(postgresql, mariadb):
     """A key that the log cannot hold is told by its digest, and its events have one key."""
     for engine in (postgresql, mariadb):
