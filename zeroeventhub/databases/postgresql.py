@@ -507,7 +507,8 @@ def _capture(connection: Connection, one: Captured) -> CaptureDdl:
         "row": row,
         "all": every,
         "table_label": literal(one.table),
-        "settings": "SET search_path = pg_catalog, pg_temp "
+        # A policy that would hide rows makes the statement fail.
+        "settings": "SET search_path = pg_catalog, pg_temp SET row_security = off "
         "SET timezone = 'UTC' SET datestyle = 'ISO' SET intervalstyle = 'iso_8601' "
         "SET bytea_output = 'hex' SET extra_float_digits = 1",
         "insert_all": insert("what", of_all),

@@ -416,6 +416,40 @@ def test_writers_need_no_right_to_the_log(postgresql):
         connection.rollback()
 
 
+def test_rows_that_a_policy_hides_are_never_left_out(postgresql):
+    """Where a policy hides rows from who installs, installing and all writes are refused."""
+    execute(
+        postgresql,
+        PERSON,
+        "INSERT INTO person (id, name) VALUES (1, 'ada'), (2, 'hidden')",
+        "CREATE POLICY known ON person USING (name <> 'hidden')",
+    )
+    metadata = sa.MetaData()
+    log = EventLog(metadata, "changes")
+    metadata.create_all(postgresql)
+    user = f"owner_{uuid.uuid4().hex}"
+    with postgresql.connect() as connection:
+        for statement in (
+            f"CREATE ROLE {user}",
+            f"GRANT CREATE ON SCHEMA public TO {user}",
+            f"ALTER TABLE person OWNER TO {user}",
+            f"ALTER TABLE changes OWNER TO {user}",
+            f"SET LOCAL ROLE {user}",
+            "ALTER TABLE person ENABLE ROW LEVEL SECURITY",
+        ):
+            connection.exec_driver_sql(statement)
+        Capture(log, "person").install(connection)  # an owner sees all rows
+        assert len(events(connection, log)) == 2
+        connection.exec_driver_sql("ALTER TABLE person FORCE ROW LEVEL SECURITY")
+        for statement in ("UPDATE person SET name = 'hidden'", None):
+            with pytest.raises(DBAPIError, match="row-level security"), connection.begin_nested():
+                if statement:
+                    connection.exec_driver_sql(statement)
+                else:
+                    Capture(log, "person").install(connection)
+        connection.rollback()
+
+
 MEDDLING = {
     "sqlite": [
         """CREATE TRIGGER {name} AFTER INSERT ON person BEGIN
