@@ -39,6 +39,7 @@ from zeroeventhub.databases.port import (
     literal,
     set_autocommit,
 )
+from zeroeventhub.errors import ConfigurationError
 
 _TRANSIENT = frozenset(
     {
@@ -469,6 +470,13 @@ _CHECK_ISOLATION = """DO $capture$ BEGIN
 END $capture$"""
 
 
+_UNSUITED = text("""SELECT
+    EXISTS (SELECT FROM pg_index WHERE indrelid = table_id AND indisprimary AND NOT indimmediate),
+    EXISTS (SELECT FROM pg_inherits JOIN pg_class ON pg_class.oid = inhparent
+        WHERE inhparent = table_id AND relkind <> 'p')
+    FROM (SELECT CAST(CAST(:name AS regclass) AS oid) AS table_id) AS found""")
+
+
 def _capture(connection: Connection, one: Captured) -> CaptureDdl:
     """Return the triggers, of which each reads the row that is there by now, and their functions.
 
@@ -476,6 +484,17 @@ def _capture(connection: Connection, one: Captured) -> CaptureDdl:
     """
     default = connection.dialect.default_schema_name
     one = replace(one, schema=one.schema or default, log_schema=one.log_schema or default)
+    is_deferrable, is_inherited = connection.execute(_UNSUITED, {"name": one.table}).one()
+    if is_deferrable:
+        raise ConfigurationError(
+            f"The primary key of {one.label!r} is DEFERRABLE, so that writers of one key do not "
+            "wait for each other: the log may have their changes in another order."
+        )
+    if is_inherited:
+        raise ConfigurationError(
+            f"Other tables inherit from {one.label!r}: changes of their rows fire none of its "
+            "triggers."
+        )
     name, row, every = (one.own(one.name + end) for end in ("", "_row", "_all"))
     label, prefix = literal(one.label), literal(f"{one.label}/")
     words = {

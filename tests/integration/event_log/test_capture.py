@@ -632,6 +632,22 @@ def test_what_cannot_be_captured_is_refused(any_engine):
         Capture(log, "heap").install(connection)
 
 
+@pytest.mark.parametrize(
+    ("statement", "sentence"),
+    [
+        ("ALTER TABLE person ADD PRIMARY KEY (id) DEFERRABLE", "another order"),
+        ("CREATE TABLE child (school TEXT) INHERITS (person)", "Other tables inherit"),
+    ],
+)
+def test_tables_whose_changes_the_log_may_miss_are_refused(postgresql, statement, sentence):
+    """A key that writers do not wait for, and rows of tables that inherit, are not captured."""
+    drop = "ALTER TABLE person DROP CONSTRAINT person_pkey"
+    execute(postgresql, PERSON, *([drop] if "KEY" in statement else ()), statement)
+    log = EventLog(sa.MetaData(), "changes")
+    with pytest.raises(ConfigurationError, match=sentence), postgresql.begin() as connection:
+        Capture(log, "person").install(connection)
+
+
 def test_null_key_is_refused(sqlite):
     """SQLite lets a primary key be NULL; such a row cannot be captured."""
     captured(sqlite, "CREATE TABLE person (id TEXT PRIMARY KEY, name TEXT)")
