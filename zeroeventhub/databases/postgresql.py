@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
+from itertools import zip_longest
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -476,6 +477,17 @@ _UNSUITED = text("""SELECT
         WHERE inhparent = table_id AND relkind <> 'p')
     FROM (SELECT CAST(CAST(:name AS regclass) AS oid) AS table_id) AS found""")
 
+# A search_path of pg_catalog finds no operator of an extension. In a B-tree, 3 is equality.
+_EQUALITY = text("""SELECT nspname, oprname
+    FROM pg_index CROSS JOIN unnest(indclass) WITH ORDINALITY AS class (id, number)
+    JOIN pg_opclass ON pg_opclass.oid = class.id
+    JOIN pg_amop ON amopfamily = opcfamily AND amopstrategy = 3
+        AND amoplefttype = opcintype AND amoprighttype = opcintype
+    JOIN pg_operator ON pg_operator.oid = amopopr
+    JOIN pg_namespace ON pg_namespace.oid = oprnamespace
+    WHERE indrelid = CAST(CAST(:name AS regclass) AS oid) AND indisprimary AND opcmethod = 403
+    ORDER BY number""")
+
 
 def _capture(connection: Connection, one: Captured) -> CaptureDdl:
     """Return the triggers, of which each reads the row that is there by now, and their functions.
@@ -509,10 +521,19 @@ def _capture(connection: Connection, one: Captured) -> CaptureDdl:
     def insert(operation: str, change: str) -> str:
         return _CAPTURE_INSERT.format(**words, operation=operation, change=change)
 
+    equal = [
+        "=" if schema == "pg_catalog" else f"OPERATOR({one.quote(schema)}.{sign})"
+        for schema, sign in connection.execute(_EQUALITY, {"name": one.table})
+    ]
+
+    def same_key(old: str) -> str:
+        keys = zip_longest(map(one.quote, one.key), equal, fillvalue="=")
+        return " AND ".join(f"now.{name} {equals} {old}.{name}" for name, equals in keys)
+
     def now(variable: str, old: str) -> str:
         same = f"{_key_text(one, 'row_of')} = {_key_text(one, variable)}"
         found = f"SELECT {row}(to_jsonb(now.*)) AS row_of FROM {one.table} AS now "  # noqa: S608 - quoted
-        found += f"WHERE {one.same_key('now', old)} OFFSET 0"
+        found += f"WHERE {same_key(old)} OFFSET 0"
         return f"(SELECT row_of FROM ({found}) AS found WHERE {same} LIMIT 1)"  # noqa: S608 - quoted
 
     of_all = (

@@ -5,7 +5,7 @@ import uuid
 import pytest
 import sqlalchemy as sa
 from harness.captured import CASCADES, PERSON, applied, events, there, tortured
-from harness.statements import execute
+from harness.statements import execute, scalars
 from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub import FIRST, Capture, Compaction, EventLog, Retention
@@ -254,6 +254,27 @@ def test_values_of_domains_are_those_of_their_types(postgresql):
     )
     ((_, _, row),) = said(postgresql, log)
     assert row == {"id": 1, "one": "1.50", "two": "1.50", "three": "00ff", "four": "00ff"}
+
+
+@pytest.mark.filterwarnings("ignore:Did not recognize type:sqlalchemy.exc.SAWarning")
+@pytest.mark.parametrize(
+    ("extension", "key", "more"), [("vector", "[1,2]", "[1,3]"), ("ltree", "a.b", "a.c")]
+)
+def test_keys_are_of_any_type(postgresql, extension, key, more):
+    """A key may be of a type of an extension, whose operators writers find."""
+    available = "SELECT count(*) FROM pg_available_extensions WHERE name = '{}'"
+    if scalars(postgresql, available.format(extension)) == [0]:
+        pytest.skip(f"PostgreSQL has no {extension} here")
+    log = captured(
+        postgresql,
+        f"CREATE EXTENSION {extension}",
+        f"CREATE TABLE person (id {extension}, no INTEGER, PRIMARY KEY (no, id))",
+        f"INSERT INTO person VALUES ('{key}', 1)",
+    )
+    execute(postgresql, f"INSERT INTO person VALUES ('{more}', 1)", "UPDATE person SET no = 2")
+    execute(postgresql, f"DELETE FROM person WHERE id = '{key}'")
+    with postgresql.connect() as connection:
+        assert [*applied(events(connection, log))] == [f'person/[2, "{more}"]']
 
 
 def test_ranges_are_written_in_one_style(postgresql):
