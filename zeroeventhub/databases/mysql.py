@@ -61,7 +61,8 @@ _TRIGGERS = text("""SELECT trigger_name
 
 _OTHER_TEXTS = text("""SELECT column_name
     FROM information_schema.columns WHERE table_schema = coalesce(:schema, DATABASE())
-    AND table_name = :table AND character_set_name <> 'utf8mb4'""")
+    AND table_name = :table
+    AND (character_set_name <> 'utf8mb4' OR data_type IN ('inet4', 'inet6'))""")
 
 _LOCK_TIMEOUTS = ("innodb_lock_wait_timeout", "lock_wait_timeout")
 
@@ -274,12 +275,14 @@ _MOMENT = "%Y-%m-%dT%H:%i:%s.%f"
 
 _HEX = "LOWER(HEX({0}))"
 
+_NUMBER = "{0} + 0"
+
 _CAPTURED = {
     # Readers may take a number for a binary one, which would not keep the digits.
     "DECIMAL": "CAST({0} AS CHAR)",
     # As the same number of double precision, since FLOAT is written with six digits.
     "FLOAT": "{0} + 0E0",
-    "BIT": "{0} + 0",
+    **dict.fromkeys(("BIT", "YEAR"), _NUMBER),
     "DATETIME": f"DATE_FORMAT({{0}}, '{_MOMENT}')",
     # Without the session's time zone, in which an hour comes twice in autumn.
     "TIMESTAMP": "DATE_FORMAT(TIMESTAMPADD(MICROSECOND, UNIX_TIMESTAMP({0}) * 1000000, "
@@ -293,12 +296,15 @@ _CAPTURED = {
 def _capture(one: Captured, converted: Container[str]) -> CaptureDdl:
     """Return the triggers; none of the host's can change the row again, as MySQL forbids that.
 
-    `converted` are its columns of text in another character set than that of JSON.
+    `converted` are its columns of text in another character set than that of JSON, or none.
     """
     label, prefix = literal(one.label), literal(f"{one.label}/")
 
     def value(row: str, name: str) -> str:
-        form = _CAPTURED.get(type(one.types[name]).__name__, "{0}")
+        kind = one.types[name]
+        # No number of JSON begins with the zeros that ZEROFILL writes.
+        other = _NUMBER if getattr(kind, "zerofill", False) else "{0}"
+        form = _CAPTURED.get(type(kind).__name__, other)
         if name in converted:
             form = "CONVERT({0} USING utf8mb4)"
         return form.format(f"{row}.{one.quote(name)}")

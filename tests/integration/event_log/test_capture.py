@@ -257,6 +257,23 @@ def test_values_of_domains_are_those_of_their_types(postgresql):
 
 
 @pytest.mark.filterwarnings("ignore:Did not recognize type:sqlalchemy.exc.SAWarning")
+def test_values_that_only_mariadb_has_are_captured(mariadb):
+    """Numbers that are written with zeros before them are numbers, addresses text."""
+    log = captured(
+        mariadb,
+        """CREATE TABLE person (id INTEGER(5) ZEROFILL PRIMARY KEY, born YEAR,
+            ratio DOUBLE(8, 2) ZEROFILL, address INET6)""",
+        "INSERT INTO person VALUES (7, 0, 1.5, '::1')",
+    )
+    execute(mariadb, "UPDATE person SET ratio = 2.5")
+    row = {"id": 7, "born": 0, "address": "::1"}
+    assert said(mariadb, log) == [
+        ("person.read", "person/7", row | {"ratio": 1.5}),
+        ("person.update", "person/7", row | {"ratio": 2.5}),
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:Did not recognize type:sqlalchemy.exc.SAWarning")
 @pytest.mark.parametrize(
     ("extension", "key", "more"), [("vector", "[1,2]", "[1,3]"), ("ltree", "a.b", "a.c")]
 )
