@@ -64,6 +64,11 @@ _OTHER_TEXTS = text("""SELECT column_name
     AND table_name = :table
     AND (character_set_name <> 'utf8mb4' OR data_type IN ('inet4', 'inet6'))""")
 
+# SQLAlchemy leaves out those of a period that has no overlaps.
+_KEY = text("""SELECT column_name
+    FROM information_schema.statistics WHERE table_schema = coalesce(:schema, DATABASE())
+    AND table_name = :table AND index_name = 'PRIMARY' ORDER BY seq_in_index""")
+
 _LOCK_TIMEOUTS = ("innodb_lock_wait_timeout", "lock_wait_timeout")
 
 _HINT = "FORCE INDEX ({})"
@@ -190,6 +195,7 @@ class MySQL(Database):
             # A trigger looks a name up in its own schema, not in that of the connection.
             one = replace(one, log_schema=connection.dialect.default_schema_name)
         table = {"schema": one.schema, "table": one.label}
+        one = replace(one, key=connection.scalars(_KEY, table).all())
         return _capture(one, {*connection.scalars(_OTHER_TEXTS, table)})
 
     def update_trigger(self, connection: Connection, table: Table) -> str | None:

@@ -273,6 +273,30 @@ def test_values_that_only_mariadb_has_are_captured(mariadb):
     ]
 
 
+@pytest.mark.filterwarnings("ignore:Unknown schema content:sqlalchemy.exc.SAWarning")
+def test_rows_of_periods_are_told_apart(mariadb):
+    """A period in the primary key is part of the key of an event."""
+    log = captured(
+        mariadb,
+        """CREATE TABLE stay (room INTEGER, since DATE, until DATE,
+            PERIOD FOR during (since, until),
+            PRIMARY KEY (room, during WITHOUT OVERLAPS))""",
+        "INSERT INTO stay VALUES (1, '2026-01-01', '2027-01-01')",
+        tables=("stay",),
+    )
+    for statement in (
+        "DELETE FROM stay FOR PORTION OF during FROM '2026-03-01' TO '2026-05-01'",
+        "UPDATE stay FOR PORTION OF during FROM '2026-06-01' TO '2026-07-01' SET room = 2",
+    ):
+        execute(mariadb, statement)
+    with mariadb.connect() as connection:
+        rows = connection.exec_driver_sql("SELECT room, since, until FROM stay").all()
+        state = applied(events(connection, log)).values()
+        found = {(row["room"], row["since"], row["until"]) for row in state}
+    assert found == {(room, str(since), str(until)) for room, since, until in rows}
+    assert len(found) == 4
+
+
 @pytest.mark.filterwarnings("ignore:Did not recognize type:sqlalchemy.exc.SAWarning")
 @pytest.mark.parametrize(
     ("extension", "key", "more"), [("vector", "[1,2]", "[1,3]"), ("ltree", "a.b", "a.c")]
