@@ -335,7 +335,8 @@ def _capture(one: Captured, converted: Container[str]) -> CaptureDdl:
             f"{literal(f'{one.label}.{operation}')}, JSON_OBJECT('table', {label}, "
             f"'operation', '{operation}', 'key', JSON_OBJECT({members(row, one.key)}), "
             f"'before', {before}, 'after', {after}, 'transaction', NULL, "
-            "'actor', @zeroeventhub_actor)"
+            # A variable that is not set is binary, and all beside it would be.
+            "'actor', CONVERT(@zeroeventhub_actor USING utf8mb4))"
         )
 
     def insert(operation: str, before: str | None, after: str | None) -> str:

@@ -228,6 +228,19 @@ def test_columns_have_any_names(engine, names):
     same_as_table(engine, log)
 
 
+def test_tables_have_any_names(engine):
+    """A table is captured under its name, whatever letters and signs it has."""
+    for name in ("pérsøn", 'say "it\'s"', "{0}"):
+        number = sa.Column("id", sa.Integer, primary_key=True, autoincrement=False)
+        table = sa.Table(name, sa.MetaData(), number)
+        table.create(engine)
+        log = captured(engine, table.insert().values(id=1), tables=(name,))
+        execute(engine, table.insert().values(id=2), table.delete().where(number == 1))
+        with engine.connect() as connection:
+            assert applied(events(connection, log)) == {f"{name}/2": {"id": 2}}
+        log.table.drop(engine)
+
+
 def test_texts_of_any_character_set_are_captured(mariadb):
     """Columns of other character sets, as of a server that is set up so, are in the log."""
     log = captured(
