@@ -471,6 +471,11 @@ _CHECK_ISOLATION = """DO $capture$ BEGIN
 END $capture$"""
 
 
+# That in which the connection finds a table now, or would create it.
+_SCHEMA = text("""SELECT coalesce((SELECT nspname
+    FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+    WHERE pg_class.oid = to_regclass(:name)), current_schema())""")
+
 _UNSUITED = text("""SELECT
     EXISTS (SELECT FROM pg_index WHERE indrelid = table_id AND indisprimary AND NOT indimmediate),
     EXISTS (SELECT FROM pg_inherits JOIN pg_class ON pg_class.oid = inhparent
@@ -494,8 +499,11 @@ def _capture(connection: Connection, one: Captured) -> CaptureDdl:
 
     The functions look no name up by the search_path, which belongs to the writers.
     """
-    default = connection.dialect.default_schema_name
-    one = replace(one, schema=one.schema or default, log_schema=one.log_schema or default)
+    one = replace(
+        one,
+        schema=one.schema or connection.scalar(_SCHEMA, {"name": one.table}),
+        log_schema=one.log_schema or connection.scalar(_SCHEMA, {"name": one.log_table}),
+    )
     is_deferrable, is_inherited = connection.execute(_UNSUITED, {"name": one.table}).one()
     if is_deferrable:
         raise ConfigurationError(

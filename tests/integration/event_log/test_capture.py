@@ -214,6 +214,23 @@ def test_table_of_another_schema_is_captured(request, database):
         execute(engine, f"DROP SCHEMA {schema}{cascade}")
 
 
+def test_tables_are_those_that_the_connection_finds(postgresql):
+    """A migration of one schema after another captures the tables of each, not the first ones."""
+    metadata = sa.MetaData()
+    log = EventLog(metadata, "changes")
+    with postgresql.begin() as connection:
+        for number, schema in enumerate(("public", "tenant")):
+            connection.exec_driver_sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+            connection.exec_driver_sql(f"SET LOCAL search_path = empty, {schema}")
+            connection.exec_driver_sql(PERSON)
+            metadata.create_all(connection, checkfirst=False)
+            Capture(log, "person").install(connection)
+            connection.exec_driver_sql(f"INSERT INTO person (id) VALUES ({number})")
+            found = Capture(log, "person").check(connection)
+            assert [one.level for one in found] == ["ok"]
+            assert [row.key for row in events(connection, log)] == [f"person/{number}"]
+
+
 @pytest.mark.parametrize(
     "names", [["100%", "a:b", 'say "it\'s"', "{0}"], ["one", "now", "row_of", "old_row"]]
 )
