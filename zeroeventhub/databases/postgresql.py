@@ -580,6 +580,8 @@ def _capture(connection: Connection, one: Captured) -> CaptureDdl:
             _CAPTURED_ROW.format(**parts),
             _CAPTURE_ALL.format(**parts),
             code,
+            # Anyone could have a table of their own fire it, and delete all rows in the log.
+            f"REVOKE EXECUTE ON FUNCTION {name}() FROM PUBLIC",
             *drop,  # from here on, the transaction keeps writers out
             _TRIGGER.format(rows, "AFTER INSERT OR UPDATE OR DELETE", one.table, "ROW", name),
             _TRIGGER.format(truncated, "BEFORE TRUNCATE", one.table, "STATEMENT", name),

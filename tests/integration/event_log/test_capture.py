@@ -503,6 +503,12 @@ def test_writers_need_no_right_to_the_log(postgresql):
         with pytest.raises(DBAPIError, match="permission denied"):
             connection.exec_driver_sql(f"SELECT {name}('read')")
         connection.get_nested_transaction().rollback()
+        own = "CREATE TEMPORARY TABLE own (id INTEGER)"
+        fire = f"""CREATE TRIGGER forge BEFORE TRUNCATE ON own
+            EXECUTE FUNCTION {name.removesuffix("_all")}()"""
+        with pytest.raises(DBAPIError, match="permission denied"), connection.begin_nested():
+            for statement in (own, fire, "TRUNCATE own"):
+                connection.exec_driver_sql(statement)
         connection.exec_driver_sql("RESET ROLE")
         assert len(events(connection, log)) == 1
         connection.rollback()
