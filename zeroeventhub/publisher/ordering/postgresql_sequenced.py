@@ -115,10 +115,14 @@ $sequence$"""
 
 _COMMENT = "COMMENT ON FUNCTION {note}() IS '{version}'"
 
+# Anyone could have a table of their own fire it, and give events other positions.
+_PRIVATE = "REVOKE EXECUTE ON FUNCTION {note}() FROM PUBLIC"
+
 _INSTALL = (
     _NOTE,
     _SEQUENCE,
     _COMMENT,
+    _PRIVATE,
     """CREATE OR REPLACE TRIGGER {trigger} AFTER INSERT ON {events}
 FOR EACH ROW EXECUTE FUNCTION {note}()""",
     "ALTER TABLE {events} ENABLE ALWAYS TRIGGER {trigger}",
@@ -224,6 +228,7 @@ class Sequenced(SideTableOrdering):
             "round": str(ROUND),
             "noting": _NOTING.format(outbox=outbox),
         }
-        # The digest identifies the installed statements.
-        installed = "".join(each for each in _INSTALL if each is not _COMMENT).format(**words)
+        # The digest identifies the installed statements that a feed needs.
+        needed = (each for each in _INSTALL if each not in {_COMMENT, _PRIVATE})
+        installed = "".join(needed).format(**words)
         return words | {"version": f"zeroeventhub {digest(installed)}"}

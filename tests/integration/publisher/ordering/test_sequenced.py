@@ -241,6 +241,22 @@ def test_reader_needs_no_right_to_write(log):
 
 
 @for_each(SEQUENCED)
+def test_stranger_gives_no_event_another_position(log):
+    """A role without rights cannot have its own table fire the trigger's function."""
+    log.write(0)
+    assert log.news() == [0]
+    note = beside(log, "outbox")[0].replace("outbox", "note")
+    with stranger(log) as (_, engine), engine.connect() as connection:
+        connection.exec_driver_sql("CREATE TEMPORARY TABLE own (id bigint)")
+        fire = "CREATE TRIGGER forge AFTER INSERT ON own FOR EACH ROW EXECUTE FUNCTION"
+        with pytest.raises(DBAPIError, match="permission denied"):
+            for statement in (f"{fire} public.{note}()", "INSERT INTO own VALUES (1)"):
+                connection.exec_driver_sql(statement)
+                connection.commit()
+    assert log.news() == []
+
+
+@for_each(SEQUENCED)
 def test_name_of_a_writers_own_gives_no_function_another_meaning(log):
     """A writer's operators, functions and tables are not used with the installer's rights."""
     outbox = beside(log, "outbox")[0]
