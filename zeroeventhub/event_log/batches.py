@@ -21,6 +21,7 @@ from zeroeventhub.errors import (
 )
 from zeroeventhub.event_log.log_table import DuplicateKey, RowInsert, writing
 from zeroeventhub.new_events import LONGEST_NAME, Batch, NewEvent
+from zeroeventhub.partitions import Layout
 from zeroeventhub.protocol import Appended
 
 _PRINCIPAL_LENGTH = 256
@@ -39,12 +40,14 @@ class BatchAppender:
         self,
         table: Table,
         metadata: MetaData,
+        layout: Layout,
         *,
         append: Callable[..., list[Appended]],
         find: Callable[[Connection, Sequence[NewEvent]], list[Appended]],
     ) -> None:
         self._append = append
         self._find = find
+        self._layout = layout
         self._producers = Table(
             f"{table.name}_producers",
             metadata,
@@ -94,6 +97,8 @@ class BatchAppender:
         self, connection: Connection, batches: Sequence[Batch], seconds: float
     ) -> list[list[Appended]]:
         """Append batches in one transaction, and commit it."""
+        for batch in batches:  # first, as a conflict tells the version of a key
+            self._expect_rights(batch)
         try:
             return self._try_commit(connection, batches, seconds, with_savepoint=False)
         except DuplicateKey:  # few writers repeat a batch, so that only they pay for savepoints
@@ -122,8 +127,6 @@ class BatchAppender:
                         found.append(append(batch.events))
                     else:  # it is the last one of its producer again
                         found.append(self._find(connection, batch.events))
-                for batch, appended in zip(batches, found, strict=True):
-                    _expect_rights(batch, appended)
                 connection.commit()
             except BaseException:
                 connection.rollback()
@@ -154,14 +157,14 @@ class BatchAppender:
             sequence=stored,
         )
 
-
-def _expect_rights(batch: Batch, appended: Sequence[Appended]) -> None:
-    """Refuse a batch with an event in a partition that its writer may not append to."""
-    if batch.partitions is None:
-        return
-    for one in appended:
-        if one.partition not in batch.partitions:
-            raise Forbidden(
-                f"The event {one.id!r} belongs into partition {one.partition}, which you may not "
-                "append to."
-            )
+    def _expect_rights(self, batch: Batch) -> None:
+        """Refuse a batch with an event in a partition that its writer may not append to."""
+        if batch.partitions is None:
+            return
+        for one in batch.events:
+            partition = self._layout.partition_of(one.id if one.key is None else one.key)
+            if partition not in batch.partitions:
+                raise Forbidden(
+                    f"The event {one.id!r} belongs into partition {partition}, which you may not "
+                    "append to."
+                )

@@ -104,7 +104,7 @@ class EventLog:
         self._keyed = KeyedTable(self.table, id="id", same=same, snapshots=self._snapshots)
         self._kept = self._keyed.query(kept_events(self.table))
         self._appender = (
-            BatchAppender(self.table, metadata, append=self._append, find=self.find)
+            BatchAppender(self.table, metadata, self.layout, append=self._append, find=self.find)
             if append
             else None
         )

@@ -498,6 +498,16 @@ def test_principal_appends_only_what_it_may(sqlite, own):
     assert ids(sqlite, own) == ["e1", "e4", "e7"]
 
 
+def test_version_of_a_key_is_hidden_where_nothing_may_be_appended(sqlite, own):
+    """A writer learns nothing of the keys in partitions that it may not append to."""
+    with taking(sqlite, own) as url:
+        accepted(post(url, events(0, 3, expectedVersion=0)[:1]))
+    elsewhere = {0, 1, 2, 3} - {key_hash("k0") % 4}
+    with taking(sqlite, own, authorize=by_name(AppendRight(partitions=elsewhere))) as url:
+        found = refused(post(url, events(6, expectedVersion=9)), 403, "forbidden")
+        assert "version" not in found
+
+
 def test_producers_of_two_principals_are_two(sqlite, own):
     """A principal neither moves nor sees the sequence of another one's producer."""
     with taking(sqlite, own, authorize=by_name(AppendRight())) as url:
