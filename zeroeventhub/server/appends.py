@@ -54,7 +54,9 @@ class Appends:
         self._capacity = capacity
         self._forming = _Group()
         self._turn = anyio.Lock()
-        self._requests = 0
+        self._requests = AdmissionQueue(
+            capacity.queue, queue=0, patience=0, refusal="", keeps_some=True
+        )
         self._bytes = AdmissionQueue(
             capacity.receiving_bytes, queue=0, patience=0, refusal="", keeps_some=True
         )
@@ -75,9 +77,9 @@ class Appends:
             raise Forbidden("You may not append to this feed.")
         if (producer is None) is not (sequence is None):
             raise BadRequest("A producer and its sequence go together: give both, or neither.")
-        if self._requests >= self._capacity.queue:
+        if not self._requests.fits(1):
             raise Unavailable("Too many writers append at a time.", retry_after=1)
-        self._requests += 1
+        self._requests.take(1)
         body = bytearray()
         try:
             with anyio.move_on_after(self._capacity.receiving_seconds) as patience:
@@ -94,7 +96,7 @@ class Appends:
             name, partitions = request.principal.name, right.partitions
             return await self._append(Batch(events, producer, sequence, name, partitions))
         finally:
-            self._requests -= 1
+            self._requests.take(-1)
             self._bytes.take(-len(body))
 
     async def _receive(self, request: FeedRequest, body: bytearray) -> None:

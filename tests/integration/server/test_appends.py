@@ -402,6 +402,15 @@ def test_bytes_and_requests_at_a_time_are_bounded(sqlite, own):
         until(lambda: post(url, big).status_code == 201, "the bytes are given back")
 
 
+def test_writer_leaves_places_to_others(sqlite, own):
+    """A writer that holds many batches back is refused before other writers are."""
+    capacity, hook = Capacity(queue=4), by_name(AppendRight())
+    with taking(sqlite, own, authorize=hook, capacity=capacity) as url, ExitStack() as held:
+        bodies = (begun(url, b" ", length=9, headers="name: greedy\r\n") for _ in range(4))
+        expect_refusal(*map(held.enter_context, bodies))
+        assert accepted(post(url, events(1)))
+
+
 @pytest.mark.parametrize("name", ["", "w"])
 def test_batch_that_is_alone_may_exceed_the_bytes_at_a_time(sqlite, own, name):
     """A batch of any allowed size comes through when no other one is there."""
