@@ -1,8 +1,10 @@
 """Events for the console: found by cursor, time, id or key, and shown."""
 
+import re
 import shlex
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
+from itertools import accumulate
 from typing import Any
 from urllib.parse import urlencode
 
@@ -27,6 +29,13 @@ LONGEST_WAIT = 20
 
 LONGEST = 64 * 1024
 """Characters of an event that are shown; the rest is for programs."""
+
+DEEPEST = 32
+"""Levels of an event's JSON up to which it is indented: line breaks multiply a deeper one."""
+
+_TEXTS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
+_STEPS = bytes.maketrans(b"[{]}", b"\2\2\0\0")
+_NO_BRACKETS = bytes({*range(256)} - {*b"[{]}"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +159,8 @@ async def _place_of(
 def shown(event: Event) -> dict[str, Any]:
     """Return an event as it is shown: its line, the same with line breaks, and its attributes."""
     raw = event.raw.decode()
-    pretty = raw if len(raw) > LONGEST else msgspec.json.format(event.raw, indent=2).decode()
+    is_indented = len(raw) <= LONGEST and not _is_deep(event.raw)
+    pretty = msgspec.json.format(event.raw, indent=2).decode() if is_indented else raw
     return {
         "id": event_id(event),
         "type": event_type(event),
@@ -160,6 +170,12 @@ def shown(event: Event) -> dict[str, Any]:
         "pretty": pretty[:LONGEST],
         "cut": max(0, len(raw) - LONGEST),
     }
+
+
+def _is_deep(raw: bytes) -> bool:
+    steps = _TEXTS.sub(b"", raw).translate(_STEPS, _NO_BRACKETS)
+    levels = accumulate(steps, lambda level, step: level + step - 1, initial=0)
+    return max(levels) > DEEPEST
 
 
 def moment_in(text: str, zone: str = "") -> datetime:

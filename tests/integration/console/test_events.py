@@ -63,6 +63,22 @@ def test_programs_get_the_same_events(sqlite):
         assert [event["id"] for event in printed] == ["1", "2"]
 
 
+def test_deep_events_are_shown_as_they_are():
+    """An event that is nested too deeply is not indented, which would multiply it."""
+    texts = ['["[[[]",{"a":1}]', "[" * 33 + "]" * 33, "[" * 900 + "1," * 30_000 + "1" + "]" * 900]
+
+    class Deep(Numbers):
+        def _page(self, cursor, limit, count):
+            page = super()._page(cursor, limit, count)
+            chosen = [texts[one.data["n"]] for one in page.events]
+            return replace(page, events=[Event(one.encode()) for one in chosen])
+
+    with console_of(Deep(len(texts))) as http:
+        shown = fetch(http, "feeds/orders/events")["events"]
+    assert [one["pretty"] for one in shown[1:]] == texts[1:]
+    assert shown[0]["pretty"] == '[\n  "[[[]",\n  {\n    "a": 1\n  }\n]'
+
+
 def test_key_has_a_history(sqlite):
     """The history of a key is its events in the order of their versions."""
     metadata = MetaData()
