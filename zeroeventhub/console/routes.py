@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import Receive, Scope, Send
 
 from zeroeventhub.client import AsyncClient
 from zeroeventhub.console import changes as of_changes
@@ -42,6 +43,8 @@ from zeroeventhub.errors import (
 from zeroeventhub.server.auth import SCOPE_KEY, Access, Authorize, Principal, everybody
 from zeroeventhub.server.problems import FAILED, check_help, describe, problem
 from zeroeventhub.server.request import number_in
+from zeroeventhub.server.sending import READER, Sender
+from zeroeventhub.settings import Capacity
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
 
@@ -61,6 +64,7 @@ class Console:
     feeds: Mapping[str, ConsoleFeed]
     stores: Mapping[str, ConsoleStore]
     access: Access  # identifies who looks
+    sender: Sender  # sends what is shown
     allows_changes: bool
     help_url: str  # the page of errors that problem documents name; empty for none
 
@@ -370,6 +374,7 @@ def console_routes(
         },
         {name: ConsoleStore(name, store) for name, store in stores.items()},
         Access(authorize, patience=_PATIENCE),
+        Sender(Capacity()),
         allow_changes,
         help_url,
     )
@@ -407,20 +412,42 @@ async def _asset(request: Request) -> Response:
 
 async def _show(
     console: Console, view: View, request: Request, *, as_json: bool = False
-) -> Response:
+) -> "Response | _Sent":
     """Answer with a page, or with the same as JSON."""
     request = _signed_in(request)
     try:
         principal = await console.identify(request)
         data = await view.data(console, request, principal)
         if as_json:
-            return json_answer(data)
-        data["may_change"] = console.allows_changes and _sees_all(principal)
-        return _page(console, request, view.template, data)
+            answer = json_answer(data)
+        else:
+            data["may_change"] = console.allows_changes and _sees_all(principal)
+            answer = _page(console, request, view.template, data)
+        READER.set(principal.name)
+        return _Sent.of(answer, console.sender)
     except HTTPException:
         raise  # the host's own, from its own hook
     except Exception as error:  # noqa: BLE001 - its text is for the log alone
         return _error(console, request, error, as_json=as_json)
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """An answer that stays in memory until its reader has it, for as long as a feed's may."""
+
+    answer: Response
+    sender: Sender
+
+    @classmethod
+    def of(cls, answer: Response, sender: Sender) -> "_Sent":
+        """Return an answer to be sent at once; raise Unavailable if there is no room for it."""
+        if not sender.budget.fits(len(answer.body)):
+            raise Unavailable("Answers to slow readers use up what a console may send.")
+        return cls(answer, sender)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        await self.sender.send(self.answer, Request(scope, receive), send)
 
 
 async def _refuse(console: Console, request: Request) -> Response:

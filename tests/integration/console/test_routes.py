@@ -4,6 +4,8 @@ import asyncio
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -14,14 +16,16 @@ from harness.console import (
     Structure,
     append,
     console,
+    console_of,
     fetch,
     shop_routes,
     store_console,
     visited,
 )
 from harness.engines import connected
-from harness.readers import NoReaders, engine_of, kind, raising
+from harness.readers import NoReaders, Numbers, engine_of, kind, raising
 from harness.shop import place
+from harness.stalled import ask
 from harness.statements import execute, scalars
 from harness.stores import call, new_store
 from harness.waiting import until
@@ -36,6 +40,7 @@ from zeroeventhub import (
     FIRST,
     LAST,
     CursorStore,
+    Event,
     FeedAuthorization,
     Principal,
     bearer_tokens,
@@ -335,6 +340,26 @@ def test_store_gives_two_connections(postgresql, kind):
             "WHERE datname = current_database() AND application_name = 'console'"
         )
         assert scalars(postgresql, used) == [2]
+
+
+def test_pages_that_nobody_reads_are_bounded():
+    """While readers leave large pages unread, another one is refused, and a small one is not."""
+
+    class Large(Numbers):
+        def _page(self, cursor, limit, count):
+            page = super()._page(cursor, limit, count)
+            return replace(page, events=[Event(b'"%b"' % (b"x" * 60_000)) for _ in page.events])
+
+    with console_of(Large(500)) as http, ExitStack() as unread:
+        path, large = "api/feeds/orders/events.json", {"limit": 250}
+        for _ in range(2):
+            reader = unread.enter_context(ask(f"{http.base_url}{path}?limit=250", room=4096))
+            assert reader.recv(12) == b"HTTP/1.1 200"
+        refused = http.get(path, params=large)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert http.get(path, params={"limit": 1}).status_code == 200
+        unread.close()
+        until(lambda: http.get(path, params=large).status_code == 200, "there is room again")
 
 
 def test_nothing_goes_on_after_the_last_page(sqlite):
