@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, NamedTuple, Self, TypeAlias
 from urllib.request import getproxies
 
@@ -355,6 +356,11 @@ class _Body(httpx.SyncByteStream):
             self._connection.close()
 
 
+def no_cookies() -> CookieJar:
+    """Return a jar that stays empty: a server could fill the memory with its cookies."""
+    return CookieJar(DefaultCookiePolicy(allowed_domains=()))
+
+
 def open_http(
     headers: Mapping[str, str] | Sequence[tuple[str, str]] = (),
     *,
@@ -363,7 +369,10 @@ def open_http(
 ) -> ConnectionPool | httpx.Client:
     """Return a pool of connections, or an httpx client where the environment names proxies."""
     if getproxies().keys() & {"http", "https", "all"}:
-        return httpx.Client(headers=headers, timeout=timeout, verify=verify or True)
+        cookies = no_cookies()
+        return httpx.Client(
+            headers=headers, cookies=cookies, timeout=timeout, verify=verify or True
+        )
     return ConnectionPool(headers, timeout=timeout, verify=verify)
 
 

@@ -1,3 +1,4 @@
+import asyncio
 import subprocess
 import sys
 import threading
@@ -9,7 +10,7 @@ from harness.calling import INFO, PAGE, answer, discovery
 from harness.waiting import until
 from harness.web import listening, request_on
 
-from zeroeventhub import FIRST, Client, ConnectionPool, NewEvent
+from zeroeventhub import FIRST, AsyncClient, Client, ConnectionPool, NewEvent
 from zeroeventhub.client.connection_pool import open_http
 from zeroeventhub.errors import NotFound, TooLarge, Unreachable
 
@@ -197,3 +198,30 @@ def test_refusal_that_comes_before_the_body_was_read_is_heard():
 
     with listening(serve) as url, ConnectionPool() as http, pytest.raises(TooLarge):
         Client(url, http).append([NewEvent("large", "x" * 900_000)] * 4)
+
+
+@pytest.mark.parametrize("kind", ["async", "proxy"])
+def test_client_of_its_own_keeps_no_cookies(kind, monkeypatch):
+    """A client without an httpx client sends no cookie back: a server could fill its memory."""
+    requests = []
+
+    def serve(connection):
+        requests.append(request_on(connection))
+        body = PAGE if b"/events" in requests[-1] else INFO
+        connection.sendall(answer(body, f"Set-Cookie: c{len(requests)}=x; Path=/"))
+
+    async def fetch(url):
+        client = AsyncClient(url)
+        async with client.http:
+            return [(await client.fetch(0, FIRST)).cursor for _ in range(3)]
+
+    with listening(serve) as url:
+        if kind == "async":
+            assert asyncio.run(fetch(url)) == ["b"] * 3
+        else:
+            monkeypatch.setenv("HTTP_PROXY", url)
+            with open_http() as http:
+                client = Client("http://feed.invalid", http)
+                assert [client.fetch(0, FIRST).cursor for _ in range(3)] == ["b"] * 3
+    assert len(requests) == 4
+    assert not any(b"cookie:" in one.lower() for one in requests)

@@ -42,6 +42,15 @@ def test_event_is_a_signed_request(relay, receiving):
         assert json.loads(body)["id"] == identity
 
 
+def test_receiver_gets_no_cookies_back(receiving):
+    """Cookies of a receiver are not kept: with new ones in each answer they filled the memory."""
+    cookie = {"Set-Cookie": "c=x; Path=/"}
+    receiver = Receiver(lambda *_: Response(status_code=204, headers=cookie))
+    deliver(receiving(receiver), *({"specversion": "1.0", "id": one} for one in "123"), lanes=1)
+    assert len(receiver.asked) == 3
+    assert "cookie" not in receiver.headers
+
+
 def test_lanes_bound_the_requests_and_keep_keys_in_order(relay, receiving):
     """No more requests than lanes are in work, of one key one at a time, in the feed's order."""
     receiver = Receiver(seconds=0.01)
