@@ -34,6 +34,14 @@ _AS_NAMED = {"dataclass", "typeddict"}
 """Styles whose members cannot have another name in Python than in JSON."""
 
 
+_OF_NAMES = {"properties", "patternProperties", "$defs"}
+"""Keywords whose members are schemas by names that mean nothing else."""
+
+_REFERENCES = {"$ref", "$dynamicRef", "$recursiveRef"}
+
+_LEFT_OUT = ("title", "x-", "custom", "default_factory")
+
+
 @click.group()
 def schema() -> None:
     """Show or compare the schemas of a feed's events.
@@ -202,22 +210,26 @@ def _camel_case(name: str) -> str:
     return words if words and not words[0].isdigit() else f"Event{words}"
 
 
-def _renamed(schema: Any, names: dict[str, str]) -> Any:
-    """Return a schema whose references have the definitions' new names, without titles."""
+def _renamed(schema: Any, names: dict[str, str], *, of_names: bool = False) -> Any:
+    """Return a schema whose references have the definitions' new names, without titles.
+
+    Keywords that are the generator's own are left out as well: by `customTypePath` and others, a
+    publisher chooses what the module imports. `of_names` is for a mapping of schemas by names.
+    """
     if isinstance(schema, list):
         return [_renamed(one, names) for one in schema]
     if not isinstance(schema, dict):
         return schema
     renamed = {
-        name: _renamed(value, names)
+        name: _renamed(value, names, of_names=name in _OF_NAMES and not of_names)
         for name, value in schema.items()
-        if name != "title" or not isinstance(value, str)
+        if of_names or not name.startswith(_LEFT_OUT)
     }
-    reference = schema.get("$ref")
-    if isinstance(reference, str):
+    for keyword in () if of_names else _REFERENCES & schema.keys():
+        reference = str(schema[keyword])
         name = reference.removeprefix("#/$defs/")
         if name not in names:
             # The generator would read files and addresses of the publisher's choice.
             raise ConfigurationError(f"A schema refers to {printable(reference)}, outside of it.")
-        renamed["$ref"] = f"#/$defs/{names[name]}"
+        renamed[keyword] = f"#/$defs/{names[name]}"
     return renamed

@@ -154,13 +154,30 @@ def test_model_that_cannot_have_its_members_names_is_refused(publish, style):
     assert "field_b would be none of them: choose" in result.stderr
 
 
+@pytest.mark.parametrize("keyword", ["$ref", "$dynamicRef", "$recursiveRef"])
 @pytest.mark.parametrize("elsewhere", ["/etc/hostname", "https://elsewhere.example/", "#/x"])
-def test_models_are_made_of_the_feed_s_own_schemas_alone(publish, elsewhere):
+def test_models_are_made_of_the_feed_s_own_schemas_alone(publish, elsewhere, keyword):
     """A schema cannot make the generator read a file or an address."""
-    with publish({"a": {"type": "object", "properties": {"b": {"$ref": elsewhere}}}}) as url:
+    with publish({"a": {"type": "object", "properties": {"b": {keyword: elsewhere}}}}) as url:
         result = invoke("codegen", url)
     assert result.exit_code == 2
     assert f"refers to {elsewhere}" in result.stderr
+
+
+def test_models_import_nothing_of_the_publisher_s_choice(publish, tmp_path, monkeypatch):
+    """Keywords of the generator do nothing in a schema, and members may have their names."""
+    python = {"module": "antigravity", "name": "fly"}
+    own = {"customTypePath": "antigravity.fly", "customBasePath": "antigravity.Fly"}
+    members = {name: {"type": "string", **own} for name in ("title", "properties", *own)}
+    part = {"type": "object", "properties": {"c": {}}, "x-python-import": python}
+    members["part"] = {"$ref": "#/$defs/part"}
+    schema = {"type": "object", "properties": members, "$defs": {"part": part}, **own}
+    with publish({"a": schema}) as url:
+        assert invoke("codegen", url, "--output", tmp_path / "own_models.py").exit_code == 0
+    assert "antigravity" not in (tmp_path / "own_models.py").read_text()
+    monkeypatch.syspath_prepend(tmp_path)
+    models = import_module("own_models").MODELS
+    assert [*get_type_hints(models["a"])] == [*members]
 
 
 def test_envelope_is_of_all_events(publish, tmp_path):
