@@ -450,7 +450,13 @@ class _Sent:
         await self.sender.send(self.answer, Request(scope, receive), send)
 
 
+_DEEPEST = 20
+"""Slashes in the address of a missing page that is answered by a page, whose links go up to it."""
+
+
 async def _refuse(console: Console, request: Request) -> Response:
+    if request.scope["path"].count("/") > _DEEPEST:  # a page would be many times as long
+        return Response(status_code=404, headers=HEADERS)
     return _error(console, request, NotFound("This console has no such page."))
 
 

@@ -342,6 +342,15 @@ def test_store_gives_two_connections(postgresql, kind):
         assert scalars(postgresql, used) == [2]
 
 
+def test_missing_page_is_not_long(sqlite):
+    """The answer to an address with many slashes, for which nobody signs in, is not longer."""
+    with console(sqlite) as http:
+        for slashes in (3, 10_000):
+            missing = http.get(f"missing{'/' * slashes}")
+            assert missing.status_code == 404
+            assert len(missing.content) < 2_000
+
+
 def test_pages_that_nobody_reads_are_bounded():
     """While readers leave large pages unread, another one is refused, and a small one is not."""
 
