@@ -1,5 +1,6 @@
 """Receive batches of events, and append those that wait in one transaction."""
 
+import math
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from types import TracebackType
@@ -20,7 +21,7 @@ from zeroeventhub.protocol import LARGEST_BATCH, LARGEST_BATCH_BYTES, Appended
 from zeroeventhub.server.feed_runner import FeedRunner
 from zeroeventhub.server.request import FeedRequest
 from zeroeventhub.server.responses import LARGE
-from zeroeventhub.server.sending import AdmissionQueue
+from zeroeventhub.server.sending import READER, AdmissionQueue
 from zeroeventhub.settings import Capacity
 from zeroeventhub.wire.compression import decompressor_of
 from zeroeventhub.wire.new_events import decode_events
@@ -35,7 +36,8 @@ class _Group:
     # By their requests, in the order in which they came.
     batches: dict[object, Batch] = field(default_factory=dict)
     events: int = 0  # how many they have
-    has_appender: bool = False  # whether one of the requests is appending them
+    # By their writer, the requests that each append the group, if it is its writer's turn first.
+    appenders: dict[str, anyio.CancelScope] = field(default_factory=dict)
     ended: anyio.Event = field(default_factory=anyio.Event)  # set when it has, or was cancelled
     # By request, where its events are, or why they are not in the log.
     outcomes: dict[object, list[Appended] | Exception] = field(default_factory=dict)
@@ -46,14 +48,15 @@ class Appends:
     """Append the batches of a feed's writers, within the feed's capacity.
 
     One batch is appended at a time, and all that arrive meanwhile are then appended together: a
-    commit costs the same for one event as for many.
+    commit costs the same for one event as for many. Writers take turns.
     """
 
     def __init__(self, runner: FeedRunner, capacity: Capacity) -> None:
         self._runner = runner
         self._capacity = capacity
         self._forming = _Group()
-        self._turn = anyio.Lock()
+        # No request that has a place is refused in this line.
+        self._turn = AdmissionQueue(1, queue=2 * capacity.queue, patience=math.inf, refusal="")
         self._requests = AdmissionQueue(
             capacity.queue, queue=0, patience=0, refusal="", keeps_some=True
         )
@@ -132,10 +135,11 @@ class Appends:
         try:
             # One event wakes all: a lock would wake one request after the other.
             while not group.outcomes:
-                if group.has_appender:
+                if READER.get() in group.appenders:
                     await group.ended.wait()
                 else:
-                    await self._append_group(group)
+                    with anyio.CancelScope() as scope:
+                        await self._append_group(group, scope)
         except BaseException:  # cancelled
             if self._forming is group:  # else a later request would append the events, at any time
                 del group.batches[place]
@@ -146,11 +150,17 @@ class Appends:
             raise outcome.with_traceback(group.traceback or outcome.__traceback__)
         return outcome
 
-    async def _append_group(self, group: _Group) -> None:
-        """Append a group in its turn; if this is cancelled, another request of the group does."""
-        group.has_appender = True
+    async def _append_group(self, group: _Group, scope: anyio.CancelScope) -> None:
+        """Append a group in its writer's turn; if this is cancelled, another of its requests does.
+
+        Once it is appended, the other writers need no turn for it.
+        """
+        writer = READER.get()
+        group.appenders[writer] = scope
         try:
-            async with self._turn:
+            async with self._turn.acquire():
+                if group.outcomes:  # since it got its turn
+                    return
                 if self._forming is group:
                     self._forming = _Group()
                 try:
@@ -162,6 +172,8 @@ class Appends:
                     group.outcomes = dict.fromkeys(group.batches, error)
                     group.traceback = error.__traceback__
         finally:
-            group.has_appender = False
+            del group.appenders[writer]
+            for other in group.appenders.values() if group.outcomes else ():
+                other.cancel()
             group.ended.set()
             group.ended = anyio.Event()

@@ -278,6 +278,47 @@ def test_writer_that_is_cancelled_takes_no_other_with_it(sqlite, own):
     assert ids(sqlite, own) == ["e0", "e2", "e3"]
 
 
+def test_writers_take_turns(sqlite, own):
+    """A writer whose batches wait in a long line leaves the next turn to another writer."""
+    committing, may_commit = threading.Semaphore(0), threading.Semaphore(0)
+    commits = []
+
+    def commit(_):
+        commits.append(1)
+        committing.release()
+        may_commit.acquire(timeout=20)
+
+    app = Starlette(routes=feed_routes("", own.feed(), sqlite, authorize=by_name(AppendRight())))
+    order = []
+
+    async def write(name, batch):
+        form = {"Content-Type": LINES, "name": name}
+        answer = await http.post("/append", content=text(batch), headers=form)
+        assert answer.status_code == 201
+        order.append(name)
+
+    async def run():
+        large = [events(*range(first, first + 5_001)) for first in range(0, 40_000, 5_001)]
+        # With the last two of these, other writers' batches form a group.
+        large[-1] = large[-1][:4_000]
+        async with http, anyio.create_task_group() as group:
+            for number, batch in enumerate(large):
+                group.start_soon(write, "greedy", batch)
+                if number == 0:
+                    await anyio.to_thread.run_sync(committing.acquire)
+            await anyio.sleep(1)  # the others wait for the first
+            for number in (50_001, 50_002):
+                group.start_soon(write, f"other{number}", events(number))
+            await anyio.sleep(0.2)
+            may_commit.release(99)
+
+    http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x", timeout=60)
+    sa.event.listen(sqlite, "commit", commit)
+    anyio.run(run)
+    assert len(commits) == 7  # the last one of three writers
+    assert {*order[:5]} == {"greedy", "other50001", "other50002"}
+
+
 def test_error_of_a_group_does_not_grow_with_its_writers():
     """Writers whose batches fail together raise one error, whose traceback does not grow."""
     failure = Unavailable("The log is away.")
