@@ -374,11 +374,13 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
         former = requested.set((self._redaction, request.url))
         try:
             # The timeout inside: bytes that arrived before it ends may hold a checkpoint.
+            # If the caller's client adds parameters, httpx drops those of the URL.
             async with (
                 asyncio.timeout(request.deadline.left) as timeout,
                 self._http.stream(
                     request.method,
                     request.url,
+                    params=httpx.URL(request.url).params if self._http.params else None,
                     headers=request.headers,
                     content=request.content,
                     extensions={"timeout": request.timeouts},
@@ -501,9 +503,11 @@ class Client(RequestBuilder[httpx.Client | ConnectionPool]):
         http = self._http
         if isinstance(http, ConnectionPool):
             return closing((sent or self._request_on(http, request)).receive())
+        # If the caller's client adds parameters, httpx drops those of the URL.
         return http.stream(
             request.method,
             request.url,
+            params=httpx.URL(request.url).params if http.params else None,
             headers=request.headers,
             content=request.content,
             extensions={"timeout": request.socket_timeouts},

@@ -139,6 +139,21 @@ def test_query_of_the_url_is_kept(any_call):
     ]
 
 
+def test_parameters_of_the_callers_client_are_added(call):
+    """Parameters of an httpx client are sent beside those of the URL and of the request."""
+    session = {"params": {"key": "k", "cursor": "not this one"}}
+    sequence, url_has = extensions.PRODUCER_SEQUENCE, {"code": ["1+"], "key": ["k"]}
+    page, info = answer(b'{"sequence":3}'), answer(discovery(sequence))
+    with raw_feed(page, info=info) as (url, seen):
+        found = call(f"{url}?code=1%2B", "producer_sequence", "p", session=session)
+    with raw_feed() as (url, pages):
+        call(f"{url}?code=1%2B", session=session)
+    assert found == 3
+    [(_, asked)], [(_, paged)] = seen, pages
+    assert {"producer": ["p"], **url_has}.items() <= asked.items()
+    assert {**HERE, "cursor": [FIRST], **url_has} == paged
+
+
 HERE = {"token": ["t"], "partition": ["0"]}
 SPLIT, KEY = b'{"cursors":["a","b"]}', b'{"events":[{"version":3,"data":1}]}'
 ASKED = [
