@@ -10,7 +10,7 @@ import httpx
 
 from zeroeventhub.bulk.options import TIMEOUT, ReadOptions, origin_of
 from zeroeventhub.client import Client
-from zeroeventhub.client.connection_pool import ConnectionPool, no_cookies
+from zeroeventhub.client.connection_pool import ConnectionPool, open_httpx
 from zeroeventhub.consumer.steps import Pause, RetryBudget
 from zeroeventhub.errors import ConfigurationError, ProtocolError, TransientError, printable
 from zeroeventhub.settings import Limits
@@ -87,7 +87,7 @@ class Connection:
         """Open the HTTP client for files, at the feed's own origin or elsewhere."""
         pool = self._client.http
         trusts = pool.tls if is_own and isinstance(pool, ConnectionPool) else True
-        return httpx.Client(cookies=no_cookies(), timeout=TIMEOUT, verify=trusts)
+        return open_httpx(httpx.Client, timeout=TIMEOUT, verify=trusts)
 
     def close(self) -> None:
         """Close what was opened for files."""

@@ -10,6 +10,7 @@ import httpx
 
 from zeroeventhub.cli.options import FILE, TIMEOUT, as_json, http_options, port_option
 from zeroeventhub.cli.output import as_misuse, report, write_file
+from zeroeventhub.client.connection_pool import open_httpx
 from zeroeventhub.client.redaction import without_secrets
 from zeroeventhub.conformance import Outcome, all_checks, check_feed
 from zeroeventhub.conformance.misbehaving import misbehaving
@@ -70,7 +71,7 @@ def conformance(
     if url is None:
         raise ConfigurationError("Give the URL of the feed to check, or --list or --serve.")
     results = []
-    with as_misuse(), httpx.Client(headers=headers, timeout=TIMEOUT) as http:
+    with as_misuse(), open_httpx(httpx.Client, headers=headers, timeout=TIMEOUT) as http:
         for result in check_feed(url, http, partitions=partitions, only=only, writable=writable):
             results.append(result)
             if not as_json:

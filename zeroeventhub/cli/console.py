@@ -14,7 +14,7 @@ from zeroeventhub.cli.options import TIMEOUT, help_option, host_option, http_opt
 from zeroeventhub.cli.serve import is_loopback, listen, origin, run
 from zeroeventhub.cli.table_options import open_database
 from zeroeventhub.client import AsyncClient
-from zeroeventhub.client.connection_pool import no_cookies
+from zeroeventhub.client.connection_pool import open_httpx
 from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.errors import ConfigurationError, require
 from zeroeventhub.server import everybody
@@ -77,7 +77,7 @@ def console(
     for store, engine in zip(stores, engines, strict=True):
         with engine.connect() as connection:
             store.check_tables(connection)
-    http = httpx.AsyncClient(headers=headers, cookies=no_cookies(), timeout=TIMEOUT)
+    http = open_httpx(httpx.AsyncClient, headers=headers, timeout=TIMEOUT)
     feeds = [AsyncClient(url, http, partitions=partitions) for url in urls]
     routes = console_routes(
         "/",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from zeroeventhub.client.connection_pool import ConnectionPool, SentRequest, no_cookies, open_http
+from zeroeventhub.client.connection_pool import ConnectionPool, SentRequest, open_http, open_httpx
 from zeroeventhub.client.exchange import Exchange
 from zeroeventhub.client.redaction import requested
 from zeroeventhub.client.requests import UNREACHED, RequestBuilder, send_until_answered
@@ -62,7 +62,7 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
     """
 
     _http_types = (httpx.AsyncClient,)
-    _open_http = staticmethod(lambda: httpx.AsyncClient(cookies=no_cookies()))
+    _open_http = staticmethod(partial(open_httpx, httpx.AsyncClient))
 
     async def discover(self) -> FeedInfo:
         """Request the feed's description; fall back to v1 if `partitions` was given.

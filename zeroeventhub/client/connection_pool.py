@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 from urllib.request import getproxies
 
 import httpx
+
+from zeroeventhub.errors import ConfigurationError
 
 CHUNK = 256 * 1024
 """Bytes that are read at once, at most: larger reads switch threads less often."""
@@ -33,6 +35,8 @@ ILLEGAL_HEADER = "Illegal header"
 
 IDLE_SECONDS = 5.0
 """How long an idle connection is kept: servers close theirs after such a time."""
+
+_Httpx = TypeVar("_Httpx", httpx.Client, httpx.AsyncClient)
 
 _Origin: TypeAlias = tuple[int, str, str]
 """A process, because a forked one also has its parent's connections; a scheme and a host."""
@@ -356,11 +360,6 @@ class _Body(httpx.SyncByteStream):
             self._connection.close()
 
 
-def no_cookies() -> CookieJar:
-    """Return a jar that stays empty: a server could fill the memory with its cookies."""
-    return CookieJar(DefaultCookiePolicy(allowed_domains=()))
-
-
 def open_http(
     headers: Mapping[str, str] | Sequence[tuple[str, str]] = (),
     *,
@@ -369,11 +368,27 @@ def open_http(
 ) -> ConnectionPool | httpx.Client:
     """Return a pool of connections, or an httpx client where the environment names proxies."""
     if getproxies().keys() & {"http", "https", "all"}:
-        cookies = no_cookies()
-        return httpx.Client(
-            headers=headers, cookies=cookies, timeout=timeout, verify=verify or True
-        )
+        return open_httpx(httpx.Client, headers=headers, timeout=timeout, verify=verify or True)
     return ConnectionPool(headers, timeout=timeout, verify=verify)
+
+
+def open_httpx(kind: type[_Httpx], **options: Any) -> _Httpx:
+    """Return an httpx client that uses the proxies of the environment and keeps no cookies.
+
+    A server could fill the memory with cookies.
+
+    Raises:
+        ConfigurationError: httpx cannot use one of them.
+    """
+    try:
+        return kind(cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())), **options)
+    except ImportError as error:  # its text says what to install for SOCKS
+        raise ConfigurationError(str(error)) from None
+    except (ValueError, httpx.InvalidURL):
+        raise ConfigurationError(
+            "The environment names a proxy whose address is not one of HTTP or SOCKS: see "
+            "HTTP_PROXY, HTTPS_PROXY and ALL_PROXY."
+        ) from None
 
 
 @contextmanager

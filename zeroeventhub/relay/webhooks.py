@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
-from zeroeventhub.client.connection_pool import no_cookies
+from zeroeventhub.client.connection_pool import open_httpx
 from zeroeventhub.consumer.lanes import divide
 from zeroeventhub.errors import ConfigurationError, require
 from zeroeventhub.protocol import Event
@@ -78,8 +78,9 @@ class WebhookTarget(Target):
         self._key = key
         self._identity = identity
         self._lanes = lanes
-        limits = httpx.Limits(max_connections=lanes)
-        self._http = httpx.Client(cookies=no_cookies(), timeout=TIMEOUT, limits=limits)
+        self._http = open_httpx(
+            httpx.Client, timeout=TIMEOUT, limits=httpx.Limits(max_connections=lanes)
+        )
         self._threads = ThreadPoolExecutor(lanes, "zeroeventhub-webhook")
 
     def __exit__(self, *_: object) -> None:

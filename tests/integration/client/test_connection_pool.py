@@ -12,7 +12,7 @@ from harness.web import listening, request_on
 
 from zeroeventhub import FIRST, AsyncClient, Client, ConnectionPool, NewEvent
 from zeroeventhub.client.connection_pool import open_http
-from zeroeventhub.errors import NotFound, TooLarge, Unreachable
+from zeroeventhub.errors import ConfigurationError, NotFound, TooLarge, Unreachable
 
 
 @pytest.fixture
@@ -186,6 +186,19 @@ def test_proxies_of_the_environment_are_left_to_httpx(monkeypatch, name, kind):
     monkeypatch.setenv(name, "http://127.0.0.1:1")
     with open_http() as http:
         assert isinstance(http, kind)
+
+
+@pytest.mark.parametrize(
+    "proxy", ["socks5://127.0.0.1:1", "ftp://canary:canary@x", "http://canary:canary"]
+)
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_proxy_that_httpx_cannot_use_is_an_error_of_the_configuration(monkeypatch, proxy, kind):
+    """A proxy of SOCKS without its package, and one without an address, are refused at once."""
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    monkeypatch.setitem(sys.modules, "socksio", None)
+    with pytest.raises(ConfigurationError, match=r"socksio|ALL_PROXY") as caught:
+        kind("http://shop.example/orders")
+    assert "canary" not in str(caught.value)
 
 
 def test_refusal_that_comes_before_the_body_was_read_is_heard():
