@@ -428,6 +428,10 @@ ONE_MORE = found("lag", lambda lag: replace(lag, events=lag.events and lag.event
 LEAVES_OUT = found("splits", lambda cursors: [*cursors[:-1], moved(cursors[-1], -1)])
 
 MUTANTS = {
+    "describes itself in no JSON": (
+        "discovery-document",
+        body(lambda text: b"\xef\xbb\xbf" + text, "/feed"),
+    ),
     "skips an event at the boundary": ("page-sizes", instead("read", skips_at_boundary)),
     "drops the checkpoint at the head": ("page-checkpoint", body(without_checkpoint)),
     "sends events after the checkpoint": ("page-end", LATE_EVENT),

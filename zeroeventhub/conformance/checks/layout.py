@@ -50,6 +50,8 @@ def discovery_document(subject: Subject) -> None:
     answer = subject.discovery()
     if not answer.ok:
         _fail(subject, f"Discovery answered with status {answer.status}.")
+    if not isinstance(answer.document, dict):
+        _fail(subject, "The document is not a JSON object.")
     missing = {"token", "partitions"} - set(subject.document())
     if missing:
         _fail(subject, f"The document has no {' and no '.join(sorted(missing))}.")
