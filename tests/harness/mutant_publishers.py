@@ -469,6 +469,10 @@ MUTANTS = {
     "refuses in plain text": ("problem-documents", answered(plain_errors)),
     "ends without a newline": ("page-newline", body(lambda text: text[:-1])),
     "sends a byte order mark": ("lines-bom", body(lambda text: b"\xef\xbb\xbf" + text)),
+    "names another partition": (
+        "lines-partition",
+        swapped(b'{"cursor"', b'{"partition":"9","cursor"'),
+    ),
     "sends empty lines": ("lines-empty", swapped(b"\n", b"\n\n")),
     "says caughtUp false": ("lines-flags", swapped(b"}\n", b',"caughtUp":false}\n')),
     "escapes half a surrogate pair": ("lines-surrogates", swapped("\u2028".encode(), b"\\ud800")),

@@ -144,8 +144,8 @@ class PageText:
     faults: dict[str, str] = field(default_factory=dict)  # by kind, a sentence on its first line
 
     @classmethod
-    def of(cls, body: bytes, partition: int | None = None) -> "PageText":
-        """Read a page; in v1, every line has to name the partition."""
+    def of(cls, body: bytes, partition: int | None = None, *, v1: bool = False) -> "PageText":
+        """Read a page, by default of any partition; in v1, every line has to name it."""
         page = cls()
         if body.startswith(b"\xef\xbb\xbf"):
             page._fault("bom", "the page starts with a byte order mark")
@@ -155,7 +155,7 @@ class PageText:
             page._fault("newline", "the last byte is not a newline")
             lines.append(rest)
         for number, line in enumerate(lines, 1):
-            for kind, sentence in page._read(line, partition):
+            for kind, sentence in page._read(line, partition, v1=v1):
                 page._fault(kind, f"line {number} {sentence}")
         if not page.checkpoints:
             page._fault("checkpoint", "there is no checkpoint")
@@ -181,7 +181,7 @@ class PageText:
     def _fault(self, kind: str, sentence: str) -> None:
         self.faults.setdefault(kind, sentence)
 
-    def _read(self, line: bytes, partition: int | None) -> Iterator[tuple[str, str]]:
+    def _read(self, line: bytes, partition: int | None, *, v1: bool) -> Iterator[tuple[str, str]]:
         """Add a line's event or checkpoint, and yield the kinds of its faults with sentences."""
         if len(line) > LONGEST_LINE:
             yield "long", f"has {len(line):,} bytes"
@@ -197,17 +197,20 @@ class PageText:
             yield from self._read_checkpoint(document)
         if partition is not None and ("data" in document or "cursor" in document):
             named = document.get("partition")
-            if "partition" not in document:
-                yield "partition", "does not name its partition"
-            elif named != partition or isinstance(named, bool | str):
+            is_number = named == partition and not isinstance(named, bool)
+            if named is None:
+                if v1:
+                    yield "partition", "does not name its partition"
+            elif not is_number and (v1 or named != str(partition)):
                 yield "partition", f"is not of partition {partition}"
 
     def _read_event(self, document: dict[str, Any]) -> Iterator[tuple[str, str]]:
         data, headers = document["data"], document.get("headers")
         if not isinstance(data, dict | str):
             yield "data", "has data that is neither object nor string"
-        if not isinstance(headers, dict | None):
-            yield "headers", "has headers that are not an object"
+        values = headers.values() if isinstance(headers, dict) else [None]
+        if headers is not None and not all(isinstance(value, str) for value in values):
+            yield "headers", "has headers that are not an object of strings"
             headers = None
         if "cursor" in document:
             yield "both", "is an event and a checkpoint at once"

@@ -272,7 +272,7 @@ class Subject:
         """Decode a page; fail if the answer is none."""
         if not answer.ok:
             fail(f"A page was asked for, and status {answer.status} came.", answer)
-        page = PageText.of(answer.body, partition if self.v1 else None)
+        page = PageText.of(answer.body, partition, v1=self.v1)
         self.pages.append((answer, page))
         if "json" in page.faults or "deep" in page.faults:
             fail(f"The page cannot be read: {page.faults.get('json', 'too deep')}.", answer)

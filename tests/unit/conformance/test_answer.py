@@ -35,11 +35,18 @@ from zeroeventhub.conformance.answer import Answer, PageText
         (b'{"data":"' + b"x" * 65_524 + b'"}', None),
         (b'{"data":' + b"[" * 20_000 + b"}", "deep"),
         (b'{"something":"else"}', None),
+        (b'{"data":{},"partition":7}', None),
+        (b'{"data":{},"partition":"7"}', None),
+        (b'{"data":{},"partition":8}', "partition"),
+        (b'{"cursor":"c","partition":"07"}', "partition"),
+        (b'{"data":{},"headers":{"h":"1"}}', None),
+        (b'{"data":{},"headers":{"h":1}}', "headers"),
+        (b'{"data":{},"headers":"h"}', "headers"),
     ],
 )
 def test_fault_of_a_line_is_seen(line, fault):
     """Every way in which a line can be wrong has a name, and right lines have none."""
-    page = PageText.of(line + b'\n{"cursor":"end"}\n')
+    page = PageText.of(line + b'\n{"cursor":"end"}\n', partition=7)
     assert set(page.faults) == ({fault} if fault else set())
     assert page.cursor == "end"
 

@@ -138,7 +138,13 @@ def _seen(subject: Subject) -> list[tuple[Answer, PageText]]:
 
 
 def _lines(
-    section: str, name: str, sentence: str, *kinds: str, lenient: bool = False, v2: bool = True
+    section: str,
+    name: str,
+    sentence: str,
+    *kinds: str,
+    lenient: bool = False,
+    v1: bool = True,
+    v2: bool = True,
 ) -> None:
     """Register a check that no page has a fault of these kinds."""
 
@@ -148,7 +154,7 @@ def _lines(
                 if kind in page.faults:
                     (note if lenient else fail)(f"In a page {page.faults[kind]}.", answer)
 
-    register(section, name, sentence, run, v1=True, v2=v2)
+    register(section, name, sentence, run, v1=v1, v2=v2)
 
 
 _lines("6", "page-checkpoint", "Every page has a checkpoint.", "checkpoint")
@@ -164,10 +170,11 @@ _lines("5.2", "lines-one-command", "A line is an event or a checkpoint, not both
 _lines("5.1", "lines-empty", "No line is empty.", "empty")
 _lines("5.1", "lines-plain", "Lines end in 0x0A alone.", "return", lenient=True)
 _lines("9.2", "lines-flags", "caughtUp and stopReached are true, or absent.", "flag")
-_lines("5.2", "lines-headers", "Headers are an object.", "headers")
+_lines("5.2", "lines-headers", "Headers are an object of strings.", "headers")
 _lines("16", "line-length", "A line has 65,535 bytes at most.", "long", lenient=True)
 _lines("5.2", "event-data", "An event's data is an object or a string.", "data", lenient=True)
 _lines("7.1", "cursor-form", "A cursor is 1 to 4096 characters of printable ASCII.", "cursor")
+_lines("5.2", "lines-partition", "No line names another partition.", "partition", v1=False)
 _lines(
     "12", "partition-lines", "Every line names its partition, as a number.", "partition", v2=False
 )
