@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import cycle
 from urllib.parse import unquote
 from uuid import uuid4
 
@@ -27,7 +28,7 @@ from zeroeventhub.protocol import (
 )
 from zeroeventhub.wire import ARROW_TYPE, CLOUDEVENTS_BATCH_TYPE, NDJSON_TYPE
 
-__all__ = ["MUTANTS", "MUTANTS_OF_LOGS", "log_publisher", "publisher"]
+__all__ = ["MUTANTS", "MUTANTS_OF_LOGS", "UNUSUAL", "log_publisher", "publisher"]
 
 EVERYTHING = frozenset(EXTENSIONS) - {ARROW, COMPACTED, PROGRESS}
 STRICT = ("lag", "cursor-of-count", "cursor-of-time", "splits", "key-history", "segments")
@@ -141,6 +142,56 @@ class MemoryFeed:
         return KeyPage(events, versions, more=len(events) == limit)
 
 
+class SparseFeed(MemoryFeed):
+    """Look through a few places for each page; most of them have no event of the partition."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = [[one for row in rows for one in [None] * 20 + [row]] for rows in self.rows]
+
+    def info(self):
+        return replace(super().info(), extensions=frozenset({"caught-up", "stop", "wait"}))
+
+    def read(self, partition, cursor, limit, *, stop=None):
+        rows = self.rows[partition]
+        start, end = self.bounds(partition, cursor, stop, len(rows))
+        place = max(start, min(start + 5, end))
+        return Page(
+            [row for row in rows[start:place] if row is not None],
+            f"c{place}",
+            caught_up=place == len(rows),
+            stop_reached=stop is not None and place >= end,
+        )
+
+    def bounds(self, partition, start, stop, end):
+        return self.place(partition, start), end if stop is None else self.place(partition, stop)
+
+
+def of_types(*names):
+    """Make a feed whose events have these types in turn."""
+    feed = MemoryFeed()
+    for rows in feed.rows:
+        types = cycle(names)
+        rows[:] = [Event.of(row.data | {"type": next(types)}, row.headers) for row in rows]
+    return feed
+
+
+def without_times():
+    """Make a feed that does not know when its events happened."""
+    feed = MemoryFeed()
+    feed.lag = lambda *call: replace(MemoryFeed.lag(feed, *call), seconds=None)
+    return feed
+
+
+UNUSUAL = {
+    "looks through few places for a page": SparseFeed,
+    "has types that differ in case": partial(of_types, "Order.Paid", "order.paid", "other"),
+    "has types that no request can name": partial(of_types, "предмет", "a;b", "order.*"),
+    "knows no times": without_times,
+}
+"""Feeds that do what the specification allows, and few do."""
+
+
 @dataclass
 class Exchange:
     """Hold a request, and its answer, for a mutant to change."""
@@ -162,10 +213,10 @@ def application(feed):
     return Starlette(routes=feed_routes("/feed", feed, arrow=True))
 
 
-def publisher(mutant=None):
+def publisher(mutant=None, feed=MemoryFeed):
     """Make an application that publishes at /feed: a mutant, or one without fault."""
     _, fault = mutant or ("", application)
-    return fault(MemoryFeed())
+    return fault(feed())
 
 
 def log_publisher(engine, mutant=None, **options):

@@ -25,7 +25,7 @@ from zeroeventhub.conformance.answer import (
     skip,
 )
 from zeroeventhub.errors import ProtocolError, printable
-from zeroeventhub.extensions import EXTENSIONS, PARTITION
+from zeroeventhub.extensions import CAUGHT_UP, EXTENSIONS, PARTITION
 from zeroeventhub.protocol import FIRST
 from zeroeventhub.wire.documents import decode_answer
 from zeroeventhub.wire.problem import seconds_in
@@ -295,6 +295,12 @@ class Subject:
 
     # Events that checks compare.
 
+    @property
+    def _most_empty(self) -> float:
+        """How many empty pages in a row are taken for the head."""
+        # Pages are empty also where a publisher looks through events of other partitions.
+        return math.inf if CAUGHT_UP in self.extensions else MOST_EMPTY
+
     def walk(self, partition: int) -> Walk:
         """Read a partition from its start, as far as the checks need it; once."""
         if partition not in self._walks:
@@ -318,7 +324,7 @@ class Subject:
                     "A page with events gives a cursor that was given before: it goes in circles.",
                     self.pages[-1][0],
                 )
-            still = page.cursor == before[-1] or page.end.caught_up or empty >= MOST_EMPTY
+            still = page.cursor == before[-1] or page.end.caught_up or empty >= self._most_empty
             seen.at_head = empty > 0 and still
             before.append(page.cursor)
             enough = len(seen.pages) >= MOST_PAGES or len(seen.events) >= MOST_EVENTS
@@ -342,9 +348,9 @@ class Subject:
     ) -> list[SentEvent]:
         """Read at least `count` events that follow a cursor, or up to the head."""
         events: list[SentEvent] = []
-        for page, empty in islice(self.follow(partition, cursor, extra), count + MOST_TO_HEAD):
+        for page, empty in islice(self.follow(partition, cursor, extra), MOST_BOUNDED_PAGES):
             events += page.settled
-            if len(events) >= count or page.end.stop_reached or empty > MOST_EMPTY:
+            if len(events) >= count or page.end.stop_reached or empty > self._most_empty:
                 break
         return events
 
@@ -371,8 +377,10 @@ class Subject:
         cursor = known.checkpoints[-1].cursor if known.checkpoints else FIRST
         try:
             for page, _ in islice(self.follow(partition, cursor), MOST_TO_HEAD):
-                if not page.events:
+                still = page.end.caught_up or page.cursor == cursor or self._most_empty < math.inf
+                if not page.events and still:
                     return page.cursor, self.pages[-1][0]
+                cursor = page.cursor
         except Finding as finding:
             if strict:
                 raise
