@@ -15,7 +15,15 @@ from starlette.responses import Response
 
 from zeroeventhub import FIRST, LAST, Event, EventLog, FeedInfo, Page, Partition, feed_routes
 from zeroeventhub.errors import BadCursor
-from zeroeventhub.extensions import ARROW, COMPACTED, EXTENSIONS, PROGRESS
+from zeroeventhub.extensions import (
+    APPEND,
+    ARROW,
+    COMPACTED,
+    EXTENSIONS,
+    FORGET_PROGRESS,
+    PRODUCER_SEQUENCE,
+    PROGRESS,
+)
 from zeroeventhub.new_events import Batch
 from zeroeventhub.protocol import (
     Appended,
@@ -30,7 +38,8 @@ from zeroeventhub.wire import ARROW_TYPE, CLOUDEVENTS_BATCH_TYPE, NDJSON_TYPE
 
 __all__ = ["MUTANTS", "MUTANTS_OF_LOGS", "UNUSUAL", "log_publisher", "publisher"]
 
-EVERYTHING = frozenset(EXTENSIONS) - {ARROW, COMPACTED, PROGRESS}
+OTHERS = {APPEND, ARROW, COMPACTED, FORGET_PROGRESS, PRODUCER_SEQUENCE, PROGRESS}
+EVERYTHING = frozenset(EXTENSIONS) - OTHERS
 STRICT = ("lag", "cursor-of-count", "cursor-of-time", "splits", "key-history", "segments")
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 TYPES = ("order.placed", "order.paid", "order.sent")
@@ -459,10 +468,26 @@ def html(exchange):
 
 
 def echo(exchange):
-    if exchange.status == 400:
+    if exchange.status in {400, 409}:
         asked = re.sub(r'["\\\0]', "", unquote(exchange.query))
         said = f'"echo": "{asked}", "detail":'.encode()
         exchange.body = exchange.body.replace(b'"detail":', said)
+
+
+def told_nothing(exchange):
+    if exchange.status >= 400 or exchange.path.endswith("/lag"):
+        exchange.headers.pop("cache-control", None)
+
+
+def one_instance(exchange):
+    if exchange.status >= 400:
+        exchange.body = re.sub(rb"urn:uuid:[0-9a-f-]+", b"urn:uuid:" + b"0" * 36, exchange.body)
+
+
+async def slow_head(right, scope, receive, send):
+    if scope["type"] == "http" and scope["method"] == "HEAD":
+        scope = scope | {"method": "GET"}
+    await right(scope, receive, send)
 
 
 def plain_errors(exchange):
@@ -549,6 +574,11 @@ MUTANTS = {
     "lists a token that is a number": ("discovery-token", swapped(b'"t1"', b"1", "/feed")),
     "lists splits without stop": ("extensions", swapped(b'"stop"', b'"sto"', "/feed")),
     "lets every page be kept": ("caching-special", header("cache-control", "max-age=60")),
+    "lets full pages be kept for a minute": ("caching-full", header("cache-control", "max-age=60")),
+    "tells caches nothing of refusals": ("problem-caching", answered(told_nothing)),
+    "tells caches nothing of the lag": ("caching-no-store", answered(told_nothing)),
+    "gives problems one instance": ("problem-documents", answered(one_instance)),
+    "waits at HEAD": ("wait-head", lambda feed: partial(slow_head, application(feed))),
     "knows no 304": ("caching-etag", status(304, 200, b"")),
     "is late at the head": ("lag-head", always("lag", seconds=3.5)),
     **{

@@ -5,6 +5,7 @@ from typing import Any
 
 from zeroeventhub.conformance.answer import Answer, Finding, PageText, fail, note, skip
 from zeroeventhub.conformance.check import check, register
+from zeroeventhub.conformance.checks.layout import EXTENSION_REQUESTS
 from zeroeventhub.conformance.subject import (
     BAD_REQUEST,
     HINT,
@@ -13,6 +14,7 @@ from zeroeventhub.conformance.subject import (
     Walk,
     expect,
 )
+from zeroeventhub.extensions import EXTENSIONS
 from zeroeventhub.protocol import FIRST, LAST
 from zeroeventhub.wire import NDJSON_TYPE
 
@@ -52,7 +54,7 @@ def caching_discovery(subject: Subject) -> None:
         fail("The discovery document says that it may be kept, so a new token comes late.", answer)
 
 
-@check("11", "A page that is not full has Cache-Control: no-store.", v1=True)
+@check("11", "What is not a full page has Cache-Control: no-store.", v1=True)
 def caching_no_store(subject: Subject) -> None:
     subject.sample()
     answers = [answer for answer, _ in subject.pages]
@@ -61,6 +63,23 @@ def caching_no_store(subject: Subject) -> None:
     for answer in answers:
         if not answer.cacheable and "no-store" not in answer.cache_control:
             fail("An answer does not say no-store.", answer)
+    for name in sorted(subject.extensions & EXTENSION_REQUESTS.keys()):
+        given = [*subject.place(), *EXTENSION_REQUESTS[name].items()]
+        answer = subject.probe.ask(f"/{EXTENSIONS[name].path}", given)
+        if answer.ok and "no-store" not in answer.cache_control:
+            fail(f"The answer of {name} does not say no-store.", answer)
+
+
+@check("11", "A page that may be kept is private or public, for a year, and immutable.")
+def caching_full(subject: Subject) -> None:
+    for *_, kept in _kept(subject):
+        control = kept.cache_control
+        scopes = {"private", "public"} & control.keys()
+        is_for_ever = control.get("max-age") == "31536000" and "immutable" in control
+        if len(scopes) != 1 or not is_for_ever:
+            fail(
+                "A page that may be kept has another Cache-Control than section 11 asks for.", kept
+            )
 
 
 @check("11", "A page that may be kept is the same each time.")
@@ -225,9 +244,11 @@ def _problem(answer: Answer) -> dict[str, Any]:
 
 
 def _refusals(subject: Subject) -> list[Answer]:
-    """Return all refusals so far, after a request that has to be refused."""
+    """Return all refusals so far, after requests that have to be refused."""
+    good = dict([*subject.parameters(), ("pagesizehint", "1")])
     with suppress(Finding):  # another check finds a broken connection
-        subject.send(subject.parameters(cursor=_CANARY))
+        for name in good:
+            subject.send([*(good | {name: _CANARY}).items()])
     refused = [one for one in subject.probe.refusals if BAD_REQUEST <= one.status < _SERVER_ERROR]
     # These may be the answers of another server, such as a proxy.
     refused = [answer for answer in refused if answer.status not in {404, 405, 414, 431}]
@@ -236,6 +257,7 @@ def _refusals(subject: Subject) -> list[Answer]:
 
 @check("10.1", "A refusal is a problem document (RFC 9457).", v1=True)
 def problem_documents(subject: Subject) -> None:
+    instances: set[str] = set()
     for answer in _refusals(subject):
         if answer.media_type != _PROBLEM:
             fail(f"A refusal came as {answer.media_type}.", answer)
@@ -245,6 +267,9 @@ def problem_documents(subject: Subject) -> None:
         for member in ("type", "title", "detail", "instance"):
             if not isinstance(document.get(member), str):
                 fail(f"A problem document has no {member}.", answer)
+        if not document["instance"].startswith("urn:uuid:") or document["instance"] in instances:
+            fail("The instance of a problem document is not a urn:uuid: of its own.", answer)
+        instances.add(document["instance"])
         if ("earliestCursor" in document) is not str(document["type"]).endswith("/trimmed"):
             fail("earliestCursor belongs to a problem of kind trimmed, and to no other.", answer)
 
@@ -263,14 +288,16 @@ def problem_kinds(subject: Subject) -> None:
 def problem_echo(subject: Subject) -> None:
     for answer in _refusals(subject):
         if _CANARY.encode() in answer.body:
-            fail("A refusal repeats the cursor that was sent.", answer)
+            fail("A refusal repeats a parameter that was sent.", answer)
 
 
-@check("10.1", "A refusal must not be kept.", v1=True)
+@check("10.1", "A refusal has Cache-Control: no-store.", v1=True)
 def problem_caching(subject: Subject) -> None:
     for answer in _refusals(subject):
         if answer.cacheable:
             fail("A refusal says that it may be kept.", answer)
+        if "no-store" not in answer.cache_control:  # caches may keep some without being told
+            fail("A refusal does not say no-store.", answer)
 
 
 @check("10.1", "No request makes the publisher fail.", v1=True)

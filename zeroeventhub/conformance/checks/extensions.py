@@ -542,6 +542,8 @@ def schemas_unknown(subject: Subject) -> None:
 def schemas_asyncapi(subject: Subject) -> None:
     found: Schemas = subject.get(SCHEMAS, None)
     answer = expect(subject.probe.ask("/asyncapi"), "A request for the AsyncAPI document")
+    if answer.media_type != "application/vnd.aai.asyncapi+json":
+        fail(f"The AsyncAPI document came as {answer.media_type}.", answer)
     try:
         channels = _json(answer)["channels"].values()
         names = {one["name"] for channel in channels for one in channel["messages"].values()}

@@ -397,6 +397,14 @@ def wait_last(subject: Subject) -> None:
         fail(f"The page of _last came after {answer.seconds:.1f} s.")
 
 
+@_check_wait("HEAD comes at once.", needs=0)
+def wait_head(subject: Subject, partition: int, _known: Walk) -> None:
+    cursor, _ = subject.head(partition)
+    answer = subject.ask(partition, cursor, [("wait", "3")], method="HEAD")
+    if answer.seconds > _AT_ONCE:
+        fail(f"The answer to HEAD came after {answer.seconds:.1f} s.")
+
+
 @_check_wait("A wait that is not a number is 400.")
 def wait_malformed(subject: Subject) -> None:
     waits = ("x", "-1", "1e1", "", ".5", "5.", "1.2.3", "NaN", "\u0661", "1" * 10)
