@@ -138,7 +138,7 @@ def test_console_works_behind_a_proxy(sqlite, billing, tmp_path):
         console(sqlite, **options) as direct,
         behind_nginx(str(direct.base_url.join("/")).rstrip("/"), tmp_path) as http,
     ):
-        asked = http.get("orders", headers={"Accept": "text/html"})
+        asked = http.get("orders", headers={"Accept": "text/html,application/xhtml+xml"})
         assert asked.url.path == "/behind/a/proxy/console/feeds/orders"
         sign_in = asked.url.join(Structure(asked).links[-1])
         opened = http.post(sign_in, data={**form_of(asked), "token": TOKEN})

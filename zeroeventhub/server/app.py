@@ -216,7 +216,8 @@ class RouteApp:
 
 
 def _is_browser(request: FeedRequest) -> bool:
-    """Return whether a person opens the feed's address: programs do not name HTML."""
-    return (
-        not request.scope["query_string"] and qualities(request, "accept").get("text/html", 0) > 0
-    )
+    """Return whether a person opens the feed's address: programs do not name XHTML."""
+    if request.scope["query_string"]:
+        return False
+    # Java's HttpURLConnection names HTML.
+    return qualities(request, "accept").get("application/xhtml+xml", 0) > 0

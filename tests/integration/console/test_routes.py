@@ -52,6 +52,7 @@ from zeroeventhub.errors import ConfigurationError, Forbidden
 PAGES = ("", "feeds/orders", "feeds/orders/events", "sign-in", "missing", "feeds/missing")
 API = ("api/overview.json", "api/feeds/orders.json", "api/feeds/orders/events.json")
 HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+JAVA = {"Accept": "text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2"}
 TOKENS = {
     "operator-0123456789": "operator",
     "partition-0123456789": Principal(name="part", partitions={0}),
@@ -103,7 +104,7 @@ def test_browser_is_sent_from_a_feed_to_its_page(sqlite):
         assert opened.url.path == "/console/feeds/orders"
         assert "<h1>orders</h1>" in opened.text
         with serving(Starlette(routes=shop_routes(sqlite))) as url:
-            for headers in ({}, {"Accept": "application/json"}, {"Accept": "*/*"}):
+            for headers in ({}, {"Accept": "application/json"}, {"Accept": "*/*"}, JAVA):
                 answer, alone = (httpx.get(one, headers=headers) for one in (feed, f"{url}/orders"))
                 assert (answer.status_code, answer.content) == (200, alone.content)
         page = {"n": "1", "cursor0": "_first"}
