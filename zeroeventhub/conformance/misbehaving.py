@@ -116,9 +116,11 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Judge what a client reports to have applied."""
         name, rest, scenario = self._find()
-        length = self.headers.get("content-length", "0")
-        if scenario is None or rest != "/verdict" or not length.isdigit():
+        length = self.headers.get("content-length", "")
+        if scenario is None or rest != "/verdict":
             reply = _json({"detail": "POST what was applied to /{scenario}/verdict."}, 404)
+        elif not length.isdigit():  # a body in chunks would count as one without events
+            reply = _json({"detail": "POST it with a Content-Length, not in chunks."}, 411)
         else:
             body = self.rfile.read(min(int(length), LONGEST_BODY))
             reply = _json(judge(scenario, self.server.runs[name], body))

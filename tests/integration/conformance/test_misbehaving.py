@@ -26,6 +26,12 @@ def test_report_of_another_form_is_judged(scenarios_url, line):
     assert "cannot be read" in verdict["reasons"][0]
 
 
+def test_report_in_chunks_is_no_verdict(scenarios_url):
+    """A client that sends its report without a length is told so, and not judged by nothing."""
+    lines = (f'{{"data":{{"n":{n}}}}}\n'.encode() for n in range(4))
+    assert httpx.post(f"{scenarios_url}/good/verdict", content=lines).status_code == 411
+
+
 def test_index_lists_every_scenario(scenarios_url):
     """The address of the scenarios lists them, with what a right client has applied."""
     listed = httpx.get(f"{scenarios_url}/").json()
