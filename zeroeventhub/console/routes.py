@@ -423,8 +423,11 @@ async def _show(
         else:
             data["may_change"] = console.allows_changes and _sees_all(principal)
             answer = _page(console, request, view.template, data)
+        if not console.sender.budget.fits(len(answer.body)):
+            full = Unavailable("Answers to slow readers use up what a console may send.")
+            return _error(console, request, full, as_json=as_json)
         READER.set(principal.name)
-        return _Sent.of(answer, console.sender)
+        return _Sent(answer, console.sender)
     except HTTPException:
         raise  # the host's own, from its own hook
     except Exception as error:  # noqa: BLE001 - its text is for the log alone
@@ -437,13 +440,6 @@ class _Sent:
 
     answer: Response
     sender: Sender
-
-    @classmethod
-    def of(cls, answer: Response, sender: Sender) -> "_Sent":
-        """Return an answer to be sent at once; raise Unavailable if there is no room for it."""
-        if not sender.budget.fits(len(answer.body)):
-            raise Unavailable("Answers to slow readers use up what a console may send.")
-        return cls(answer, sender)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
