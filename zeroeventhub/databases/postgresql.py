@@ -597,7 +597,7 @@ def _capture(connection: Connection, one: Captured) -> CaptureDdl:
         installed="SELECT prosrc "  # noqa: S608 - names are quoted
         "FROM pg_trigger JOIN pg_proc ON pg_proc.oid = tgfoid "
         f"WHERE tgrelid = {literal(one.table)}::regclass AND tgname IN ({literal(one.name)}, "
-        f"{literal(f'{one.name}_truncate')}) AND tgenabled <> 'D' "
+        f"{literal(f'{one.name}_truncate')}) AND tgenabled IN ('O', 'A') "
         "GROUP BY prosrc HAVING count(*) = 2",
         listed=one.key,
     )

@@ -681,15 +681,16 @@ def test_table_that_takes_the_place_of_another_is_noticed(engine):
         assert [one.level for one in Capture(log, "person").check(connection)] == ["ok"]
 
 
+@pytest.mark.parametrize("how", ["DISABLE", "ENABLE REPLICA"])
 @pytest.mark.parametrize("kind", ["truncate", "rows"])
-def test_trigger_that_is_disabled_is_noticed(postgresql, kind):
+def test_trigger_that_is_disabled_is_noticed(postgresql, kind, how):
     """A check finds a table of which some changes write no events."""
     log = captured(postgresql, PERSON)
     with postgresql.begin() as connection:
         find = sa.text("SELECT tgname FROM pg_trigger WHERE tgname LIKE 'zeroeventhub%'")
         names = sorted(connection.scalars(find))
         name = names[kind == "truncate"]
-        connection.exec_driver_sql(f"ALTER TABLE person DISABLE TRIGGER {name}")
+        connection.exec_driver_sql(f"ALTER TABLE person {how} TRIGGER {name}")
         (found,) = Capture(log, "person").check(connection)
     assert (found.level, "are not captured: run" in found.sentence) == ("error", True)
 
