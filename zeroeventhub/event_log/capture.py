@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, MetaData, Table, inspect, text
 from sqlalchemy.exc import NoSuchTableError
 
 from zeroeventhub.databases import database_of
@@ -118,7 +118,7 @@ class Capture:
         quote = quoted(connection.dialect)
         for full in self._tables:
             given, _, name = full.rpartition(".")
-            schema = given or None
+            schema = connection.schema_for_object(Table(name, MetaData(), schema=given or None))
             try:
                 types = {one["name"]: one["type"] for one in look.get_columns(name, schema)}
             except NoSuchTableError:
@@ -141,7 +141,7 @@ class Capture:
                 label=name,
                 schema=schema,
                 log=self._log.name,
-                log_schema=self._log.schema,
+                log_schema=connection.schema_for_object(self._log),
                 name=f"zeroeventhub_capture_{digest(f'{self._log.fullname}/{full}')[:12]}",
                 types=types,
                 key=key,

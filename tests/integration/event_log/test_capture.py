@@ -214,6 +214,25 @@ def test_table_of_another_schema_is_captured(request, database):
         execute(engine, f"DROP SCHEMA {schema}{cascade}")
 
 
+@pytest.mark.parametrize("database", ["postgresql", "mariadb"])
+def test_table_is_that_of_the_schema_of_the_connection(request, database):
+    """A connection that translates schemas has the table and the log of its own captured."""
+    engine, schema = request.getfixturevalue(database), f"shop_{uuid.uuid4().hex}"
+    log = captured(engine, PERSON, f"CREATE SCHEMA {schema}")
+    execute(engine, PERSON.replace("person", f"{schema}.person"))
+    try:
+        translated = engine.execution_options(schema_translate_map={None: schema})
+        log.table.create(translated)
+        with translated.begin() as connection:
+            Capture(log, "person").install(connection)
+        execute(engine, f"INSERT INTO {schema}.person (id) VALUES (1)")
+        assert [key for _, key, _ in said(translated, log)] == ["person/1"]
+        assert said(engine, log) == []
+    finally:
+        cascade = " CASCADE" if database == "postgresql" else ""
+        execute(engine, f"DROP SCHEMA {schema}{cascade}")
+
+
 def test_tables_are_those_that_the_connection_finds(postgresql):
     """A migration of one schema after another captures the tables of each, not the first ones."""
     metadata = sa.MetaData()
