@@ -197,7 +197,7 @@ def _capture_script(url: str | None, tables: tuple[str, ...], into: str, *, unin
         raise ConfigurationError("Name the database of the tables by --database.")
     engine, log = open_database(url, must_exist=True), log_named(into)
     with engine.connect() as connection:
-        found = Capture(log, *tables).ddl(connection).values()
+        found = Capture(log, *tables).ddl(connection, removing=uninstall).values()
         statements = [each for ddl in found for each in (*ddl.install, *ddl.release)]
         if uninstall:
             statements = [each for ddl in found for each in ddl.uninstall]

@@ -115,6 +115,7 @@ class CaptureDdl:
         code: those statements of `install` whose code has to be in the database.
         installed: the query for the code that is there.
         listed: the columns that the code names.
+        refused: why the table is not captured, though its triggers can be removed; None if it is.
     """
 
     install: tuple[str, ...]
@@ -123,6 +124,7 @@ class CaptureDdl:
     code: tuple[str, ...]
     installed: str
     listed: Sequence[str]
+    refused: str | None = None
 
 
 def literal(text: str) -> str:

@@ -40,7 +40,6 @@ from zeroeventhub.databases.port import (
     literal,
     set_autocommit,
 )
-from zeroeventhub.errors import ConfigurationError
 
 _TRANSIENT = frozenset(
     {
@@ -505,13 +504,14 @@ def _capture(connection: Connection, one: Captured) -> CaptureDdl:
         log_schema=one.log_schema or connection.scalar(_SCHEMA, {"name": one.log_table}),
     )
     is_deferrable, is_inherited = connection.execute(_UNSUITED, {"name": one.table}).one()
+    refused = None
     if is_deferrable:
-        raise ConfigurationError(
+        refused = (
             f"The primary key of {one.label!r} is DEFERRABLE, so that writers of one key do not "
             "wait for each other: the log may have their changes in another order."
         )
     if is_inherited:
-        raise ConfigurationError(
+        refused = (
             f"Other tables inherit from {one.label!r}: changes of their rows fire none of its "
             "triggers."
         )
@@ -600,6 +600,7 @@ def _capture(connection: Connection, one: Captured) -> CaptureDdl:
         f"{literal(f'{one.name}_truncate')}) AND tgenabled IN ('O', 'A') "
         "GROUP BY prosrc HAVING count(*) = 2",
         listed=one.key,
+        refused=refused,
     )
 
 

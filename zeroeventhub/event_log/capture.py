@@ -75,7 +75,7 @@ class Capture:
         Args:
             connection: in a transaction that you commit, with the right to drop triggers.
         """
-        for ddl in self.ddl(connection).values():
+        for ddl in self.ddl(connection, removing=True).values():
             run(connection, ddl.uninstall)
 
     def check(self, connection: Connection) -> list[Finding]:
@@ -101,19 +101,29 @@ class Capture:
             found.append(Finding("error", "capture", sentence))
         return found
 
-    def ddl(self, connection: Connection) -> dict[str, CaptureDdl]:
+    def ddl(self, connection: Connection, *, removing: bool = False) -> dict[str, CaptureDdl]:
         """Return the statements for each table, by its name.
+
+        Args:
+            connection: to the database of the tables.
+            removing: only those of removal are asked for, also of tables that have changed so that
+                they cannot be captured any longer.
 
         Raises:
             ConfigurationError: a table cannot be captured.
         """
         database = database_of(connection)
-        return {
+        captured = self._captured(connection, removing=removing)
+        found = {
             table: database.capture(connection, one)
-            for table, one in zip(self._tables, self._captured(connection), strict=True)
+            for table, one in zip(self._tables, captured, strict=True)
         }
+        for ddl in found.values():
+            if ddl.refused and not removing:
+                raise ConfigurationError(ddl.refused)
+        return found
 
-    def _captured(self, connection: Connection) -> Iterator[Captured]:
+    def _captured(self, connection: Connection, *, removing: bool) -> Iterator[Captured]:
         look, database = inspect(connection), database_of(connection)
         quote = quoted(connection.dialect)
         for full in self._tables:
@@ -130,7 +140,7 @@ class Capture:
                 )
             for foreign in look.get_foreign_keys(name, schema):
                 rules = {*foreign.get("options", {}).values()} - {"NO ACTION", "RESTRICT"}
-                if rules and not database.cascades_fire_triggers:
+                if rules and not removing and not database.cascades_fire_triggers:
                     raise ConfigurationError(
                         f"Foreign key {foreign['name']!r} of {full!r} has the rule "
                         f"{min(rules)}, by which {database.title(connection.dialect)} changes rows "

@@ -766,6 +766,27 @@ def test_tables_whose_changes_the_log_may_miss_are_refused(postgresql, statement
         Capture(log, "person").install(connection)
 
 
+REFUSED = {
+    "postgresql": "CREATE TABLE child (school TEXT) INHERITS (person)",
+    "mariadb": """ALTER TABLE person ADD COLUMN parent INTEGER,
+        ADD FOREIGN KEY (parent) REFERENCES person (id) ON DELETE CASCADE""",
+}
+
+
+@pytest.mark.parametrize("database", REFUSED)
+def test_table_that_is_refused_by_now_is_released(request, database):
+    """Triggers can be removed from a table that has changed so that it is not captured any more."""
+    engine = request.getfixturevalue(database)
+    log = captured(engine, PERSON)
+    execute(engine, REFUSED[database])
+    with engine.begin() as connection:
+        with pytest.raises(ConfigurationError):
+            Capture(log, "person").check(connection)
+        Capture(log, "person").uninstall(connection)
+    execute(engine, "INSERT INTO person (id) VALUES (1)")
+    assert said(engine, log) == []
+
+
 def test_null_key_is_refused(sqlite):
     """SQLite lets a primary key be NULL; such a row cannot be captured."""
     captured(sqlite, "CREATE TABLE person (id TEXT PRIMARY KEY, name TEXT)")
