@@ -594,11 +594,12 @@ def _capture(connection: Connection, one: Captured) -> CaptureDdl:
             f"DROP FUNCTION IF EXISTS {row}(jsonb)",
         ),
         code=(code,),
-        installed="SELECT prosrc "  # noqa: S608 - names are quoted
-        "FROM pg_trigger JOIN pg_proc ON pg_proc.oid = tgfoid "
+        # A function that PUBLIC may run is of an older version.
+        installed="SELECT CASE WHEN has_function_privilege('public', tgfoid, 'EXECUTE') "  # noqa: S608 - names are quoted
+        "THEN 'public ' ELSE '' END || prosrc FROM pg_trigger JOIN pg_proc ON pg_proc.oid = tgfoid "
         f"WHERE tgrelid = {literal(one.table)}::regclass AND tgname IN ({literal(one.name)}, "
         f"{literal(f'{one.name}_truncate')}) AND tgenabled IN ('O', 'A') "
-        "GROUP BY prosrc HAVING count(*) = 2",
+        "GROUP BY tgfoid, prosrc HAVING count(*) = 2",
         listed=one.key,
         refused=refused,
     )

@@ -92,7 +92,7 @@ class Capture:
             elif len(code) < len(ddl.code) or not all(
                 any(each in statement for statement in ddl.code) for each in code
             ):
-                sentence = f"The triggers of {table!r} are not those of its columns now"
+                sentence = f"The triggers of {table!r} are of other columns or an older version"
             else:
                 sentence = f"The changes of {table!r} are captured."
                 found.append(Finding("ok", "capture", sentence))

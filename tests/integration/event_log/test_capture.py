@@ -530,6 +530,10 @@ def test_writers_need_no_right_to_the_log(postgresql):
                 connection.exec_driver_sql(statement)
         connection.exec_driver_sql("RESET ROLE")
         assert len(events(connection, log)) == 1
+        assert [one.level for one in Capture(log, "person").check(connection)] == ["ok"]
+        trigger = name.removesuffix("_all")
+        connection.exec_driver_sql(f"GRANT EXECUTE ON FUNCTION {trigger}() TO PUBLIC")
+        assert [one.level for one in Capture(log, "person").check(connection)] == ["error"]
         connection.rollback()
 
 
