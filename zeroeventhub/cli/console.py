@@ -7,11 +7,9 @@ from contextlib import asynccontextmanager
 import click
 import httpx
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from zeroeventhub.cli.options import TIMEOUT, help_option, host_option, http_options, port_option
-from zeroeventhub.cli.serve import is_loopback, listen, origin, run
+from zeroeventhub.cli.serve import is_loopback, listen, named, origin, run
 from zeroeventhub.cli.table_options import open_database
 from zeroeventhub.client import AsyncClient
 from zeroeventhub.client.connection_pool import open_httpx
@@ -93,12 +91,8 @@ def console(
         async with http:
             yield
 
-    # A name that somebody else lets point to this machine is refused: the browser would take the
-    # console for that person's site. An address of IPv6 begins with a bracket, and is no name.
-    local = ["127.0.0.1", "localhost", "["]
-    known = [*local, host, *names] if is_loopback(host) or names else ["*"]
-    hosts = Middleware(TrustedHostMiddleware, allowed_hosts=known)
-    application = Starlette(routes=routes, middleware=[hosts], lifespan=lifespan)
+    guards = [named(host, *names)] if is_loopback(host) or names else []
+    application = Starlette(routes=routes, middleware=guards, lifespan=lifespan)
     with listen(host, port) as listening:
         click.echo(f"Open: {origin(host, listening)}/")
         run(application, listening)

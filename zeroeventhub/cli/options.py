@@ -119,7 +119,9 @@ server_options = option_group(
         help="Let in only readers with a token of this file, which has lines of `token new`.",
     ),
     click.option(
-        "--public", is_flag=True, help="Listen to other machines though the feeds need no token."
+        "--public",
+        is_flag=True,
+        help="Listen to other machines, and answer to any name, though the feeds need no token.",
     ),
     click.option(
         "--workers",

@@ -26,6 +26,8 @@ from click.core import ParameterSource
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -214,6 +216,17 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def named(*hosts: str) -> Middleware:
+    """Return what refuses requests to other names than these and those of this machine.
+
+    A name that somebody else lets point to this machine is refused: the browser would take the
+    server for that person's site.
+    """
+    # An address of IPv6 begins with a bracket, and is no name.
+    known = ["127.0.0.1", "localhost", "[", *hosts]
+    return Middleware(TrustedHostMiddleware, allowed_hosts=known)
+
+
 def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens, as a server of feeds needs it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -298,7 +311,11 @@ def _site(context: click.Context) -> tuple[ASGIApp, dict[str, Any], str]:
         hook = everybody  # who is on this machine also sees the names of writers
     place = "/console" if any(route.path == "/" for route in routes) else "/"
     console = _console(place, shown, hook, help_url)
-    return Starlette(routes=[*routes, *console]), feeds, place if console else ""
+    # By --public, a proxy on this machine may ask under any name.
+    is_public = tokens is not None or context.params["public"]
+    guards = [] if is_public else [named(context.params["host"])]
+    application = Starlette(routes=[*routes, *console], middleware=guards)
+    return application, feeds, place if console else ""
 
 
 def _console(

@@ -181,6 +181,23 @@ def test_log_is_made_and_appended_to(here, served):
     assert (here / "shop_log.db").exists()
 
 
+def test_sites_reach_nothing_through_a_browser(here, served):
+    """A server without tokens refuses names that somebody else lets point to this machine."""
+    line = b'{"id": "a", "type": "t", "data": {}}'
+    headers = {"Host": "attacker.example", "Content-Type": "application/x-ndjson"}
+    (here / "tokens.toml").write_text(f'billing = ["{hashed(BILLING)}"]')
+    for options, status in (
+        ([], 400),
+        (["--public"], 201),
+        (["--token-file", str(here / "tokens.toml")], 201),
+    ):
+        with served("--log", "shop_log", "--path", "/", *options) as url:
+            found = httpx.post(f"{url}/append", content=line, headers=headers | bearer(BILLING))
+            assert found.status_code == status
+            answer = httpx.get(f"{url}/console/", headers=headers)
+            assert (answer.status_code == 400) is (status == 400)
+
+
 def test_log_keeps_its_partitions(here, served):
     """A log that has events beyond the partitions with which it is to be served is refused."""
     with (
