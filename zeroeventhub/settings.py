@@ -69,7 +69,8 @@ class Capacity:
             waiters.
         sending_bytes: the most bytes of all answers on their way to readers.
         sending_seconds: the longest time for a reader to accept a piece of an answer.
-        receiving_bytes: the most bytes of all batches of events that are being appended.
+        receiving_bytes: the most bytes of all batches of events that are being appended, with those
+            of each event's object.
         receiving_seconds: the longest time for a writer to send a batch.
         kept_bytes: the most bytes of full pages in the cache.
         kept_seconds: the longest time that a page stays in the cache.

@@ -26,6 +26,9 @@ from zeroeventhub.settings import Capacity
 from zeroeventhub.wire.compression import decompressor_of
 from zeroeventhub.wire.new_events import decode_events
 
+EVENT_BYTES = 600
+"""Bytes of memory of an event besides its line, roughly."""
+
 _HAS_ZSTD = find_spec("zstandard") is not None
 
 
@@ -83,7 +86,7 @@ class Appends:
         if not self._requests.fits(1):
             raise Unavailable("Too many writers append at a time.", retry_after=1)
         self._requests.take(1)
-        body = bytearray()
+        body, decoded = bytearray(), 0
         try:
             with anyio.move_on_after(self._capacity.receiving_seconds) as patience:
                 await self._receive(request, body)
@@ -93,6 +96,9 @@ class Appends:
             events = await self._runner.work(
                 len(body), decode_events, bytes(body), media_type, large=LARGE
             )
+            size = len(events) * EVENT_BYTES
+            self._take_bytes(size, len(body))
+            decoded = size
             for one in events:
                 if not right.allows(one):
                     raise Forbidden(f"You may not append the event {one.id!r}: its type or key.")
@@ -100,7 +106,14 @@ class Appends:
             return await self._append(Batch(events, producer, sequence, name, partitions))
         finally:
             self._requests.take(-1)
-            self._bytes.take(-len(body))
+            self._bytes.take(-len(body) - decoded)
+
+    def _take_bytes(self, count: int, own: int) -> None:
+        """Count more bytes of a batch, which has its own so far."""
+        # A batch that is alone may have any size, or it never came through.
+        if self._bytes.taken > own and not self._bytes.fits(count):
+            raise Unavailable("Too many bytes arrive at a time.", retry_after=1)
+        self._bytes.take(count)
 
     async def _receive(self, request: FeedRequest, body: bytearray) -> None:
         """Read and decompress a batch, and count its bytes as long as it is in memory."""
@@ -113,10 +126,7 @@ class Appends:
                 for piece in filter(None, [chunk] if coding is None else coding.pieces(chunk)):
                     if len(body) + len(piece) > LARGEST_BATCH_BYTES:
                         raise TooLarge(f"A batch has at most {LARGEST_BATCH_BYTES:,} bytes.")
-                    # A batch that is alone may have any size, or it never came through.
-                    if self._bytes.taken > len(body) and not self._bytes.fits(len(piece)):
-                        raise Unavailable("Too many bytes arrive at a time.", retry_after=1)
-                    self._bytes.take(len(piece))
+                    self._take_bytes(len(piece), len(body))
                     body += piece
         except ClientDisconnect:
             raise BadRequest("The writer left before its batch was complete.") from None

@@ -443,6 +443,26 @@ def test_bytes_and_requests_at_a_time_are_bounded(sqlite, own):
         until(lambda: post(url, big).status_code == 201, "the bytes are given back")
 
 
+def test_memory_of_short_events_is_bounded(sqlite, own):
+    """Short events, which take many times their bytes in memory, count as what they take."""
+    committing, may_commit = threading.Semaphore(0), threading.Semaphore(0)
+
+    def commit(_):
+        committing.release()
+        may_commit.acquire(timeout=20)
+
+    capacity = Capacity(receiving_bytes=1_000_000)
+    with taking(sqlite, own, capacity=capacity) as url, ThreadPoolExecutor() as threads:
+        sa.event.listen(sqlite, "commit", commit)
+        first = threads.submit(post, url, events(*range(1_000)))
+        committing.acquire()
+        refused(post(url, events(*range(1_000, 2_000))), 503, "unavailable")
+        small = threads.submit(post, url, events(*range(2_000, 2_100)))
+        may_commit.release(9)
+        assert [one.result().status_code for one in (first, small)] == [201, 201]
+        accepted(post(url, events(*range(1_000, 2_000))))
+
+
 def test_writer_leaves_places_to_others(sqlite, own):
     """A writer that holds many batches back is refused before other writers are."""
     capacity, hook = Capacity(queue=4), by_name(AppendRight())
