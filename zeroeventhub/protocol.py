@@ -336,6 +336,11 @@ class Schemas(msgspec.Struct, frozen=True, omit_defaults=True, rename={"types": 
         return Schemas({name: self.types[name] for name in names}, self.envelope)
 
 
+def folded(name: str) -> str:
+    """Return the name of a type as filters compare it: without the case of ASCII letters."""
+    return name.lower() if name.isascii() else name
+
+
 @dataclass(frozen=True)
 class TypeFilter:
     """Choose events by their type (FeedAPI v2, Events endpoint).
@@ -377,8 +382,7 @@ class TypeFilter:
 
     def lets_through(self, name: str) -> bool:
         """Return whether the filter chooses events of a type."""
-        folded = name.lower() if name.isascii() else name
-        return (folded in self.names) is not self.skip
+        return (folded(name) in self.names) is not self.skip
 
     def joined(self, other: "TypeFilter") -> "TypeFilter":
         """Return the filter of the types that both let through, which may be NOTHING."""

@@ -44,7 +44,7 @@ from zeroeventhub.extensions import (
     SEGMENTS,
 )
 from zeroeventhub.partitions import Layout
-from zeroeventhub.protocol import CLOUDEVENTS, EVERY_TYPE, FeedInfo, Schemas
+from zeroeventhub.protocol import CLOUDEVENTS, EVERY_TYPE, FeedInfo, Schemas, folded
 from zeroeventhub.publisher.archive_reader import ArchiveReader
 from zeroeventhub.publisher.bound_feed import Appender, AsyncBoundFeed, BoundFeed
 from zeroeventhub.publisher.checks import Checkup
@@ -120,6 +120,7 @@ def schemas_of(
         models = {envelope.type if envelope and not typed else EVERY_TYPE: models}
     types = {name: schema_of(model) for name, model in models.items()}
     checks = {name: check_of(model) for name, model in models.items()}
+    checks = {folded(name): check for name, check in checks.items()} | checks
     return Schemas(types, CLOUDEVENTS if envelope else None), checks
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from zeroeventhub.errors import ConfigurationError, InvalidEvent, ProtocolError
 from zeroeventhub.new_events import Batch
-from zeroeventhub.protocol import EVERY_TYPE
+from zeroeventhub.protocol import EVERY_TYPE, folded
 from zeroeventhub.wire.json_schema import DIALECT
 
 
@@ -83,7 +83,9 @@ def check_of(model: Any) -> Check | None:
 def misfit(batch: Batch, checks: Mapping[str, Check | None]) -> InvalidEvent | None:
     """Return the error of a batch with an event that does not fit the model of its type."""
     for number, one in enumerate(batch.events if checks else ()):
-        check = checks.get(one.type, checks.get(EVERY_TYPE))
+        # A filter finds a type in any case, so that no case leads past its schema.
+        known = (one.type, folded(one.type), EVERY_TYPE)
+        check = next((checks[name] for name in known if name in checks), None)
         if check is None:
             continue
         try:

@@ -531,6 +531,16 @@ def test_event_that_does_not_fit_its_schema_is_refused(sqlite, own, schemas):
         accepted(post(f"{url}/append", events(1)))
 
 
+def test_schema_is_of_its_type_in_any_case(sqlite, own):
+    """No case of a type leads past its schema to readers who ask for the type."""
+    feed = own.feed(schemas={"Counted": Counted})
+    with mounted(feed, sqlite) as url:
+        for name in ("Counted", "counted", "cOUNTED"):
+            wrong = [{"id": name, "type": name, "data": {"n": "x"}}]
+            refused(post(f"{url}/append", wrong), 422, "invalid-event")
+            accepted(post(f"{url}/append", [{"id": name, "type": name, "data": {"n": 1}}]))
+
+
 @pytest.mark.parametrize(("others", "third"), [("other", "third"), ("*", "counted")])
 def test_types_without_a_model_take_any_data(sqlite, own, others, third):
     """Types that a log does not describe, or only by a schema, are not compared."""
