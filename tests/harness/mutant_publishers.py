@@ -192,7 +192,17 @@ def without_times():
     return feed
 
 
+def heavy():
+    """Make a feed whose pages have more data than one answer of version 1 takes."""
+    feed = MemoryFeed()
+    for number, rows in enumerate(feed.rows):
+        rows[:] = [Event.of(f"{number}-{place}" + "x" * 250_000) for place in range(40)]
+    feed.info = lambda: replace(MemoryFeed.info(feed), extensions=frozenset({"caught-up"}))
+    return feed
+
+
 UNUSUAL = {
+    "has large events": heavy,
     "looks through few places for a page": SparseFeed,
     "has types that differ in case": partial(of_types, "Order.Paid", "order.paid", "other"),
     "has types that no request can name": partial(of_types, "предмет", "a;b", "order.*"),
