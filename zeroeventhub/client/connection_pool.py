@@ -231,8 +231,9 @@ class _Connection(HTTPConnection):
                     self.putheader(name, value)
             except ValueError:
                 raise httpx.LocalProtocolError(ILLEGAL_HEADER) from None
-            if request.content is not None:
-                self.putheader("Content-Length", str(len(request.content)))
+            if request.content is not None or request.method == "PUT":
+                # Also of an empty one: some servers refuse a PUT without.
+                self.putheader("Content-Length", str(len(request.content or b"")))
             self.endheaders()
             if request.content is not None:
                 # A server that refuses a body may close before it has read all of it.

@@ -201,6 +201,19 @@ def test_proxy_that_httpx_cannot_use_is_an_error_of_the_configuration(monkeypatc
     assert "canary" not in str(caught.value)
 
 
+def test_request_that_may_have_a_body_says_that_it_has_none(any_call):
+    """A server that wants to know the length of each PUT registers the progress of a consumer."""
+
+    def serve(connection):
+        request = request_on(connection).lower()
+        is_refused = request.startswith(b"put") and b"\r\ncontent-length: 0\r\n" not in request
+        good = answer(discovery("progress"))
+        connection.sendall(answer(status="411 Length Required") if is_refused else good)
+
+    with listening(serve) as url:
+        any_call(url, "register_progress", "billing", 0, "c")
+
+
 def test_refusal_that_comes_before_the_body_was_read_is_heard():
     """A server may refuse a body, and close its connection, without reading it to its end."""
 
