@@ -505,6 +505,10 @@ def plain_errors(exchange):
         exchange.headers, exchange.body = {"content-type": "text/plain"}, b"no\n"
 
 
+def without_n(scope):
+    return scope | {"query_string": b""} if scope["query_string"].startswith(b"n=") else scope
+
+
 def without_wait(scope):
     return scope | {"query_string": re.sub(rb"(^|&)wait=[^&]*", b"", scope["query_string"])}
 
@@ -549,6 +553,7 @@ MUTANTS = {
     "knows no Arrow": ("arrow", header("content-type", "application/x-ndjson")),
     "sends Arrow unasked": ("arrow-others", header("content-type", ARROW_TYPE)),
     "gives both forms one tag": ("arrow-caching", header("etag", '"tag"')),
+    "does not heed n": ("version-1", answered(lambda _: None, ask=without_n)),
     "does not wait": ("wait", answered(lambda _: None, ask=without_wait)),
     "lists a parent that is open": ("layout-order", found("info", open_parent)),
     "lists ids as numbers": ("partition-ids", swapped(b'"id": "0"', b'"id": 0', "/feed")),

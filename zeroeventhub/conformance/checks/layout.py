@@ -3,7 +3,7 @@
 import re
 from typing import Any, NoReturn
 
-from zeroeventhub.conformance.answer import fail, note, skip
+from zeroeventhub.conformance.answer import PageText, fail, note, skip
 from zeroeventhub.conformance.check import check
 from zeroeventhub.conformance.subject import CONFLICT, Subject, expect
 from zeroeventhub.extensions import (
@@ -159,6 +159,15 @@ def extensions_ignored(subject: Subject) -> None:
         if name not in subject.extensions:
             answer = subject.ask(partition, FIRST, [(name, value), ("pagesizehint", "1")])
             expect(answer, f"{name}, which is not listed,")
+
+
+@check("20", "A request of version 1 is answered with its page, or with 400.")
+def version_1(subject: Subject) -> None:
+    partitions = subject.partitions()
+    place = [("n", str(len(partitions))), (f"cursor{partitions[0]}", FIRST)]
+    answer = expect(subject.probe.ask("", place), "A request with n", 200, 400)
+    if answer.ok and not PageText.of(answer.body).checkpoints:
+        fail("A request with n was answered as if it had none: clients of version 1 wait for ever.")
 
 
 @check("8.1", "Discovery answers the same while the layout is the same.")
