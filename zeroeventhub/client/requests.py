@@ -313,7 +313,7 @@ class RequestBuilder(Generic[_Http]):
             if problem.kind == "failed":  # which has no class of its own
                 error.status, error.problem = status, problem.kind
             raise error
-        if 300 <= status < 400:  # noqa: PLR2004 - the class of redirections
+        if 300 <= status < 400 and "location" in headers:  # noqa: PLR2004 - of redirections
             raise NotFound(
                 f"{self.address} has moved{self._destination(headers)}; "
                 "redirections are not followed: give the feed's own address."

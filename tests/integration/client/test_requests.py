@@ -53,6 +53,8 @@ ANSWERS = {
     "NaN": (answer(b'{"data":NaN}\n{"cursor":"1"}\n'), errors.ProtocolError),
     "204": (answer(status="204 No Content"), errors.BadRequest),
     "206": (answer(PAGE[:40], status="206 Partial Content"), errors.BadRequest),
+    "304": (answer(status="304 Not Modified"), errors.BadRequest),
+    "300 that leads nowhere": (answer(status="300 Multiple Choices"), errors.BadRequest),
     "400": (html("400 Bad Request"), errors.BadRequest),
     "401": (html("401 Unauthorized"), errors.Unauthorized),
     "403": (html("403 Forbidden"), errors.Forbidden),
