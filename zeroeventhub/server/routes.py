@@ -191,7 +191,9 @@ async def answer_schema(app: FeedApp, request: FeedRequest) -> Response:
 async def answer_asyncapi(app: FeedApp, request: FeedRequest) -> Response:
     """Answer with the feed's description in AsyncAPI 3."""
     expect_extension(await app.runner.info(request), SCHEMAS)
-    path = request.url.path.removesuffix("/asyncapi")
+    path, root = request.url.path.removesuffix("/asyncapi"), request.scope.get("root_path", "")
+    if not path.startswith(f"{root}/"):  # a proxy has removed it, and the server has not added it
+        path = root + path
     found = await _visible_schemas(app, request)
     return _document(_asyncapi(app.name, path, found), ASYNCAPI_TYPE)
 

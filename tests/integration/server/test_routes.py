@@ -17,8 +17,10 @@ from harness.shop import fill, metadata, orders, write
 from harness.stalled import ask
 from harness.statements import add, execute
 from harness.waiting import until
+from harness.web import serving
 from sqlalchemy import create_engine, delete
 from sqlalchemy.ext.asyncio import create_async_engine
+from starlette.applications import Starlette
 
 from zeroeventhub import (
     FIRST,
@@ -465,6 +467,23 @@ def test_message_of_asyncapi_is_the_event_on_the_wire(sqlite):
         del data["to"]["street"]
         checker = jsonschema.Draft202012Validator({**document, **payloads["placed"]})
         assert not checker.is_valid(event.data)
+
+
+@pytest.mark.parametrize("is_added", [False, True])
+def test_asyncapi_names_the_address_before_a_proxy(sqlite, is_added):
+    """The channel has the prefix that a proxy removes, whether or not the server adds it again."""
+    metadata.create_all(sqlite)
+    application = Starlette(routes=feed_routes("/orders", described(), sqlite))
+
+    async def below(scope, receive, send):
+        if scope["type"] == "http":
+            path = f"/shop{scope['path']}" if is_added else scope["path"]
+            scope = {**scope, "root_path": "/shop", "path": path}
+        await application(scope, receive, send)
+
+    with serving(below) as url:
+        document = httpx.get(f"{url}/orders/asyncapi").json()
+    assert document["channels"]["events"]["address"] == "/shop/orders/events"
 
 
 def test_envelope_names_its_schema(any_engine):
