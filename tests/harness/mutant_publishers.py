@@ -544,7 +544,6 @@ MUTANTS = {
     "says caughtUp too early": ("caught-up-early", always("read", caught_up=True)),
     "never says caughtUp": ("caught-up", always("read", caught_up=False)),
     "splits leave an event out": ("splits", LEAVES_OUT),
-    "gives no end of a piece": ("splits-one", found("splits", lambda cursors: cursors[:1])),
     "counts an event more": ("lag", ONE_MORE),
     "counts past its number": ("cursor-of-count", instead("cursor_of_count", passes_its_number)),
     "counts past a stop": ("cursor-of-count-stop", instead("cursor_of_count", passes_stop)),

@@ -245,8 +245,8 @@ def _problem(answer: Answer) -> dict[str, Any]:
 
 def _refusals(subject: Subject) -> list[Answer]:
     """Return all refusals so far, after requests that have to be refused."""
-    good = dict([*subject.parameters(), ("pagesizehint", "1")])
     with suppress(Finding):  # another check finds a broken connection
+        good = dict([*subject.parameters(), ("pagesizehint", "1")])
         for name in good:
             subject.send([*(good | {name: _CANARY}).items()])
     refused = [one for one in subject.probe.refusals if BAD_REQUEST <= one.status < _SERVER_ERROR]
