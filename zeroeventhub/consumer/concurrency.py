@@ -237,6 +237,7 @@ class TaskPrefetcher(Prefetcher):
     """Fetch every page in a task, so that a fetch can be cancelled."""
 
     _page: asyncio.Future[Page] | None = None
+    _is_cancelled = False
 
     async def start(self, step: Fetch) -> None:
         """Begin to fetch a page, unless that has begun: a page may be applied a second time."""
@@ -247,6 +248,8 @@ class TaskPrefetcher(Prefetcher):
 
     async def fetch(self, step: Fetch) -> Page:
         """Return the page of a step, or raise its error; it may have been fetched ahead."""
+        if self._is_cancelled:
+            raise Stopped
         await self.start(step)
         assert self._page is not None  # noqa: S101 - it has just been started
         try:
@@ -255,7 +258,8 @@ class TaskPrefetcher(Prefetcher):
             self._step = self._page = None
 
     def cancel(self) -> None:
-        """Cancel the fetch."""
+        """Cancel the fetch, and refuse to begin another one."""
+        self._is_cancelled = True
         if self._page is not None:
             self._page.cancel()
 

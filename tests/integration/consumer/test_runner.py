@@ -196,6 +196,27 @@ def test_stop_wakes_a_run_that_waits(busy, where):
     assert busy.leases() == 0
 
 
+def test_stop_keeps_tasks_that_wait_for_their_turn_from_asking(async_shop):
+    """A feed that hangs delays no end: partitions that wait for a slot send it no request."""
+    shop, hangs, goes_on = filled(async_shop, 20, 8), threading.Event(), threading.Event()
+
+    def read(cursor, page):
+        if shop.count() == 20:
+            hangs.set()
+            goes_on.wait(DEADLINE)
+
+    shop.feed.on_read = read
+    running = shop.start(concurrency=2)
+    until(hangs.is_set, "the feed hangs")
+    threading.Event().wait(0.3)  # until all others wait, which nothing tells
+    try:
+        asked = len(shop.feed.asked)
+        running.stop(10)
+        assert len(shop.feed.asked) == asked
+    finally:
+        goes_on.set()
+
+
 @pytest.mark.parametrize("by", ["asyncio", "anyio"])
 def test_run_that_is_cancelled_leaves_nothing(async_shop, by):
     """Cancelling a run rolls the pages at hand back, gives the leases back, and ends its tasks."""
