@@ -175,10 +175,12 @@ class PostgreSQL(Database):
         state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
         if isinstance(state, str):
             return state in _TRANSIENT or state.startswith("08")  # the connection broke
+        kinds = [(kind.__name__, kind.__module__) for kind in type(error).__mro__]
+        if any(name == "InterfaceError" and "asyncpg" in module for name, module in kinds):
+            return "connection is closed" in str(error)
         is_operational = any(
-            kind.__name__ == "OperationalError"
-            and kind.__module__.partition(".")[0] in {"psycopg", "psycopg2"}
-            for kind in type(error).__mro__
+            name == "OperationalError" and module.partition(".")[0] in {"psycopg", "psycopg2"}
+            for name, module in kinds
         )
         return is_operational and not any(sentence in str(error) for sentence in _FINAL)
 

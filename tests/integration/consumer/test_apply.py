@@ -29,7 +29,7 @@ from harness.deliveries import (
 from harness.statements import add, execute
 from harness.stores import LOCK_WAITS, beside, call, outcome
 from harness.waiting import DEADLINE, until
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, NullPool, text
 from sqlalchemy import event as sql_event
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
@@ -357,6 +357,27 @@ def test_trouble_of_the_store_is_no_failure_of_apply(request, database, trouble,
         shop.run(apply, failures=ONE_TRY, attempts=2)
         assert (lost, shop.landed(), shop.letters()) == ([1], [-2, -1, 1, 2], [])
         assert (shop.observer["failed"], shop.observer["raised"]) == ([], [("StoreUnavailable",)])
+        assert shop.observer["waited"] == [(0, "StoreUnavailable")]
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+def test_connection_that_is_lost_as_apply_returns_is_no_failure_of_apply(postgresql_url, driver):
+    """A page is applied again whose session has ended before its savepoint was released."""
+    lost = []
+
+    async def apply(connection, page):
+        await write_page_async(connection, page)
+        if not lost:
+            lost.append(await connection.scalar(text("SELECT pg_backend_pid()")))
+            execute(shop.engine, f"SELECT pg_terminate_backend({lost[0]}, 10000)")
+            await asyncio.sleep(0.1)  # until the driver has noticed
+
+    with opened(postgresql_url, is_async=True) as shop:
+        url = shop.async_engine.url.set(drivername=f"postgresql+{driver}")
+        shop.async_engine = create_async_engine(url, poolclass=NullPool)
+        shop.feed.publish(event(1), event(2))
+        shop.run(apply)
+        assert (shop.landed(), shop.observer["failed"]) == ([1, 2], [])
         assert shop.observer["waited"] == [(0, "StoreUnavailable")]
 
 
