@@ -68,9 +68,10 @@ class BatchAppender:
         if len(batches) > 1:
             try:
                 return [*self._commit(connection, batches, seconds)]
-            except (ZeroEventHubError, SQLAlchemyError):
+            except (ZeroEventHubError, SQLAlchemyError) as error:
                 if connection.invalidated:
-                    raise
+                    lost = "The connection to the log's database was lost."
+                    raise Unavailable(lost, retry_after=1) from error
         found: list[list[Appended] | ZeroEventHubError] = []
         for batch in batches:
             try:

@@ -6,6 +6,8 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 from harness.appended import batch, ids, made
+from harness.deliveries import kill
+from harness.engines import connected
 from harness.killed import appending, until_killed, writers
 
 from zeroeventhub import EventLog, NewEvent, TableFeed
@@ -16,6 +18,7 @@ from zeroeventhub.errors import (
     Forbidden,
     IdReused,
     OutOfSequence,
+    Unavailable,
 )
 from zeroeventhub.new_events import Batch
 
@@ -86,6 +89,24 @@ def test_what_the_database_cannot_store_is_refused_for_good(engine):
     takes = {"sqlite": (list, list), "postgresql": (BadRequest, list)}
     expected = (BadRequest, *takes.get(engine.dialect.name, (list, BadRequest)), list)
     assert tuple(map(type, found)) == expected
+
+
+@pytest.mark.parametrize("database", ["postgresql", "mariadb"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_connection_that_is_lost_is_no_fault_of_the_feed(request, database, count):
+    """Writers whose commit did not reach the database are told to ask again, alone or together."""
+    engine = request.getfixturevalue(database)
+    log = made(engine, append=True)
+    feed = log.feed().bind(engine)
+    feed.info()
+    sa.event.listen(engine, "commit", lambda connection: kill(other, connection), once=True)
+    with connected(engine.url) as other:
+        try:
+            (outcome, *_) = feed.append(writers(0)[:count])
+        except Unavailable as error:
+            outcome = error
+    assert isinstance(outcome, Unavailable)
+    assert len(feed.append(writers(0)[:count])) == count
 
 
 @pytest.mark.anyio
