@@ -240,11 +240,15 @@ class DeadLetters:
         """
         columns, skip = self._table.c, partial(database_of(connection).skip_locked, connection)
         # All at once, as each has to be found. Those without a key are the first of their own.
-        alone = case((columns.key_digest.is_(None), columns.id))
-        first = select(func.min(columns.id).label("id")).where(columns.consumer == consumer)
-        found = skip(first.group_by(columns.key_digest, alone)).subquery("first")
-        query = select(columns.partition).distinct().where(columns.state != FAILED)
-        query = query.join_from(found, self._table, columns.id == found.c.id)
+        other = self._table.alias("other")
+        alone = case((other.c.key_digest.is_(None), other.c.id))
+        first = select(func.min(other.c.id)).where(other.c.consumer == consumer)
+        first = skip(first.group_by(other.c.key_digest, alone))
+        query = (
+            select(columns.partition)
+            .distinct()
+            .where(columns.consumer == consumer, columns.state != FAILED, columns.id.in_(first))
+        )
         return frozenset(connection.scalars(skip(query)))
 
     def _of(self, consumer: str) -> Select[Any]:
