@@ -195,7 +195,8 @@ def worker() -> ASGIApp:
     write_log(verbose=is_verbose)
     if (server := multiprocessing.parent_process()) is not None:
         threading.Thread(target=_end_with, args=(server,), daemon=True).start()
-    application = _site(serve.make_context("serve", arguments))[0]
+    with serve.make_context("serve", arguments).scope(cleanup=False) as context:
+        application = _site(context)[0]
     # The collector then looks only at what requests make, and at nothing that was imported, for
     # which all of them would wait tens of milliseconds.
     gc.freeze()

@@ -7,8 +7,10 @@ from typing import Any
 import click
 from sqlalchemy import (
     JSON,
+    URL,
     Engine,
     MetaData,
+    QueuePool,
     Table,
     create_engine,
     func,
@@ -39,12 +41,20 @@ from zeroeventhub.publisher.sealing import SEGMENT_EVENTS
 def open_database(url: str, *, must_exist: bool = False, option: str = "database") -> Engine:
     """Make the engine of a database, with the drivers that come with the command line.
 
-    The engine is disposed of when the command ends. With `must_exist`, an SQLite file that does not
-    exist is refused, instead of created.
+    The feeds of one database share an engine, so that idle ones keep no connections of their own.
+    It is disposed of when the command ends. With `must_exist`, an SQLite file that does not exist
+    is refused, instead of created.
     """
+    context = click.get_current_context(silent=True)
+    engines: dict[URL, Engine] = {} if context is None else context.meta.setdefault(__name__, {})
     try:
         parsed = make_url(from_environment(url, option))
-        engine = create_engine(parsed.set(drivername=driver_of(parsed.drivername)))
+        parsed = parsed.set(drivername=driver_of(parsed.drivername))
+        if (known := engines.get(parsed)) is not None:
+            return known
+        engine = create_engine(parsed)
+        if isinstance(engine.pool, QueuePool):  # each feed bounds how many connections it uses
+            engine = create_engine(parsed, max_overflow=-1)
     except (ArgumentError, ValueError):
         raise ConfigurationError(
             "This is not a database URL, such as sqlite:///events.db "
@@ -59,8 +69,9 @@ def open_database(url: str, *, must_exist: bool = False, option: str = "database
         )
     if must_exist and (file := database_of(engine).missing_file(engine)):
         raise ConfigurationError(f"There is no database file {file}.")
-    if (context := click.get_current_context(silent=True)) is not None:
+    if context is not None:
         context.call_on_close(engine.dispose)
+    engines[parsed] = engine
     return engine
 
 

@@ -13,7 +13,7 @@ from harness.appended import batch, made
 from harness.command_line import invoke
 from harness.readers import client_of, get
 from harness.shop import fill, write
-from harness.statements import execute
+from harness.statements import execute, scalars
 from harness.web import serving
 from sqlalchemy import create_engine
 
@@ -166,6 +166,23 @@ def test_options_are_of_all_feeds_of_the_file(here, served):
     with served("--columns", "id") as url:
         for name in ("one", "two"):
             assert get(f"{url}/{name}").text.startswith('{"data":{"id":1}}\n')
+
+
+def test_feeds_of_a_database_share_its_connections(
+    here, postgresql, postgresql_url, served, monkeypatch
+):
+    """Feeds that nobody reads just now keep no connections of their own."""
+    fill(postgresql, 2)
+    monkeypatch.setenv("SHOP", postgresql_url)
+    names = [f"shop{number}" for number in range(20)]
+    (here / "zeroeventhub.toml").write_text("".join(f"[feeds.{one}]\n{FEED}" for one in names))
+    count = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+    (before,) = scalars(postgresql, count)
+    with served() as url:
+        for name in names:
+            assert get(f"{url}/{name}").status_code == 200
+        (after,) = scalars(postgresql, count)
+    assert after - before < 10
 
 
 def test_log_is_made_and_appended_to(here, served):
