@@ -40,6 +40,9 @@ TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 WIDTH = 120
 """How many characters of a key or an error are shown in a line."""
 
+MOST = 20
+"""How many names of consumers an error lists."""
+
 
 def store_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the option that names a store; the command gets its `engine`, and the `store`."""
@@ -67,10 +70,12 @@ consumer_options = option_group(store_option, consumer_option)
 
 def expect_consumer(connection: Connection, store: CursorStore, consumer: str) -> None:
     """Refuse the name of a consumer that has neither a cursor nor a dead letter in the store."""
+    if store.standings(connection, consumer) or store.dead_letters.count(connection, consumer):
+        return
     names = sorted({status.consumer for status in store.standings(connection)})
-    if consumer not in names and not store.dead_letters.count(connection, consumer):
-        known = f"it has {', '.join(map(printable, names))}" if names else "it has none at all"
-        raise ConfigurationError(f"This store has no consumer {printable(consumer)!r}; {known}.")
+    known = f"it has {', '.join(map(printable, names[:MOST]))}" if names else "it has none at all"
+    more = f" and {len(names) - MOST:,} more" if len(names) > MOST else ""
+    raise ConfigurationError(f"This store has no consumer {printable(consumer)!r}; {known}{more}.")
 
 
 partitions_option = click.option(

@@ -437,6 +437,16 @@ def test_what_cannot_be_is_refused_in_a_sentence(sqlite, sqlite_url, tmp_path, a
     assert stands(store) == {0: "a"}
 
 
+def test_consumer_that_is_not_among_many_is_refused_briefly(sqlite, sqlite_url):
+    """A refusal lists some of the consumers that there are, and says how many more."""
+    store = new_store(sqlite)
+    for number in range(23):
+        call(store, store.load, 0, name=f"c{number:02}")
+    refused = run("show", "--store", sqlite_url, "--consumer", "c")
+    assert "has no consumer 'c'; it has c00, c01, " in refused.stderr
+    assert refused.stderr.endswith(", c18, c19 and 3 more.\n")
+
+
 def test_lag_is_shown_for_people_and_for_machines(any_engine, of_billing):
     """A table for people has a line for each partition; JSON has the same in numbers."""
     metadata.create_all(any_engine)
