@@ -171,7 +171,7 @@ def test_options_are_of_all_feeds_of_the_file(here, served):
 def test_feeds_of_a_database_share_its_connections(
     here, postgresql, postgresql_url, served, monkeypatch
 ):
-    """Feeds that nobody reads just now keep no connections of their own."""
+    """Idle feeds keep no connections of their own."""
     fill(postgresql, 2)
     monkeypatch.setenv("SHOP", postgresql_url)
     names = [f"shop{number}" for number in range(20)]

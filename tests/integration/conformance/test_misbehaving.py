@@ -27,7 +27,7 @@ def test_report_of_another_form_is_judged(scenarios_url, line):
 
 
 def test_report_in_chunks_is_no_verdict(scenarios_url):
-    """A client that sends its report without a length is told so, and not judged by nothing."""
+    """A report without a length is refused, and its client is not judged."""
     lines = (f'{{"data":{{"n":{n}}}}}\n'.encode() for n in range(4))
     assert httpx.post(f"{scenarios_url}/good/verdict", content=lines).status_code == 411
 

@@ -94,7 +94,7 @@ def test_what_the_database_cannot_store_is_refused_for_good(engine):
 @pytest.mark.parametrize("database", ["postgresql", "mariadb"])
 @pytest.mark.parametrize("count", [1, 2])
 def test_connection_that_is_lost_is_no_fault_of_the_feed(request, database, count):
-    """Writers whose commit did not reach the database are told to ask again, alone or together."""
+    """Writers whose commit did not reach the database get 503, alone or together."""
     engine = request.getfixturevalue(database)
     log = made(engine, append=True)
     feed = log.feed().bind(engine)

@@ -538,7 +538,7 @@ def test_writers_need_no_right_to_the_log(postgresql):
 
 
 def test_rows_that_a_policy_hides_are_never_left_out(postgresql):
-    """Where a policy hides rows from who installs, installing and all writes are refused."""
+    """Where a policy hides rows from the triggers' owner, installing and all writes are refused."""
     execute(
         postgresql,
         PERSON,
