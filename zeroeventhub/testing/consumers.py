@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, Engine, NullPool, create_engine, event
@@ -111,21 +112,35 @@ def no_pauses() -> Iterator[list[Pause]]:
         AssertionError: in a consumer that has tried again a thousand times.
     """
     pauses: list[Pause] = []
-    former = Pause.begin
-
-    def begin(self: Pause) -> float:
-        pauses.append(self)
-        if self.reason is not None and sum(one.reason is not None for one in pauses) > MOST_RETRIES:
-            raise AssertionError(
-                f"The consumer has tried again {MOST_RETRIES:,} times: {self.reason}"
-            ) from self.reason
-        return min(former(self), LONGEST_PAUSE)
-
-    Pause.begin = begin  # type: ignore[method-assign]
+    with _lock:
+        _blocks[id(pauses)] = pauses
+        Pause.begin = _begin  # type: ignore[assignment, method-assign]
     try:
         yield pauses
     finally:
-        Pause.begin = former  # type: ignore[method-assign]
+        with _lock:
+            del _blocks[id(pauses)]
+            if not _blocks:
+                Pause.begin = _usual  # type: ignore[method-assign]
+
+
+_usual = Pause.begin
+_blocks: dict[int, list[Pause]] = {}
+"""The pauses of each block of `no_pauses`, of which one may begin or end within another."""
+
+_lock = Lock()
+
+
+def _begin(pause: Pause) -> float:
+    """Add a pause to those of all blocks, and make it short."""
+    for pauses in [*_blocks.values()]:
+        pauses.append(pause)
+        is_retry = pause.reason is not None
+        if is_retry and sum(one.reason is not None for one in pauses) > MOST_RETRIES:
+            raise AssertionError(
+                f"The consumer has tried again {MOST_RETRIES:,} times: {pause.reason}"
+            ) from pause.reason
+    return min(_usual(pause), LONGEST_PAUSE)
 
 
 def run_to_head(

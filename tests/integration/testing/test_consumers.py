@@ -172,6 +172,18 @@ def test_pauses_of_others_are_controlled_in_a_block():
     assert pauses[0].begin() == pauses[0].seconds
 
 
+def test_blocks_that_overlap_leave_nothing_behind():
+    """Consumers that run beside each other do not let the pauses of later tests take no time."""
+    first, second = no_pauses(), no_pauses()
+    first.__enter__()
+    pauses = second.__enter__()
+    first.__exit__(None, None, None)
+    assert Pause(5.0).begin() < 1
+    second.__exit__(None, None, None)
+    assert Pause(5.0).begin() == 5
+    assert [one.seconds for one in pauses] == [5]
+
+
 def test_pages_of_an_own_loop_pause_as_little():
     """A loop over a consumer's pages waits out faults at once as well."""
     faults = Faults()
