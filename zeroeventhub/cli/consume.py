@@ -236,13 +236,9 @@ class RunProgress(Observer):
         """Count them."""
         self._count(events)
 
-    def duplicate(self, consumer: str, partition: int, events: int) -> None:  # noqa: ARG002
-        """Count them no longer."""
-        self._count(-events)
-
     def set_aside(self, consumer: str, partition: int, events: int, held: int) -> None:  # noqa: ARG002
         """Count them apart."""
-        self._count(-events - held, events + held)
+        self._count(0, events + held)
 
     def _count(self, done: int, aside: int = 0) -> None:
         with self._lock:

@@ -252,7 +252,8 @@ class PageTransactions:
                 if result.duplicates or result.letters:
                     self._report(work.step, result)
                 if result.events:
-                    observer.committed(self._name, work.step.partition, result.events)
+                    applied = result.events - result.duplicates - len(result.letters)
+                    observer.committed(self._name, work.step.partition, applied)
         if errors:
             error = self._most_important(works[0].step, errors)
             try:

@@ -41,7 +41,10 @@ class Observer:
         return nullcontext()
 
     def committed(self, consumer: str, partition: int, events: int) -> None:
-        """Notice a page that was committed, or a part of it."""
+        """Notice a page that was committed, a part of it, or a dead letter applied again.
+
+        `events` counts those that were applied: not duplicates, nor new dead letters.
+        """
 
     def failed(self, consumer: str, partition: int, error: Exception, attempt: int) -> None:
         """Notice an error of the function that applies a page, at an attempt, counted from 1."""

@@ -42,9 +42,9 @@ def _table(text: str) -> tuple[Metric, ...]:
 CONSUMER_METRICS: Final = _table(
     """
     consumer.events  counter  {event}  consumer partition
-        Events that were applied and committed.
+        Events that were applied and committed; dead letters once they are, duplicates never.
     consumer.pages  counter  {page}  consumer partition
-        Pages that were applied and committed.
+        Commits of pages, of lanes' parts of pages, and of dead letters that were applied.
     consumer.fetch.duration  histogram  s  consumer partition
         How long the feed took for a page, and waited for it at the head.
     consumer.apply.duration  histogram  s  consumer partition

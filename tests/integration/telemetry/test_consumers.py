@@ -9,8 +9,9 @@ from harness.stores import load, new_store
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry, generate_latest
+from sqlalchemy import Connection
 
-from zeroeventhub import FIRST, Event, FeedInfo, Lag, Page
+from zeroeventhub import FIRST, Consumer, Event, Failures, FeedInfo, Lag, Page, testing
 from zeroeventhub.errors import Diverged
 from zeroeventhub.extensions import LAG
 from zeroeventhub.telemetry import OpenTelemetry, Prometheus, lag_collector, metrics
@@ -135,6 +136,36 @@ def test_observer_shows_the_lags_of_several_consumers(client, store):
     )
     points = [point.attributes for point in one.data.data_points]
     assert {one["messaging.consumer.group.name"] for one in points} == {CONSUMER, "shipping"}
+
+
+def test_each_event_is_counted_once_when_it_is_applied(store):
+    """What was set aside counts once it is applied, and what the inbox drops never."""
+    registry, poison = CollectorRegistry(), {1, 2, 3}
+
+    def apply(_: Connection, one: Event) -> None:
+        if one.data["id"] in poison:
+            raise ValueError
+
+    def applied():
+        labels = {"consumer": CONSUMER, "partition": "0"}
+        return registry.get_sample_value("zeroeventhub_consumer_events_total", labels)
+
+    feed = testing.feed_of([{"id": n} for n in (1, 2, 3, 4, 4)], exactly_once=False)
+    consumer = Consumer(
+        testing.client_of(feed),
+        store,
+        CONSUMER,
+        failures=Failures(tries=1, then="set-aside"),
+        identity=lambda one: str(one.data["id"]),
+        observer=Prometheus(registry),
+    )
+    testing.run_to_head(consumer, apply)
+    assert applied() == 1
+    poison.clear()
+    with store.engine.begin() as connection:
+        assert store.dead_letters.retry(connection, CONSUMER) == 3
+    testing.run_to_head(consumer, apply)
+    assert applied() == 4
 
 
 def test_lag_that_cannot_be_had_is_absent(feed, registry, caplog):
