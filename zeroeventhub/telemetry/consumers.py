@@ -54,13 +54,13 @@ class ConsumerMetrics(Observer):
     def __init__(self, instruments: Instruments) -> None:
         self._instruments = instruments
         self._halted: dict[str, set[int]] = {}  # partitions that have ever halted
-        self._lags: list[Collect] = []
+        self._lags: dict[str, Collect] = {}
 
     def observe_lag(self, client: Client, store: CursorStore, name: str) -> None:
         """Show a consumer's lag and its dead letters whenever metrics are collected.
 
-        Call it for each consumer. If a value cannot be read, its series are absent and the log says
-        why.
+        Call it for each consumer; of one name, the last call counts. If a value cannot be read, its
+        series are absent and the log says why.
 
         Args:
             client: reads the feed.
@@ -69,10 +69,10 @@ class ConsumerMetrics(Observer):
         """
         if not self._lags:  # systems of telemetry take an instrument of a name once
             self._instruments.observe(LAG_METRICS, self._collect_lags)
-        self._lags.append(lag_gauges(client, store, name))
+        self._lags[name] = lag_gauges(client, store, name)
 
     def _collect_lags(self, metric: str) -> Observations:
-        for collect in self._lags:
+        for collect in [*self._lags.values()]:
             yield from collect(metric)
 
     def _record(self, name: str, value: float, consumer: str, partition: int, *labels: str) -> None:

@@ -138,6 +138,16 @@ def test_observer_shows_the_lags_of_several_consumers(client, store):
     assert {one["messaging.consumer.group.name"] for one in points} == {CONSUMER, "shipping"}
 
 
+def test_consumer_that_is_told_of_again_is_shown_once(client, store):
+    """A consumer that is started again in its process has each series once, as scrapes demand."""
+    registry = CollectorRegistry()
+    telemetry = Prometheus(registry)
+    for _ in range(2):
+        telemetry.observe_lag(client, store, CONSUMER)
+    shown = generate_latest(registry).decode()
+    assert shown.count('lag_events{consumer="billing",partition="0"}') == 1
+
+
 def test_each_event_is_counted_once_when_it_is_applied(store):
     """What was set aside counts once it is applied, and what the inbox drops never."""
     registry, poison = CollectorRegistry(), {1, 2, 3}
