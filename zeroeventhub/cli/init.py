@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from sqlalchemy import JSON, DateTime, Engine, Integer, String, Table, Uuid, inspect, make_url
+from sqlalchemy import JSON, URL, DateTime, Engine, Integer, String, Table, Uuid, inspect, make_url
 
 from zeroeventhub.cli.configuration import described, values
 from zeroeventhub.cli.maintenance import check, ddl
@@ -39,6 +39,9 @@ _USUAL: dict[str, tuple[Any, str]] = {
 }
 """By option: the types and the names of the columns that are usually its own."""
 
+_PASSWORDS = {"password", "passwd", "sslpassword"}
+"""Options of drivers in a URL's query."""
+
 
 @click.command()
 @click.argument("database", metavar="DATABASE_URL")
@@ -67,7 +70,7 @@ def init(*, database: str, table: str | None, file: Path, **options: Any) -> Non
     open_feed(**values(publish_options, given={"database": database, **feed}))
     variable = f"{name.upper().replace('-', '_')}_DATABASE"
     # A file of the source code is no place for a password.
-    has_password = not database.startswith("env:") and make_url(database).password
+    has_password = not database.startswith("env:") and _has_password(make_url(database))
     feed = {"database": f"env:{variable}" if has_password else database, **feed}
     lines = [f"{key} = {_toml(value)}" for key, value in feed.items()]
     text = "\n".join([f"[feeds.{name}]", *lines, ""])
@@ -78,6 +81,11 @@ def init(*, database: str, table: str | None, file: Path, **options: Any) -> Non
         click.echo(f"-- Set the environment variable {variable} to the URL of the database.\n")
     for command in (ddl, check):
         command.main([name, "--config", str(file), "--database", database], standalone_mode=False)
+
+
+def _has_password(url: URL) -> bool:
+    """Return whether a URL has a password, also as one of the driver's options."""
+    return bool(url.password) or not url.query.keys().isdisjoint(_PASSWORDS)
 
 
 def _table(engine: Engine) -> str:

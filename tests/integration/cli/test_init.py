@@ -41,10 +41,14 @@ def test_time_is_a_column_of_a_usual_name(sqlite, sqlite_url, name):
     assert described("stock")["time"] == name
 
 
-def test_password_is_not_written(postgresql, postgresql_url):
+@pytest.mark.parametrize("option", [None, "password", "sslpassword"])
+def test_password_is_not_written(postgresql, postgresql_url, option):
     """A file of the source code has no password in it, but the name of a variable."""
     fill(postgresql, 0)
-    url = postgresql.url.set(password="canary").render_as_string(hide_password=False)
+    url = postgresql.url.set(password="canary")
+    if option is not None:
+        url = postgresql.url.update_query_dict({option: "canary"})
+    url = url.render_as_string(hide_password=False)
     said = output_of("init", url)
     assert "canary" not in Path("zeroeventhub.toml").read_text() + said
     assert described()["database"] == "env:ORDERS_DATABASE"
