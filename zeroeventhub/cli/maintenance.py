@@ -75,7 +75,16 @@ def _retry_until_ready(ask: Callable[[], _Answer]) -> _Answer:
 )
 @click.option("--strict", is_flag=True, help="Fail on warnings too.")
 @as_json
-def check(*, capture: tuple[str, ...], strict: bool, as_json: bool, **table: Any) -> None:
+@click.pass_context
+def check(
+    context: click.Context,
+    /,
+    *,
+    capture: tuple[str, ...],
+    strict: bool,
+    as_json: bool,
+    **table: Any,
+) -> None:
     """Check whether a table can be published; change nothing.
 
     Give the options that you give to `zeroeventhub serve`. Exit codes: 0 the table can be
@@ -83,7 +92,9 @@ def check(*, capture: tuple[str, ...], strict: bool, as_json: bool, **table: Any
     check.
     """
     with as_misuse():
-        found = open_feed(**table).check()
+        # As for `ddl`: a feed that the file lets trim is served only with a mark.
+        must_have_mark = bool((context.default_map or {}).get("retention"))
+        found = open_feed(**table, must_have_mark=must_have_mark).check()
         if capture:
             with open_database(table["database"]).connect() as connection:
                 found += Capture(log_named(table["table"]), *capture).check(connection)

@@ -121,6 +121,15 @@ class ArchiveReader:
             )
         return False
 
+    def expect_sealed(self, position: int) -> None:
+        """Refuse an archive that lacks events that were trimmed, or is another feed's."""
+        self.archive.expect(self.feed)
+        if self.archive.manifest.sealed < position:
+            raise ConfigurationError(
+                f"The table was trimmed up to {position}, and the archive ends before: its folder "
+                "is not mounted, or another archive has what was trimmed: restore it first."
+            )
+
     def _look_for(self, position: int) -> None:
         self.archive.look()
         self._looked_for = position

@@ -217,13 +217,15 @@ class _Feed:
         What is missing becomes a finding, not an exception.
 
         Raises:
-            Unavailable: the database cannot answer just now.
+            Unavailable: the database or the archive cannot answer just now.
         """
 
         def look(connection: Connection) -> list[Finding]:
             with read_only(connection, self._session):
                 return self.reader.checks.findings(connection)
 
+        if self.reader.checks.archive is not None:
+            await self._work(self.reader.checks.archive.archive.look)
         return await self._query(look)
 
     @Method

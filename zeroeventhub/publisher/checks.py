@@ -25,6 +25,7 @@ from zeroeventhub.databases import database_of
 from zeroeventhub.databases.statements import unique_columns
 from zeroeventhub.errors import ConfigurationError, FeedFailure
 from zeroeventhub.feed import ArchiveMiss
+from zeroeventhub.publisher.archive_reader import ArchiveReader
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 from zeroeventhub.publisher.keyset import NearRows, NeededIndex
 from zeroeventhub.publisher.ordering import Ordering
@@ -90,6 +91,7 @@ class Checkup:
     near: Collection[NearRows]
     indexes: Sequence[NeededIndex]
     marks: MarkTable | None
+    archive: ArchiveReader | None
     time: ColumnElement[Any] | None
     is_mutable: bool
     due_at: float = -math.inf
@@ -184,7 +186,7 @@ class Checkup:
         if self.unique:
             checks["versions"] = self._check_versions, "No two events of a key have one version."
         if self.marks is not None:
-            checks["retention"] = self.marks.check, "What was trimmed is known."
+            checks["retention"] = self._check_trimmed, "What was trimmed is known."
         for subject, (check, sentence) in checks.items():
             try:
                 check(connection)
@@ -238,6 +240,13 @@ class Checkup:
                 f"history of their key would show one: create a unique index on {key!r} and "
                 f"{version!r}."
             )
+
+    def _check_trimmed(self, connection: Connection) -> None:
+        if self.marks is None:
+            return
+        self.marks.check(connection)
+        if self.archive is not None:
+            self.archive.expect_sealed(self.marks.read(connection).trimmed)
 
     def _read_first(self, connection: Connection) -> None:
         for partition in self.partitions:

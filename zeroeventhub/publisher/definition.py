@@ -418,6 +418,7 @@ def build(
         near=[one for one in (near, all_near, lookups.times, lookups.ids) if one is not None],
         indexes=_needed_indexes(defined, near, all_near, lookups),
         marks=marks,
+        archive=archive,
         time=defined.events.time,
         is_mutable=defined.is_mutable,
     )

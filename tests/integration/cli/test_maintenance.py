@@ -350,6 +350,21 @@ def test_table_is_sealed_trimmed_and_read(table, trimmed, tmp_path):
     feed = TableFeed(orders, data="data", retention=Retention(), archive=archive).bind(trimmed)
     assert numbers(feed) == [*range(10, 0, -1)]
     assert invoke("check", *options).exit_code == 0
+    (tmp_path / "archive").rename(tmp_path / "unmounted")
+    found = invoke("check", *options)
+    assert (found.exit_code, "its folder is not mounted" in found.stdout) == (1, True)
+    assert not (tmp_path / "archive").exists()
+
+
+def test_check_asks_for_the_mark_that_the_upkeep_of_a_feed_needs(sqlite, sqlite_url, empty_folder):
+    """A feed of the file that is trimmed fails a check for as long as `serve` would refuse it."""
+    fill(sqlite, 2)
+    described = f"[feeds.x]\ndatabase = '{sqlite_url}'\ntable = 'orders'\n"
+    (empty_folder / "zeroeventhub.toml").write_text(f"{described}[feeds.x.trim]\nevery = '1h'\n")
+    found = invoke("check", "x")
+    assert (found.exit_code, "error    retention" in found.stdout) == (1, True)
+    run_as_client(sqlite, output_of("ddl", "x"))
+    assert "ok       retention" in output_of("check", "x")
 
 
 def test_table_is_restored(table, trimmed, tmp_path):
