@@ -211,9 +211,11 @@ class Faults:
     def _add(self, reply: Reply) -> None:
         self._next.append(lambda _: reply)
 
-    def take(self, path: str, body: bytes) -> Reply | None:
+    def take(self, url: httpx.URL, body: bytes) -> Reply | None:
         """Return the fault that replaces the body of an answer; None without one."""
-        return self._next.pop(0)(body) if self._next and path.endswith("/events") else None
+        # A feed may have such an address itself.
+        is_page = url.path.endswith("/events") and "cursor" in url.params
+        return self._next.pop(0)(body) if self._next and is_page else None
 
 
 class _Body(httpx.SyncByteStream, httpx.AsyncByteStream):
@@ -243,7 +245,7 @@ class _AsyncTransport(httpx.AsyncBaseTransport):
         response = await self._inner.handle_async_request(request)
         # Not `aread`, which unpacks what is compressed: the client does.
         body = b"".join([piece async for piece in response.aiter_raw()])
-        reply = self._faults.take(request.url.path, body)
+        reply = self._faults.take(request.url, body)
         if reply is None:
             return httpx.Response(
                 response.status_code, headers=response.headers, stream=_Body(body)

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from zeroeventhub import FIRST, LAST, Event, NewEvent, Principal, feed_routes
+from zeroeventhub import FIRST, LAST, Consumer, Event, NewEvent, Principal, feed_routes
 from zeroeventhub.errors import (
     BadCursor,
     ConfigurationError,
@@ -21,7 +21,16 @@ from zeroeventhub.errors import (
     Unavailable,
     Unreachable,
 )
-from zeroeventhub.testing import Faults, LogFeed, async_client_of, client_of, events_of, feed_of
+from zeroeventhub.testing import (
+    Faults,
+    LogFeed,
+    async_client_of,
+    client_of,
+    events_of,
+    feed_of,
+    run_to_head,
+    store_of,
+)
 
 
 def data(page):
@@ -153,6 +162,16 @@ def test_fault_comes_once(fetching, name):
         fetch()
     assert faults.pending == 0
     assert [event.data for event in fetch().events] == ["a"]
+
+
+def test_fault_spares_the_discovery_of_a_feed_whose_address_is_that_of_pages():
+    """A consumer discovers the feed at /events, and the fault is one of its first page."""
+    faults, store = Faults(), store_of()
+    client = client_of(feed_of(["a"]), path="/events", faults=faults)
+    faults.token_changed()
+    (pause,) = run_to_head(Consumer(client, store, "c"), lambda connection, page: None)
+    assert isinstance(pause.reason, TokenChanged)
+    assert faults.pending == 0
 
 
 def test_fault_says_what_was_asked_for(fetching):
