@@ -40,7 +40,7 @@ class SingleWriter(Ordering):
         # In capitals, without comments and quoted names.
         declared = _QUOTED_OR_COMMENT.sub(" ", _declaration(connection, "table", name)).upper()
         self.needs_last_row = re.search(r"\bAUTOINCREMENT\b", declared) is None
-        if self.needs_last_row and not self._is_row_id(connection):
+        if not self._is_row_id(connection):
             raise ConfigurationError(
                 f"{position} is not the INTEGER PRIMARY KEY of its table, and no other "
                 "column's order is the order of commits."

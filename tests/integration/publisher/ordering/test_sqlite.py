@@ -40,6 +40,7 @@ def test_single_writer_needs_an_autoincrement(bare):
         ("id INT PRIMARY KEY, n INTEGER", True),
         ("id INTEGER PRIMARY KEY DESC, n INTEGER", True),
         ("id INTEGER UNIQUE, n INTEGER PRIMARY KEY", True),
+        ("id INTEGER UNIQUE, n INTEGER PRIMARY KEY AUTOINCREMENT", True),
         ("id INTEGER PRIMARY KEY, n INTEGER) WITHOUT  ROWID --", True),
         ("id INTEGER PRIMARY KEY, n INTEGER /* AUTOINCREMENT */", False),
         ('id INTEGER PRIMARY KEY, n INTEGER, "autoincrement" TEXT', False),
