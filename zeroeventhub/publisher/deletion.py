@@ -28,8 +28,10 @@ from sqlalchemy import (
     or_,
     select,
     tuple_,
+    type_coerce,
 )
 from sqlalchemy.sql.util import ClauseAdapter
+from sqlalchemy.types import NullType
 
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.port import Database
@@ -155,11 +157,12 @@ def _delete_with_positions(
     positions: Any = source.table
     events: Any = source.events
     keys = [tuple(row[-len(source.key) :]) for row in found]
-    same = tuple_(*source.key.values())
-    locked = select(*source.key.values()).where(same.in_(keys)).with_for_update()
+    known = [*map(_unconverted, source.key.values())]
+    same = tuple_(*known)
+    locked = select(*known).where(same.in_(keys)).with_for_update()
     left = {tuple(row) for row in connection.execute(locked)}
     if source.waiting is not None:
-        waiting = [source.waiting.c[name] for name in source.key]
+        waiting = [_unconverted(source.waiting.c[name]) for name in source.key]
         query = select(*waiting).where(tuple_(*waiting).in_(keys))
         left -= {tuple(row) for row in connection.execute(query)}
     numbers = [row.position for row in found]
@@ -167,6 +170,14 @@ def _delete_with_positions(
     if left:
         connection.execute(delete(events).where(same.in_([*left])))
     return len(left)
+
+
+def _unconverted(column: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Return a column of a key whose values are those that the driver returns, to find them again.
+
+    SQLite stores a value in any form, of which SQLAlchemy would make one.
+    """
+    return type_coerce(column, NullType())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -399,8 +410,9 @@ class Trimmer:
             values = {"after": mark.trimmed, "until": until, "limit": rows}
             source = self.reader.ordering.source
             partition = _PARTITION_ZERO if source.partition is None else source.partition
+            columns: list[ColumnElement[Any]]
             columns = [source.position.label("position"), partition.label("partition")]
-            columns += [source.table.c[name].label(name) for name in source.key]
+            columns += [_unconverted(source.table.c[name]) for name in source.key]
             oldest = self.near.rows(self.near.hint(connection), *columns).limit(LIMIT)
             found = connection.execute(oldest, values).all()
             if not found:
@@ -506,8 +518,9 @@ class Compactor:
             gone = or_(gone, and_(is_old_tombstone, ~self._has_other(database, later=False)))
         if self.needed is not None:
             gone = and_(gone, ~self.needed)
+        columns: list[ColumnElement[Any]]
         columns = [source.position.label("position"), gone.label("is_gone")]
-        columns += [source.table.c[name].label(name) for name in source.key]
+        columns += [_unconverted(source.table.c[name]) for name in source.key]
         query = select(*columns).select_from(source.join(source.table))
         hint = self.near.hint(connection)
         return self.near.above(query, hint).limit(LIMIT)

@@ -7,13 +7,13 @@ from itertools import product
 
 import pytest
 from harness.ordering_table import ALL, OBSERVED, OBSERVED_MARIADB, SEQUENCING, for_each
-from harness.published import published
+from harness.published import install, published
 from harness.shop import orders, place, write
-from harness.statements import count_of
+from harness.statements import count_of, execute
 from harness.trimmed import numbers, trim
-from sqlalchemy import event, func, select
+from sqlalchemy import Column, DateTime, MetaData, Table, Text, Uuid, event, func, select
 
-from zeroeventhub import TableFeed
+from zeroeventhub import FIRST, TableFeed
 from zeroeventhub.errors import ConfigurationError, FeedFailure, Unavailable
 from zeroeventhub.publisher import deletion
 from zeroeventhub.publisher.deletion import Compaction
@@ -147,3 +147,23 @@ def test_events_that_others_refer_to_stay(postgresql):
         feed.trim(feed.plan_trim(below=6), rows=2)
     assert numbers(feed) == [2, 3, 4, 5]
     assert count_of(postgresql, orders) == 4
+
+
+@pytest.mark.parametrize("delete", [lambda feed: trim(feed, 2), lambda feed: feed.compact()])
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [(DateTime(), "2024-01-01 00:00:00"), (Uuid(), "0f8fad5b-d9cb-469f-a165-70867728950e")],
+)
+def test_keys_in_a_form_of_another_program_are_deleted(sqlite, kind, key, delete):
+    """A row of SQLite goes with its position also where SQLAlchemy writes its key otherwise."""
+    visits = Table("visits", MetaData(), Column("at", kind, primary_key=True), Column("who", Text))
+    visits.metadata.create_all(sqlite)
+    publisher = TableFeed(
+        visits, key="who", ordering="sequenced", retention=Retention(), compaction=Compaction()
+    )
+    install(publisher, sqlite)
+    execute(sqlite, f"INSERT INTO visits VALUES ('{key}', 'ann'), ('{key[:-1]}1', 'ann')")
+    feed = publisher.bind(sqlite)
+    assert delete(feed) == 1
+    install(publisher, sqlite)
+    assert [event.data["at"][-1] for event in feed.read(0, FIRST, 9).events] == ["1"]
