@@ -274,6 +274,9 @@ class Restorer:
         headers = [_members(text or "{}") for text in rows.column("headers").to_pylist()]
         for name, column in mapper.header_columns.items():
             put(column, [_text(each, name) for each in headers])
+        for name, column in self.attributes.items():
+            put(column, rows.column(name).to_pylist())
+        # After these, which have the default type for NULL, and NULL for an empty text.
         if "" in mapper.data_columns:
             column = mapper.data_columns[""]
             put(column, texts, partial(_from_json, column))
@@ -282,8 +285,6 @@ class Restorer:
             for name, column in mapper.data_columns.items():
                 values = [str(each[name], "utf-8") for each in members]
                 put(column, values, partial(_from_json, column))
-        for name, column in self.attributes.items():
-            put(column, rows.column(name).to_pylist())
         put(self.version, rows.column("version").to_pylist())
         put(self.events.partition, rows.column("partition").to_pylist())
         put(self.events.position, rows.column("position").to_pylist())

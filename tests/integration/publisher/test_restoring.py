@@ -60,14 +60,18 @@ ENVELOPE = {
 }
 
 
+COLUMNS = {"data": ["id", "part", "kind", "customer", "placed", "data"], "key": "customer"}
+
+
 @pytest.mark.parametrize(
     ("options", "changes"),
     [
         ({}, {"customer": lambda _: None}),
-        ({"data": ["id", "part", "kind", "customer", "placed", "data"], "key": "customer"}, {}),
+        (COLUMNS, {}),
         (ENVELOPE, {"kind": lambda kind: kind or "orders"}),
+        (COLUMNS | {"cloudevents": True}, {}),
     ],
-    ids=["json", "columns", "envelope"],
+    ids=["json", "columns", "envelope", "columns in an envelope"],
 )
 def test_restored_table_has_its_rows_and_cursors(engine, tmp_path, options, changes):
     """Rows, pages and cursors are the same, and new events get positions that none had."""
