@@ -210,6 +210,10 @@ class Database(ABC):
     long_text: TypeEngine[Any] | None = None
     error_codes = ErrorCodes()
 
+    def as_stored(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        """Return a column whose values, as they are read, find their rows again."""
+        return column
+
     def title(self, dialect: Dialect) -> str:
         """Return the name of the product that a connection has reached."""
         return dialect.name

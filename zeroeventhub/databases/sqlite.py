@@ -37,7 +37,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.types import TypeEngine
+from sqlalchemy.types import NullType, TypeEngine
 
 from zeroeventhub.databases.index_hint import IndexHint, Keyset, explain
 from zeroeventhub.databases.port import (
@@ -186,6 +186,10 @@ class SQLite(Database):
         event = func.coalesce(text, "") if gaps else text
         joined = select(func.group_concat(position), func.group_concat(event, separator))
         return joined.add_columns(func.group_concat(text.is_(None), "")) if gaps else joined
+
+    def as_stored(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        # It keeps a value in whatever form a program has written, of which SQLAlchemy makes one.
+        return type_coerce(column, NullType())
 
     def capture(self, connection: Connection, one: Captured) -> CaptureDdl:
         return _capture(connection, one)

@@ -28,10 +28,8 @@ from sqlalchemy import (
     or_,
     select,
     tuple_,
-    type_coerce,
 )
 from sqlalchemy.sql.util import ClauseAdapter
-from sqlalchemy.types import NullType
 
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.port import Database
@@ -157,12 +155,13 @@ def _delete_with_positions(
     positions: Any = source.table
     events: Any = source.events
     keys = [tuple(row[-len(source.key) :]) for row in found]
-    known = [*map(_unconverted, source.key.values())]
+    database = database_of(connection)
+    known = [*map(database.as_stored, source.key.values())]
     same = tuple_(*known)
     locked = select(*known).where(same.in_(keys)).with_for_update()
     left = {tuple(row) for row in connection.execute(locked)}
     if source.waiting is not None:
-        waiting = [_unconverted(source.waiting.c[name]) for name in source.key]
+        waiting = [database.as_stored(source.waiting.c[name]) for name in source.key]
         query = select(*waiting).where(tuple_(*waiting).in_(keys))
         left -= {tuple(row) for row in connection.execute(query)}
     numbers = [row.position for row in found]
@@ -170,14 +169,6 @@ def _delete_with_positions(
     if left:
         connection.execute(delete(events).where(same.in_([*left])))
     return len(left)
-
-
-def _unconverted(column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Return a column of a key whose values are those that the driver returns, to find them again.
-
-    SQLite stores a value in any form, of which SQLAlchemy would make one.
-    """
-    return type_coerce(column, NullType())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -412,7 +403,8 @@ class Trimmer:
             partition = _PARTITION_ZERO if source.partition is None else source.partition
             columns: list[ColumnElement[Any]]
             columns = [source.position.label("position"), partition.label("partition")]
-            columns += [_unconverted(source.table.c[name]) for name in source.key]
+            database = database_of(connection)
+            columns += [database.as_stored(source.table.c[name]) for name in source.key]
             oldest = self.near.rows(self.near.hint(connection), *columns).limit(LIMIT)
             found = connection.execute(oldest, values).all()
             if not found:
@@ -520,7 +512,7 @@ class Compactor:
             gone = and_(gone, ~self.needed)
         columns: list[ColumnElement[Any]]
         columns = [source.position.label("position"), gone.label("is_gone")]
-        columns += [_unconverted(source.table.c[name]) for name in source.key]
+        columns += [database.as_stored(source.table.c[name]) for name in source.key]
         query = select(*columns).select_from(source.join(source.table))
         hint = self.near.hint(connection)
         return self.near.above(query, hint).limit(LIMIT)
