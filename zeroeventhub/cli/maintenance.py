@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from sqlalchemy import CheckConstraint, Dialect, Table, inspect
-from sqlalchemy.schema import AddConstraint, CreateIndex, CreateTable, DropConstraint
+from sqlalchemy import CheckConstraint, Table, column, inspect, literal_column
+from sqlalchemy.schema import AddConstraint, CreateIndex, CreateTable
 
 from zeroeventhub.cli.configuration import FeedCommand
 from zeroeventhub.cli.options import age_option, as_json, consumer_option, yes_option
@@ -33,7 +33,7 @@ from zeroeventhub.cli.table_options import (
     trim_options,
 )
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.statements import statement_text
+from zeroeventhub.databases.statements import quoted, statement_text
 from zeroeventhub.errors import ConfigurationError, Gone, TransientError, Unavailable, printable
 from zeroeventhub.event_log import Capture
 from zeroeventhub.protocol import Lag
@@ -182,13 +182,17 @@ def ddl(
     parts = [statements.uninstall] if uninstall else [statements.install, statements.backfill]
     table: Any = order.source.table if order.source.events is None else order.source.events
     if partition and partitions:
-        rule = _rule(table, engine.dialect, partition, partitions)
+        rule = _rule(table, partition, partitions)
         if not database_of(engine).adds_constraints:
             check = f"CHECK ({rule.sqltext})"
             click.echo(f"-- SQLite adds no constraint to a table: create it with {check}.")
         else:
-            change = DropConstraint(rule) if uninstall else AddConstraint(rule)
-            parts.append((str(change.compile(dialect=engine.dialect)),))
+            change = statement_text(engine.dialect, AddConstraint(rule))
+            if uninstall:  # SQLAlchemy writes what either MySQL or MariaDB does not understand
+                names = map(quoted(engine.dialect), filter(None, (table.schema, table.name)))
+                drop = f"DROP CONSTRAINT {quoted(engine.dialect)(str(rule.name))}"
+                change = f"ALTER TABLE {'.'.join(names)} {drop}"
+            parts.append((change,))
     if retention and not uninstall:
         parts.append(
             MarkTable(Retention(schema=table.schema), order.source, ()).statements(engine.dialect)
@@ -218,10 +222,10 @@ def _capture_script(url: str | None, tables: tuple[str, ...], into: str, *, unin
     return database_of(engine).script(tuple(statements))
 
 
-def _rule(table: Table, dialect: Dialect, partition: str, partitions: int) -> CheckConstraint:
+def _rule(table: Table, partition: str, partitions: int) -> CheckConstraint:
     """Return the constraint that limits events to the partitions of the feed."""
-    column = dialect.identifier_preparer.quote(partition)
-    rule = CheckConstraint(f"{column} BETWEEN 0 AND {partitions - 1}", f"{table.name}_{partition}")
+    known = column(partition).between(literal_column("0"), literal_column(str(partitions - 1)))
+    rule = CheckConstraint(known, f"{table.name}_{partition}")
     table.append_constraint(rule)
     return rule
 

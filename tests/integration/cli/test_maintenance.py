@@ -17,7 +17,8 @@ from harness.published import install
 from harness.shop import fill, metadata, orders, place, write
 from harness.statements import add, count_of, execute
 from harness.trimmed import numbers, ten_days
-from sqlalchemy import Index, text
+from sqlalchemy import Column, Index, Integer, MetaData, Table, text
+from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub import FIRST, NewEvent, TableFeed
 from zeroeventhub.archive import Archive
@@ -313,6 +314,30 @@ def test_log_shrinks_as_far_as_snapshots_cover_it(engine, database_url, tmp_path
     assert count_of(engine, log.table) == 1
     with engine.begin() as connection:
         assert log.append_to(connection, "ada", [NewEvent("counted", {})], expected_version=4) == 5
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "mariadb", "mysql"])
+def test_rule_of_partitions_is_added_and_dropped(request, scheme):
+    """The printed SQL runs for names with a percent sign, and for MariaDB also as mysql://."""
+    engine = request.getfixturevalue(scheme.replace("mysql", "mariadb"))
+    tables = MetaData()
+    key, part = Column("id", Integer, primary_key=True), Column("part%", Integer, nullable=False)
+    events = Table("events%", tables, key, part)
+    tables.create_all(engine)
+    url = engine.url.set(drivername=scheme).render_as_string(hide_password=False)
+    ddl = ["ddl", "--database", url, "--table", "events%", "--partition", "part%"]
+    ddl += ["--partitions", 2]
+
+    def add_to(number):
+        with engine.begin() as connection:
+            connection.execute(events.insert().values({"part%": number}))
+
+    run_as_client(engine, output_of(*ddl))
+    add_to(1)
+    with pytest.raises(DBAPIError):
+        add_to(2)
+    run_as_client(engine, output_of(*ddl, "--uninstall"))
+    add_to(2)
 
 
 @pytest.mark.usefixtures("trimmed")
