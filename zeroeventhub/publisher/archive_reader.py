@@ -115,19 +115,17 @@ class ArchiveReader:
         if position > self._looked_for or self.archive.is_stale:
             raise ArchiveMiss(partial(self._look_for, position))
         if not self.archive.manifest.segments:
-            raise ConfigurationError(
-                f"The table was trimmed up to {position}, and the archive has no events: its "
-                "folder is not mounted, or another archive has what was trimmed: restore it first."
-            )
+            self.expect_sealed(position)
         return False
 
     def expect_sealed(self, position: int) -> None:
         """Refuse an archive that lacks events that were trimmed, or is another feed's."""
         self.archive.expect(self.feed)
-        if self.archive.manifest.sealed < position:
+        if (sealed := self.archive.manifest.sealed) < position:
             raise ConfigurationError(
-                f"The table was trimmed up to {position}, and the archive ends before: its folder "
-                "is not mounted, or another archive has what was trimmed: restore it first."
+                f"The table was trimmed up to {position}, and the archive has no events after "
+                f"{sealed}: its folder is not mounted, or another archive has what was trimmed: "
+                "restore it first."
             )
 
     def _look_for(self, position: int) -> None:
