@@ -399,7 +399,7 @@ def test_table_that_is_emptied_while_it_is_counted_is_not_answered_for(sqlite):
 
     @event.listens_for(sqlite, "before_cursor_execute")
     def empty(connection, cursor, statement, *_):
-        if "count(*)" in statement:
+        if "count(*)" in statement and "pragma" not in statement:
             cursor.executescript(
                 "PRAGMA query_only = 0; DELETE FROM orders; DELETE FROM sqlite_sequence;"
                 "INSERT INTO orders (part, data) VALUES (0, '{}')"
