@@ -344,7 +344,7 @@ def test_store_gives_two_connections(postgresql, kind):
 
 
 def test_missing_page_is_not_long(sqlite):
-    """The answer to an address with many slashes, for which nobody signs in, is not longer."""
+    """Without a sign-in, an address with many slashes gets no longer answer than itself."""
     with console(sqlite) as http:
         for slashes in (3, 10_000):
             missing = http.get(f"missing{'/' * slashes}")

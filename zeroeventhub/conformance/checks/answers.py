@@ -296,7 +296,7 @@ def problem_caching(subject: Subject) -> None:
     for answer in _refusals(subject):
         if answer.cacheable:
             fail("A refusal says that it may be kept.", answer)
-        if "no-store" not in answer.cache_control:  # caches may keep some without being told
+        if "no-store" not in answer.cache_control:  # without it, caches may keep some
             fail("A refusal does not say no-store.", answer)
 
 
