@@ -23,7 +23,6 @@ from sqlalchemy import (
     Table,
     Text,
     bindparam,
-    insert,
     types,
 )
 from sqlalchemy import Enum as Choice
@@ -424,7 +423,7 @@ def _statement(chosen: Sequence[ColumnForm], dialect: Dialect) -> Insert:
         values[key] = bindparam(key, type_=Text if form.is_json else kind)
         if form.is_json:
             values[key] = database_of(dialect).json_parameter(values[key], kind)
-    return insert(table).values(values).inline()
+    return database_of(dialect).identity_insert(table).values(values).inline()
 
 
 @lru_cache(maxsize=64)

@@ -17,6 +17,7 @@ from sqlalchemy import (
     Select,
     Table,
     func,
+    insert,
 )
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.types import TypeEngine
@@ -230,6 +231,10 @@ class Database(ABC):
         It either inserts nothing or raises IntegrityError with a code of `duplicate`.
         """
         return self.insert_ignore(table)
+
+    def identity_insert(self, table: Table) -> Insert:
+        """Build a statement that inserts rows, with values of columns that the database numbers."""
+        return insert(table)
 
     @abstractmethod
     def upsert(self, table: Table, changes: Mapping[str, Any]) -> Insert:

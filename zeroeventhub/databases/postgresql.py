@@ -29,6 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql.psycopg import dialect as psycopg_dialect
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.types import TypeEngine
 
 from zeroeventhub.databases.index_hint import IndexHint, Keyset, explain
@@ -117,6 +118,9 @@ class PostgreSQL(Database):
 
     def insert_ignore(self, table: Table) -> Insert:
         return postgresql.insert(table).on_conflict_do_nothing()
+
+    def identity_insert(self, table: Table) -> Insert:
+        return _IdentityInsert(table)
 
     def upsert(self, table: Table, changes: Mapping[str, Any]) -> Insert:
         keys = [column.name for column in table.primary_key]
@@ -305,6 +309,18 @@ def time_bound(setting: str, seconds: float) -> str:
         f"CAST(current_setting('{setting}') AS interval)) * 1000 AS bigint), 0), "
         f"{math.ceil(seconds * 1000)}) AS text), true)"
     )
+
+
+class _IdentityInsert(Insert):
+    """Insert values of columns GENERATED ALWAYS as well, as COPY does."""
+
+    inherit_cache = True
+
+
+@compiles(_IdentityInsert)
+def _override(insert: _IdentityInsert, compiler: Any, **options: Any) -> str:
+    text: str = compiler.visit_insert(insert, **options)
+    return text.replace(") VALUES ", ") OVERRIDING SYSTEM VALUE VALUES ", 1)
 
 
 class _Session:

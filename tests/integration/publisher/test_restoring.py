@@ -281,6 +281,21 @@ def test_versions_of_keys_are_restored(engine, tmp_path):
         alone.restore(skipped=10)
 
 
+def test_positions_that_the_database_draws_are_restored_without_copy(postgresql, tmp_path):
+    """Positions that are GENERATED ALWAYS are restored also where SQLAlchemy names the tables."""
+    execute(postgresql, "CREATE SCHEMA other")
+    engine = postgresql.execution_options(schema_translate_map={None: "other"})
+    log, feed = versioned(engine, Archive(tmp_path))
+    with engine.begin() as connection:
+        log.append(connection, [NewEvent("x", {}), NewEvent("x", {})])
+    feed.seal()
+    execute(postgresql, "DROP SCHEMA other CASCADE")
+    execute(postgresql, "CREATE SCHEMA other")
+    log, feed = versioned(engine, Archive(tmp_path))
+    assert feed.restore(skipped=10).events == 2
+    assert scalars(engine, select(log.table.c.position)) == [1, 2]
+
+
 @pytest.mark.parametrize("of", ["id", "version"])
 def test_event_that_came_again_before_it_was_restored_is_named(engine, tmp_path, of):
     """A restore that meets an event appended too early says so, and ends once that is gone."""
