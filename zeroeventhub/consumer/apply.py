@@ -3,19 +3,21 @@
 One transaction writes the cursor, the inbox, the dead letters and the effects. It moves the cursor
 first: a second process of the same consumer waits for that row's lock, and is then fenced.
 
-Generators decide which transactions to run, and `PageTransactions.do` runs one. Sync and async
-consumers share what happens inside: SQLAlchemy runs sync functions over async connections.
+Sync and async consumers share what happens inside a transaction: SQLAlchemy runs sync functions
+over async connections.
 """
 
 import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
+from zlib import crc32
 
 from sqlalchemy import Connection, Engine
 
+from zeroeventhub.consumer.concurrency import Concurrency
 from zeroeventhub.consumer.config import Config
 from zeroeventhub.consumer.handler import (
     Handler,
@@ -24,7 +26,6 @@ from zeroeventhub.consumer.handler import (
     transact,
     watch_commits,
 )
-from zeroeventhub.consumer.lanes import divide, move_cursor
 from zeroeventhub.consumer.observer import note_place, place_of
 from zeroeventhub.consumer.page import DecodeHint, without_duplicates
 from zeroeventhub.consumer.steps import Advance, Deliver, Place, Redeliver
@@ -39,31 +40,10 @@ from zeroeventhub.wire.ndjson import restore_data
 _log = logging.getLogger("zeroeventhub.consumer")
 
 
-@dataclass(frozen=True)
-class Work:
-    """A function to run in a transaction of its own; the result is its return value.
+_Step: TypeAlias = Deliver | Advance | Redeliver
 
-    Attributes:
-        events: the events that it applies; none if it uses only the store's own tables.
-    """
-
-    step: Deliver | Advance | Redeliver
-    events: Sequence[Event]
-    act: Callable[[Transaction], Any]
-
-
-Result: TypeAlias = Any
-"""The return value of a work, or the Exception that its transaction ended in."""
-
-
-@dataclass(frozen=True)
-class Transact:
-    """Run works of a step, possibly in parallel; the result is a list of Results."""
-
-    works: Sequence[Work]
-
-
-_Transactions: TypeAlias = Generator[Transact, Sequence[Result], None]
+_Work: TypeAlias = tuple[Sequence[Event], Callable[[Transaction], Any]]
+"""The events that a transaction applies, if any, and what is done in it."""
 
 
 @dataclass
@@ -93,8 +73,7 @@ class PageTransactions:
             feed's promise, the runner sets it after discovery.
         lanes: how many lanes a page is divided among. The runner sets it to 1 for a compacted feed:
             lanes count the events after a cursor, which may be fewer when they are read again.
-        at_once: how many works run in parallel.
-        decisions: by the class of a step, the method that decides which transactions it takes.
+        methods: by the class of a step, the method that carries it out.
 
     Raises:
         ConfigurationError: `apply` requests an argument that this consumer cannot pass.
@@ -103,11 +82,13 @@ class PageTransactions:
     def __init__(
         self,
         config: Config,
+        concurrency: Concurrency,
         apply: Callable[..., Any],
         sessions: Callable[[], Any] | None,
         marked: set[int],
     ) -> None:
         self._config = config
+        self._concurrency = concurrency
         self._marked = marked
         self._name = config.name
         self._store = config.store
@@ -119,20 +100,20 @@ class PageTransactions:
         self.hint = DecodeHint(self._handler.data_type)
         self.inbox = bool(config.inbox)
         self.lanes = config.lanes
-        self.at_once = 1 if database_of(engine).single_writer else config.lanes
+        self._at_once = 1 if database_of(engine).single_writer else config.lanes
         self._progress: dict[int, tuple[Place, LaneProgress | None]] = {}
         self._failures: dict[int, tuple[Place, int]] = {}
         self._ended: str | None = None
         self._warned = False
-        self.decisions: dict[type[Any], Callable[[Any], _Transactions]] = {
-            Deliver: self.deliver,
-            Advance: self.advance,
-            Redeliver: self.redeliver,
+        self.methods: dict[type[Any], Callable[[Any], Coroutine[Any, Any, None]]] = {
+            Deliver: self._deliver,
+            Advance: self._advance,
+            Redeliver: self._redeliver,
         }
 
     # Which transactions to run.
 
-    def deliver(self, step: Deliver) -> _Transactions:
+    async def _deliver(self, step: Deliver) -> None:
         """Apply a page, and move the cursor to its end.
 
         Raises:
@@ -145,33 +126,39 @@ class PageTransactions:
             raise TransactionEnded(self._ended)
         place, progress = self._progress.pop(step.partition, (None, None))
         if place != step.place:
-            progress = yield from self._look_up(step)
+            progress = await self._look_up(step)
         events, cursor = step.page.events, step.page.cursor
+        move: Callable[[Connection], None] = partial(
+            self._store.advance,
+            consumer=self._name,
+            partition=step.partition,
+            place=step.place,
+            new=cursor,
+        )
         # At FIRST, a trim between two readings would change what the counts of lanes count.
-        if progress is None and (self.lanes == 1 or step.place.cursor == FIRST):
-            move = partial(
-                self._store.advance,
-                consumer=self._name,
-                partition=step.partition,
-                place=step.place,
-                new=cursor,
-            )
-            yield from self._run_all([Work(step, events, partial(self._apply, step, events, move))])
-        else:
-            progress = yield from self._deliver_in_lanes(step, progress)
+        if progress is not None or (self.lanes > 1 and step.place.cursor != FIRST):
+            events, left = await self._deliver_in_lanes(step, progress)
+            move = partial(self._move_cursor, step, cursor, left)
+            progress = left if left is not None and left.done else None
+        await self._run_all(step, [(events, partial(self._apply, step, events, move))])
         self._progress[step.partition] = Place(cursor, step.place.epoch), progress
 
-    def _deliver_in_lanes(
+    async def _deliver_in_lanes(
         self, step: Deliver, progress: LaneProgress | None
-    ) -> Generator[Transact, Sequence[Result], LaneProgress | None]:
-        """Apply a page lane by lane; return the progress of lanes beyond its end."""
-        config, events, cursor = self._config, step.page.events, step.page.cursor
+    ) -> tuple[Sequence[Event], LaneProgress | None]:
+        """Apply a page lane by lane, each in a transaction that also stores the lane's progress.
+
+        Return the events that are to be applied where the cursor is moved, which comes last, and
+        the progress of lanes beyond it; None if no lane has begun. A crash in between neither loses
+        events nor repeats them.
+        """
+        config, events = self._config, step.page.events
         lanes = self.lanes if progress is None else progress.lanes
         done = {} if progress is None else progress.done
         parts = divide(events, config.key, lanes=lanes, done=done)
         rest: Sequence[Event] = ()
         if len(parts) > 1:
-            works = []
+            works: list[_Work] = []
             for lane, mine in parts.items():
                 fence = partial(
                     config.store.lanes.advance,
@@ -183,79 +170,75 @@ class PageTransactions:
                     before=done.get(lane, 0),
                     after=len(events),
                 )
-                works.append(Work(step, mine, partial(self._apply, step, mine, fence)))
-            yield from self._run_all(works)
+                works.append((mine, partial(self._apply, step, mine, fence)))
+            await self._run_all(step, works)
         elif parts:
             # A page of one lane is applied in the transaction that moves the cursor.
             (rest,) = parts.values()
         # A page that is read again may be shorter than it was.
         ahead = {lane: count - len(events) for lane, count in done.items() if count > len(events)}
-        beyond = LaneProgress(lanes, ahead) if ahead else None
-        begun = progress is not None or len(parts) > 1
-        finish = partial(move_cursor, config, step, cursor, lanes=begun, beyond=beyond)
-        yield from self._run_all([Work(step, rest, partial(self._apply, step, rest, finish))])
-        return beyond
+        has_begun = progress is not None or len(parts) > 1
+        return rest, LaneProgress(lanes, ahead) if has_begun else None
 
-    def advance(self, step: Advance) -> _Transactions:
+    async def _advance(self, step: Advance) -> None:
         """Move the cursor past no events; lanes beyond it keep their progress."""
         place, progress = self._progress.pop(step.partition, (None, None))
         if place != step.place:
-            progress = yield from self._look_up(step)
-        lanes = progress is not None
-        move = partial(move_cursor, self._config, step, step.new, lanes=lanes, beyond=progress)
-        yield from self._run_all([_store_work(step, move)])
+            progress = await self._look_up(step)
+        await self._in_store(step, partial(self._move_cursor, step, step.new, progress))
         self._progress[step.partition] = Place(step.new, step.place.epoch), progress
 
-    def redeliver(self, step: Redeliver) -> _Transactions:
+    async def _redeliver(self, step: Redeliver) -> None:
         """Apply again the next dead letter of a partition that the operator marked for retry.
 
         Another failure is stored in the letter. The partition is marked until none is left.
         """
-        (due,) = yield from self._run_all([_store_work(step, partial(self._due, step))])
+        due = await self._in_store(step, partial(self._due, step))
         if not due:
             self._marked.discard(step.partition)
             return
         (letter,) = due
         redo = partial(self._redo, step, letter)
-        (result,) = yield Transact([Work(step, (letter.event,), redo)])
+        result = await self._do(step, ((letter.event,), redo))
         if isinstance(result, Fenced | StoreUnavailable | TransactionEnded):
             raise self._most_important(step, [result])
         if isinstance(result, Exception):
             # The rollback has undone the record of the failure.
-            fail = partial(self._fail_again, step, letter, result)
-            yield from self._run_all([_store_work(step, fail)])
+            await self._in_store(step, partial(self._fail_again, step, letter, result))
         elif result:
             self._config.observer.committed(self._name, step.partition, 1)
 
-    def _look_up(
-        self, step: Deliver | Advance
-    ) -> Generator[Transact, Sequence[Result], LaneProgress | None]:
+    async def _look_up(self, step: Deliver | Advance) -> LaneProgress | None:
         """Read the lanes' progress, once, as only the holder of the lease moves it."""
-        progress: LaneProgress | None
-
-        def look_up(connection: Connection) -> LaneProgress | None:
-            return self._store.lanes.progress(connection, self._name, step.partition, step.place)
-
-        (progress,) = yield from self._run_all([_store_work(step, look_up)])
+        where = self._name, step.partition, step.place
+        progress: LaneProgress | None = await self._in_store(
+            step, lambda connection: self._store.lanes.progress(connection, *where)
+        )
         return progress
 
-    def _run_all(
-        self, works: Sequence[Work]
-    ) -> Generator[Transact, Sequence[Result], Sequence[Any]]:
-        """Run works; return their results, or raise the most important error."""
-        results = yield Transact(works)
+    async def _in_store(self, step: _Step, act: Callable[[Connection], Any]) -> Any:
+        """Run a function that applies no events, in a transaction; return its result."""
+        return (await self._run_all(step, [((), lambda each: act(each.connection))]))[0]
+
+    async def _run_all(self, step: _Step, works: Sequence[_Work]) -> Sequence[Any]:
+        """Run works, in parallel; return their results, or raise the most important error."""
+        if len(works) == 1:
+            results = [await self._do(step, works[0])]
+        else:
+            do = partial(self._do, step)
+            results = await self._concurrency.all(do, works, self._at_once)
         observer, errors = self._config.observer, []
-        for work, result in zip(works, results, strict=True):
+        for result in results:
             if isinstance(result, Exception):
                 errors.append(result)
             elif isinstance(result, Tally):
                 if result.duplicates or result.letters:
-                    self._report(work.step, result)
+                    self._report(step, result)
                 if result.events:
                     applied = result.events - result.duplicates - len(result.letters)
-                    observer.committed(self._name, work.step.partition, applied)
+                    observer.committed(self._name, step.partition, applied)
         if errors:
-            error = self._most_important(works[0].step, errors)
+            error = self._most_important(step, errors)
             try:
                 raise error
             finally:
@@ -300,22 +283,39 @@ class PageTransactions:
                     extra={"consumer": self._name, "partition": step.partition},
                 )
 
-    # How to run a work.
-
-    async def do(self, work: Work) -> Result:
-        """Run a work in a transaction."""
+    async def _do(self, step: _Step, work: _Work) -> Any:
+        """Run a work in a transaction; return its result, or the Exception that it ended in."""
+        events, act = work
         try:
-            where = (self._name, work.step.partition, work.events)
-            with self._config.observer.applying(*where) if work.events else nullcontext():
+            where = (self._name, step.partition, events)
+            with self._config.observer.applying(*where) if events else nullcontext():
                 try:
-                    return await transact(self._engine, self._handler, work.act)
+                    return await transact(self._engine, self._handler, act)
                 except Exception as error:  # noqa: BLE001 - judged, and raised
                     raise store_error(error)  # noqa: B904 - it has its cause
         except Exception as error:  # noqa: BLE001 - judged with those of the other works
-            restore_data(work.events)
+            restore_data(events)
             return error
 
     # What a work does in its transaction.
+
+    def _move_cursor(
+        self,
+        step: Deliver | Advance,
+        cursor: str,
+        left: LaneProgress | None,
+        connection: Connection,
+    ) -> None:
+        """Move a cursor; of the progress of lanes, if they have begun, keep what is left beyond."""
+        where, place, lanes = (self._name, step.partition), step.place, self._store.lanes
+        self._store.advance(connection, *where, place, cursor)
+        if left is not None:
+            lanes.clear(connection, *where)
+            place = Place(cursor, place.epoch)
+            for lane, done in left.done.items():
+                lanes.advance(
+                    connection, *where, place, lane=lane, lanes=left.lanes, before=0, after=done
+                )
 
     def _apply(
         self,
@@ -460,6 +460,22 @@ class PageTransactions:
             )
 
 
-def _store_work(step: Deliver | Advance | Redeliver, function: Callable[[Connection], Any]) -> Work:
-    """Return a work that applies no events."""
-    return Work(step, (), lambda transaction: function(transaction.connection))
+def divide(
+    events: Sequence[Event],
+    key: Callable[[Event], str | None],
+    *,
+    lanes: int,
+    done: Mapping[int, int],
+) -> dict[int, tuple[Event, ...]]:
+    """Divide a page by the keys of its events; return the events to apply by lane.
+
+    `done` is the number of events after the cursor that are decided already, by lane.
+    """
+    todo: dict[int, list[Event]] = {}
+    for number, event in enumerate(events):
+        name = key(event) if lanes > 1 else None
+        # For one number of lanes, the same in every process.
+        lane = 0 if name is None else crc32(name.encode("utf-8", "surrogatepass")) % lanes
+        if number >= done.get(lane, 0):
+            todo.setdefault(lane, []).append(event)
+    return {lane: tuple(mine) for lane, mine in sorted(todo.items())}

@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import SingletonThreadPool, StaticPool
 
-from zeroeventhub.consumer.apply import PageTransactions, Transact
+from zeroeventhub.consumer.apply import PageTransactions
 from zeroeventhub.consumer.concurrency import Concurrency, Limiter
 from zeroeventhub.consumer.config import Config
 from zeroeventhub.consumer.coordinator import Coordinator
@@ -123,14 +123,11 @@ class PartitionReader:
             return Outcome(self._partition, error, read=self._has_read)
         return Outcome(self._partition, drained=True, read=self._has_read)
 
-    async def _carry_out(self, step: Step | Transact) -> Any:
+    async def _carry_out(self, step: Step) -> Any:
         runner = self._runner
         if isinstance(step, Pause):
             await self._pause(step)
             return None
-        transactions = runner.transactions
-        if isinstance(step, Deliver | Advance | Redeliver):
-            return await drive(transactions.decisions[type(step)](step), self._carry_out)
         since = self._slot_since
         if isinstance(step, Fetch):
             self._has_page = False
@@ -147,15 +144,12 @@ class PartitionReader:
             return page
         await runner.writers.acquire()
         try:
-            if not isinstance(step, Transact):
+            if not isinstance(step, Deliver | Advance | Redeliver):
                 return await self._write(step)
-            works, writes = step.works, step.works[0].step
-            self._has_page = isinstance(writes, Deliver)
-            if isinstance(writes, Deliver) and writes.ahead is not None:
-                await self._prefetcher.start(writes.ahead)
-            if len(works) == 1:
-                return [await transactions.do(works[0])]
-            return await self._concurrency.all(transactions.do, works, transactions.at_once)
+            self._has_page = isinstance(step, Deliver)
+            if isinstance(step, Deliver) and step.ahead is not None:
+                await self._prefetcher.start(step.ahead)
+            return await runner.transactions.methods[type(step)](step)
         finally:
             runner.writers.release()
 
@@ -226,7 +220,7 @@ class Runner:
         # Both are changed in place, as the readers of partitions hold references to them.
         self.letters: set[int] = set()
         self.epochs: dict[int, int] = {}
-        self.transactions = PageTransactions(config, apply, sessions, self.letters)
+        self.transactions = PageTransactions(config, concurrency, apply, sessions, self.letters)
         alone = database_of(engine).single_writer
         self.workers = Limiter(config.concurrency, concurrency)
         self.writers = Limiter(1 if alone else config.concurrency + 1, concurrency)

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from zeroeventhub.client.connection_pool import open_httpx
-from zeroeventhub.consumer.lanes import divide
+from zeroeventhub.consumer.apply import divide
 from zeroeventhub.errors import ConfigurationError, require
 from zeroeventhub.protocol import Event
 from zeroeventhub.relay.target import Choose, EventRefused, Target, TargetUnavailable
