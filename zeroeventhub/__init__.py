@@ -44,14 +44,13 @@ if TYPE_CHECKING:
     from zeroeventhub.feed import AsyncExtendedFeed, AsyncFeed, ExtendedFeed, Feed
     from zeroeventhub.publisher import TableFeed
     from zeroeventhub.publisher.archive_feed import ArchiveFeed
-    from zeroeventhub.publisher.deletion import Compaction
     from zeroeventhub.publisher.partition_hash import (
         hash_on_connect,
         layout_expression,
         partition_expression,
     )
     from zeroeventhub.publisher.progress import Progress
-    from zeroeventhub.publisher.retention import Retention
+    from zeroeventhub.publisher.retention import Compaction, Retention
     from zeroeventhub.server import (
         AppendRight,
         FeedAuthorization,
@@ -135,7 +134,7 @@ _LAZY = {
     "AsyncFeed": "feed",
     "AsyncPendingPage": "consumer.page",
     "Capture": "event_log",
-    "Compaction": "publisher.deletion",
+    "Compaction": "publisher.retention",
     "Consumer": "consumer.consumer",
     "CursorStatus": "consumer.store.cursor_store",
     "CursorStore": "consumer.store.cursor_store",

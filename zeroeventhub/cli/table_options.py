@@ -29,12 +29,12 @@ from zeroeventhub.event_log import EventLog
 from zeroeventhub.publisher import TableFeed
 from zeroeventhub.publisher.archive_feed import ArchiveFeed
 from zeroeventhub.publisher.bound_feed import BoundFeed
-from zeroeventhub.publisher.deletion import ROWS, Compaction
+from zeroeventhub.publisher.deletion import ROWS
 from zeroeventhub.publisher.mapping import resolve
 from zeroeventhub.publisher.ordering import ORDERINGS
 from zeroeventhub.publisher.progress import Progress
 from zeroeventhub.publisher.restoring import SKIPPED, WORKERS
-from zeroeventhub.publisher.retention import Retention
+from zeroeventhub.publisher.retention import Compaction, Retention
 from zeroeventhub.publisher.sealing import SEGMENT_EVENTS
 
 

@@ -7,13 +7,16 @@ from typing import Any, TypeVar
 from sqlalchemy import (
     JSON,
     BigInteger,
+    Column,
     Connection,
     DateTime,
     Dialect,
     Double,
+    Index,
     String,
     Table,
     Text,
+    UniqueConstraint,
     inspect,
     select,
     text,
@@ -26,6 +29,7 @@ from sqlalchemy.types import TypeEngine
 
 from zeroeventhub.databases import DATABASES, database_of
 from zeroeventhub.databases.port import Database
+from zeroeventhub.errors import ConfigurationError
 
 _T = TypeVar("_T")
 
@@ -51,6 +55,24 @@ def unique_columns(connection: Connection, table: Table) -> list[set[str]]:
         and not any(name.endswith("_where") for name in found.get("dialect_options", {}))
     ]
     return [{*columns} for columns in unique if columns]
+
+
+def expect_unique(table: Table, *columns: Column[Any]) -> None:
+    """Refuse a table that is not declared to have a unique index on columns."""
+    parts = [table.primary_key, *table.constraints, *table.indexes]
+    unique = (
+        {*part.columns}
+        for part in parts
+        if part is table.primary_key
+        or isinstance(part, UniqueConstraint)
+        or (isinstance(part, Index) and part.unique)
+    )
+    if {*columns} not in unique:
+        names = ", ".join(f'"{column.name}"' for column in columns)
+        raise ConfigurationError(
+            f"Table {table.fullname!r} is not declared to be unique in ({names}), which keeps two "
+            f"who append at once apart: add UniqueConstraint({names}), and create it."
+        )
 
 
 def _of_each(

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.bulk_insert import have_zones, table_form
 from zeroeventhub.databases.error_codes import translate_store_errors
+from zeroeventhub.databases.statements import expect_unique
 from zeroeventhub.errors import ConfigurationError, Conflict, IdReused, StoreUnavailable
 from zeroeventhub.event_log.events import Stored, unseen
 from zeroeventhub.event_log.log_table import (
@@ -22,7 +23,6 @@ from zeroeventhub.event_log.log_table import (
     writing,
 )
 from zeroeventhub.event_log.snapshots import AFTER, OF, Snapshots
-from zeroeventhub.publisher.key_query import expect_unique
 from zeroeventhub.publisher.mapping import resolve
 
 

@@ -27,10 +27,11 @@ from zeroeventhub.extensions import COMPACTED
 from zeroeventhub.publisher.archive_reader import ArchiveReader
 from zeroeventhub.publisher.bound_feed import BoundFeed
 from zeroeventhub.publisher.cursor import Place, Signer
-from zeroeventhub.publisher.definition import Definition, build
+from zeroeventhub.publisher.definition import Definition
 from zeroeventhub.publisher.mapping import Mapper
 from zeroeventhub.publisher.ordering import Events, Horizon, Ordering, Source
 from zeroeventhub.publisher.retention import LowWaterMark, MarkTable, Retention
+from zeroeventhub.publisher.table import build
 from zeroeventhub.settings import Capacity
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class ArchiveFeed(BoundFeed):
             archive=archive,
         )
         feed = build(defined, engine, capacity)
-        super().__init__(engine, capacity.statement_seconds, feed.reader)
+        super().__init__(engine, capacity.statement_seconds, defined, feed.reader)
 
 
 def _table(description: "Description") -> Table:

@@ -75,6 +75,12 @@ class ArchiveReader:
         self._boundaries: WeakKeyDictionary[Connection, int] = WeakKeyDictionary()
         self.feed = feed
 
+    def look(self) -> "Manifest":
+        """Fetch the manifest from the archive's store; refuse the archive of another feed."""
+        manifest = self.archive.look()
+        self.archive.expect(self.feed)
+        return manifest
+
     def boundary(self, connection: Connection) -> int:
         """Return the position up to which the query of a connection reads the archive."""
         return self._boundaries.setdefault(connection, self._reached)

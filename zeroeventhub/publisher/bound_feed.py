@@ -2,24 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from math import inf
 from time import monotonic
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Concatenate,
-    Generic,
-    ParamSpec,
-    Protocol,
-    Self,
-    TypeVar,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from sqlalchemy import Connection, event
 from sqlalchemy.exc import SQLAlchemyError
@@ -34,6 +24,7 @@ from zeroeventhub.feed import ArchiveMiss, hold_part
 from zeroeventhub.new_events import Batch
 from zeroeventhub.protocol import Appended, FeedInfo, Schemas, Segments
 from zeroeventhub.publisher.checks import Finding
+from zeroeventhub.publisher.definition import Definition
 from zeroeventhub.publisher.deletion import (
     ROWS,
     SILENCE,
@@ -43,7 +34,7 @@ from zeroeventhub.publisher.deletion import (
     TrimPlan,
     delete_in_batches,
 )
-from zeroeventhub.publisher.progress import Registered, Registry
+from zeroeventhub.publisher.progress import Registered
 from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.restoring import SKIPPED, WORKERS, Restored, Restorer
 from zeroeventhub.publisher.sealing import (
@@ -54,27 +45,11 @@ from zeroeventhub.publisher.sealing import (
     SealOptions,
 )
 from zeroeventhub.times import ago
-from zeroeventhub.wire.models import Check, misfit
+from zeroeventhub.wire.models import misfit
 
 _Given = ParamSpec("_Given")
 _Answer = TypeVar("_Answer")
 _Part = TypeVar("_Part")
-
-
-class Appender(Protocol):
-    """Append the batches of writers to the table of a feed."""
-
-    def append(
-        self, connection: Connection, batches: Sequence[Batch], seconds: float
-    ) -> list[list[Appended] | ZeroEventHubError]:
-        """Append and commit batches, each wholly or not at all; wait `seconds` for a lock at most.
-
-        Returns:
-            For each batch where its events are, or why it was refused.
-        """
-
-    def sequence(self, connection: Connection, producer: str, principal: str) -> int:
-        """Return the number of a producer's last batch; 0 for an unknown producer."""
 
 
 class Method(Generic[_Given, _Answer]):
@@ -142,15 +117,12 @@ class _Feed:
 
     engine: Any
     seconds: float
+    defined: Definition
     reader: Reader
     trimmer: Trimmer | None = None
     compactor: Compactor | None = None
-    registry: Registry | None = None
     sealer: Sealer | None = None
     restorer: Restorer | None = None
-    described: Schemas | None = None
-    appender: Appender | None = None
-    checks_of_data: Mapping[str, Check | None] = field(default_factory=dict)
     fetches: bool = True
 
     def __post_init__(self) -> None:
@@ -177,13 +149,13 @@ class _Feed:
     @property
     def known_info(self) -> FeedInfo | None:
         """The feed's description, or None if `info` has to query the database first."""
-        return None if monotonic() > self.reader.checks.due_at else self.reader.info
+        return None if monotonic() > self.reader.checks.due_at else self.reader.checks.info
 
     @Method
     async def info(self) -> FeedInfo:
         """Describe the feed; see `Feed.info`."""
         info = self.known_info
-        return await self.answer(lambda _checked: self.reader.info) if info is None else info
+        return await self.answer(lambda _checked: self.reader.checks.info) if info is None else info
 
     read = query_method(Reader.read)
     read_pages = query_method(Reader.read_pages)
@@ -231,7 +203,7 @@ class _Feed:
     @Method
     async def schemas(self) -> Schemas:
         """Describe the data of events; see `ExtendedFeed.schemas`."""
-        return _expect(self.described, _NO_SCHEMAS)
+        return _expect(self.defined.schemas, _NO_SCHEMAS)
 
     @Method
     async def segments(self, partition: int, cursor: str, *, stop: str | None = None) -> Segments:
@@ -267,7 +239,7 @@ class _Feed:
         """
         bound = TrimBound(older_than=older_than, below=below, sealed=sealed, silence=silence)
         if self.sealer is not None:
-            bound = replace(bound, kept=await self._work(self.sealer.kept))
+            bound = replace(bound, kept=await self._work(self.sealer.archive.look))
         trimmer = _expect(self.trimmer, _NO_TRIMMER)
         return await self.answer(trimmer.plan, bound)
 
@@ -324,7 +296,7 @@ class _Feed:
                 all tries.
         """
         compactor = _expect(self.compactor, _NO_COMPACTION)
-        kept = None if self.sealer is None else await self._work(self.sealer.kept)
+        kept = None if self.sealer is None else await self._work(self.sealer.archive.look)
         batch, after = await self.answer(compactor.plan, older_than, rows, kept)
         return await delete_in_batches(batch, after, on_progress, self._query, self._sleep)
 
@@ -388,7 +360,7 @@ class _Feed:
         self, consumer: str, partition: int, cursor: str, *, principal: str = ""
     ) -> None:
         """Note how far a consumer has committed; see `ExtendedFeed.register_progress`."""
-        registry = _expect(self.registry, _NO_PROGRESS)
+        registry = _expect(self.reader.registry, _NO_PROGRESS)
         registry.check(consumer, cursor)
         await self.answer(self.reader.read, partition, cursor, 1)
         await self._query(registry.note, consumer, partition, cursor, principal)
@@ -396,7 +368,7 @@ class _Feed:
     @Method
     async def registered(self) -> list[Registered]:
         """Return the progress that consumers have registered, by name and partition."""
-        return await self.answer(_expect(self.registry, _NO_PROGRESS).registered)
+        return await self.answer(_expect(self.reader.registry, _NO_PROGRESS).registered)
 
     @Method
     async def forget_progress(self, consumer: str, *, principal: str | None = None) -> int:
@@ -409,13 +381,15 @@ class _Feed:
         Returns:
             How many registered partitions were deleted.
         """
-        return await self._query(_expect(self.registry, _NO_PROGRESS).forget, consumer, principal)
+        return await self._query(
+            _expect(self.reader.registry, _NO_PROGRESS).forget, consumer, principal
+        )
 
     @Method
     async def append(self, batches: Sequence[Batch]) -> list[list[Appended] | ZeroEventHubError]:
         """Append batches of events; see `ExtendedFeed.append`."""
-        append = _expect(self.appender, _NO_APPEND).append
-        refused = [misfit(batch, self.checks_of_data) for batch in batches]
+        append = _expect(self.defined.append, _NO_APPEND).append
+        refused = [misfit(batch, self.defined.checks) for batch in batches]
         fitting = [batch for batch, error in zip(batches, refused, strict=True) if error is None]
         outcomes = iter(await self._query(append, fitting, self.seconds) if fitting else ())
         return [next(outcomes) if error is None else error for error in refused]
@@ -423,7 +397,9 @@ class _Feed:
     @Method
     async def producer_sequence(self, producer: str, *, principal: str = "") -> int:
         """Return the number of a producer's last batch; see `ExtendedFeed.producer_sequence`."""
-        return await self.answer(_expect(self.appender, _NO_APPEND).sequence, producer, principal)
+        return await self.answer(
+            _expect(self.defined.append, _NO_APPEND).sequence, producer, principal
+        )
 
     async def _query(self, ask: Callable[..., _Answer], *arguments: Any, **options: Any) -> _Answer:
         raise NotImplementedError

@@ -4,29 +4,21 @@ import logging
 import math
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any, Literal
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    DateTime,
-    Select,
-    Table,
-    func,
-    inspect,
-    literal_column,
-    select,
-)
+from sqlalchemy import Connection, DateTime, Select, Table, func, inspect, literal_column, select
 from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
 
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.statements import unique_columns
 from zeroeventhub.errors import ConfigurationError, FeedFailure
 from zeroeventhub.feed import ArchiveMiss
+from zeroeventhub.protocol import FeedInfo
 from zeroeventhub.publisher.archive_reader import ArchiveReader
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
+from zeroeventhub.publisher.definition import Definition
 from zeroeventhub.publisher.keyset import NearRows, NeededIndex
 from zeroeventhub.publisher.ordering import Ordering
 from zeroeventhub.publisher.page_query import PageQuery
@@ -70,35 +62,31 @@ class Checkup:
     """Check everything that a feed needs before it is read, and again from time to time.
 
     Attributes:
-        columns: the names of the table's columns that the feed reads.
-        unique: those of key, version and partition, if the feed has versions: some of them have to
-            tell its rows apart.
-        partitions: the partitions that can be read.
+        info: the feed's description; a feed that finds its partitions in the table gets others.
         near: the searches whose index is chosen again at each check.
         indexes: the indexes that the feed's queries need, first the one for pages.
         due_at: when the table has to be checked again, by the monotonic clock.
-        grow: adds partitions to the feed up to a number; None if their number is fixed.
         unpublished: a sentence about an event that is in no partition of the feed; None if the
             last check found none.
     """
 
+    defined: Definition
+    info: FeedInfo
     ordering: Ordering
-    table: Table
-    columns: Sequence[str]
-    unique: Collection[str]
     pages: PageQuery
-    partitions: Collection[int]
     near: Collection[NearRows]
     indexes: Sequence[NeededIndex]
     marks: MarkTable | None
     archive: ArchiveReader | None
-    time: ColumnElement[Any] | None
-    is_mutable: bool
     due_at: float = -math.inf
-    grow: Callable[[int], None] | None = None
     unpublished: str | None = None
     _types: dict[str, str] = field(default_factory=dict)
     _passed: bool = False
+
+    @property
+    def table(self) -> Table:
+        """Return the table of the events."""
+        return self.defined.events.table
 
     def run(self, connection: Connection) -> None:
         """Check what the feed needs."""
@@ -135,12 +123,13 @@ class Checkup:
         except NoSuchTableError:
             raise ConfigurationError(f"There is no table {self.table.fullname!r}.") from None
         types = {column["name"]: repr(column["type"]) for column in columns}
-        if missing := [name for name in self.columns if name not in types]:
+        used = self.defined.used
+        if missing := [name for name in used if name not in types]:
             raise ConfigurationError(
                 f"Table {self.table.fullname!r} has no column {', '.join(map(repr, missing))}, "
                 "which the feed reads."
             )
-        found = {name: types[name] for name in self.columns}
+        found = {name: types[name] for name in used}
         self._types = self._types or found
         return found
 
@@ -163,14 +152,22 @@ class Checkup:
 
     def refuse_unpublished(self, connection: Connection) -> None:
         """Let the feed grow with its table; refuse an event that is in no partition of it."""
-        if self.grow is not None:
+        if self.defined.grows:
             before = len(self.pages.ids)
             largest = self.pages.largest_partition(connection, before + GROWTH)
             trimmed = () if self.marks is None else self.marks.read(connection).partitions
             count = max(largest or 0, *trimmed, *self.pages.ids) + 1
             if count > before:
-                self.grow(count)
+                self._grow(count)
         self.pages.refuse_unpublished(connection)
+
+    def _grow(self, count: int) -> None:
+        """Add partitions, by whole assignments: other threads read these attributes."""
+        self.pages.ids = range(count)
+        if self.marks is not None:
+            self.marks.partitions = range(count)
+        # Last: as soon as consumers see the new token, they request the new partitions.
+        self.info = replace(FeedInfo.of(count), extensions=self.info.extensions)
 
     def findings(self, connection: Connection) -> list[Finding]:
         """Return the results of all checks, up to the first that makes the rest impossible."""
@@ -183,7 +180,7 @@ class Checkup:
             "partitions": (self.refuse_unpublished, "Every event is in a partition of the feed."),
             "events": (self._read_first, "The first events have a JSON form."),
         }
-        if self.unique:
+        if self.defined.unique:
             checks["versions"] = self._check_versions, "No two events of a key have one version."
         if self.marks is not None:
             checks["retention"] = self._check_trimmed, "What was trimmed is known."
@@ -202,11 +199,12 @@ class Checkup:
         found += [Finding("warning", *warning) for warning in database.warnings(connection)]
         if database.hides_rows(connection, self.table):
             found.append(Finding("warning", "policies", _HIDDEN))
-        if not self.is_mutable and (sign := _sign_of_updates(connection, self.table)):
+        if not self.defined.is_mutable and (sign := _sign_of_updates(connection, self.table)):
             found.append(Finding("warning", "updates", f"{sign} {_ROWS_LAST}"))
-        if self.time is not None and not isinstance(self.time.type, DateTime):
+        time = self.defined.events.time
+        if time is not None and not isinstance(time.type, DateTime):
             sentence = (
-                f"The time of events is {self.time.type}, so readers cannot start at a time: "
+                f"The time of events is {time.type}, so readers cannot start at a time: "
                 "declare the column as a timestamp."
             )
             found.append(Finding("warning", "time", sentence))
@@ -232,9 +230,10 @@ class Checkup:
             near.choose_index(connection)  # indexes come and go as well
 
     def _check_versions(self, connection: Connection) -> None:
-        found = unique_columns(connection, self.table) if self.unique else []
-        if self.unique and not any(columns <= {*self.unique} for columns in found):
-            key, version, *_ = self.unique
+        unique = self.defined.unique
+        found = unique_columns(connection, self.table) if unique else []
+        if unique and not any(columns <= {*unique} for columns in found):
+            key, version, *_ = unique
             raise ConfigurationError(
                 f"Table {self.table.fullname!r} may have two events of one version, of which the "
                 f"history of their key would show one: create a unique index on {key!r} and "
@@ -249,9 +248,9 @@ class Checkup:
             self.archive.expect_sealed(self.marks.read(connection).trimmed)
 
     def _read_first(self, connection: Connection) -> None:
-        for partition in self.partitions:
+        for partition in self.info.partitions:
             with suppress(ArchiveMiss):  # events in an archive were read when they were sealed
-                [*self.pages.read(connection, ReadRequest(partition, 0, HIGHEST_POSITION, 1))]
+                [*self.pages.read(connection, ReadRequest(partition.id, 0, HIGHEST_POSITION, 1))]
 
     @staticmethod
     def _find_index(connection: Connection, index: NeededIndex) -> Finding:

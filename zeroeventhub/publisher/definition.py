@@ -1,70 +1,29 @@
-"""The options of TableFeed: check them, and build a feed of them for an engine."""
+"""The options of TableFeed, checked, and what follows from them for the parts of a feed."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    DateTime,
-    Engine,
-    Enum,
-    Integer,
-    String,
-    Table,
-    and_,
-    exists,
-    inspect,
-)
+from sqlalchemy import Column, ColumnElement, Connection, Integer, Table, and_, exists, inspect
 from sqlalchemy.engine.default import StrCompileDialect
-from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.sql.visitors import iterate
 
-from zeroeventhub.databases import database_of
-from zeroeventhub.databases.port import Database
-from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.extensions import (
-    APPEND,
-    ARROW,
-    COMPACTED,
-    CURSOR_OF_TIME,
-    EVENT_TYPES,
-    EXTENSIONS,
-    FORGET_PROGRESS,
-    KEY_HISTORY,
-    PRODUCER_SEQUENCE,
-    PROGRESS,
-    SCHEMAS,
-    SEGMENTS,
-)
+from zeroeventhub.databases.statements import expect_unique
+from zeroeventhub.errors import ConfigurationError, ZeroEventHubError
+from zeroeventhub.new_events import Batch
 from zeroeventhub.partitions import Layout
-from zeroeventhub.protocol import CLOUDEVENTS, EVERY_TYPE, FeedInfo, Schemas, folded
+from zeroeventhub.protocol import CLOUDEVENTS, EVERY_TYPE, Appended, FeedInfo, Schemas, folded
 from zeroeventhub.publisher.archive_reader import ArchiveReader
-from zeroeventhub.publisher.bound_feed import Appender, AsyncBoundFeed, BoundFeed
-from zeroeventhub.publisher.checks import Checkup
 from zeroeventhub.publisher.cursor import Signer, digest
-from zeroeventhub.publisher.deletion import Compaction, Compactor, Trimmer
-from zeroeventhub.publisher.history import History
-from zeroeventhub.publisher.key_query import KeyQuery, expect_unique
-from zeroeventhub.publisher.keyset import NearRows, NeededIndex
-from zeroeventhub.publisher.lookups import Lookups, value_of
+from zeroeventhub.publisher.lookups import value_of
 from zeroeventhub.publisher.mapping import CloudEvents, Expression, Mapper, resolve
 from zeroeventhub.publisher.ordering import Events, Ordering, Source, ordering_for
-from zeroeventhub.publisher.page_query import PageQuery, TypeCondition
-from zeroeventhub.publisher.progress import Progress, Registry
-from zeroeventhub.publisher.reader import Reader
-from zeroeventhub.publisher.restoring import Restorer
-from zeroeventhub.publisher.retention import MarkTable, Retention
-from zeroeventhub.publisher.rows import RowQuery
-from zeroeventhub.publisher.sealing import Sealer, SegmentRows
-from zeroeventhub.publisher.splits import SplitQuery
-from zeroeventhub.settings import Capacity
+from zeroeventhub.publisher.progress import Progress
+from zeroeventhub.publisher.retention import Compaction, MarkTable, Retention
 from zeroeventhub.wire.models import Check, check_of, schema_of
 
 if TYPE_CHECKING:
@@ -170,6 +129,22 @@ def partition_column(
             "partition",
         )
     return column
+
+
+class Appender(Protocol):
+    """Append the batches of writers to the table of a feed."""
+
+    def append(
+        self, connection: Connection, batches: Sequence[Batch], seconds: float
+    ) -> list[list[Appended] | ZeroEventHubError]:
+        """Append and commit batches, each wholly or not at all; wait `seconds` for a lock at most.
+
+        Returns:
+            For each batch where its events are, or why it was refused.
+        """
+
+    def sequence(self, connection: Connection, producer: str, principal: str) -> int:
+        """Return the number of a producer's last batch; 0 for an unknown producer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -339,6 +314,11 @@ class Definition:
         return and_(self.version.is_not(None), ~covered)
 
     @property
+    def default_type(self) -> str:
+        """Return the type of events whose column is empty; an empty text if they have none."""
+        return self.envelope.type if self.envelope else ""
+
+    @property
     def is_compacted(self) -> bool:
         """Return whether the feed need not keep all events of a key."""
         return self.compaction is not None
@@ -365,226 +345,3 @@ class Definition:
         parts.append("given" if source.events is not None else "drawn")
         feed = digest("\n".join(parts).encode(), digits=16)
         return ArchiveReader(self.archive, feed, self.ids)
-
-
-def build(
-    defined: Definition, engine: Engine | AsyncEngine, capacity: Capacity
-) -> BoundFeed | AsyncBoundFeed:
-    """Build a feed."""
-    ordering = defined.ordering(engine.dialect.name)
-    database = database_of(engine)
-    source, mapper = ordering.source, defined.mapper
-    near, all_near = NearRows(source), NearRows(replace(source, partition=None))
-    types = _type_condition(defined, database)
-    marks = defined.marks(source)
-    archive = defined.archive_reader(source)
-    lookups = Lookups(
-        near,
-        all_near,
-        time=defined.events.time,
-        identity=defined.attributes.get("id"),
-        types=types,
-        archive=archive,
-    )
-    registry = None
-    if defined.progress is not None:
-        # With an archive, trimming loses nothing.
-        registry = Registry(
-            defined.progress, source, defined.info.partitions, marks if archive is None else None
-        )
-    history = History(
-        RowQuery(all_near, mapper, database),
-        defined.signer,
-        mutable=defined.is_mutable,
-        compacted=defined.is_compacted,
-        marks=marks,
-        archive=archive,
-    )
-    pages = PageQuery(
-        RowQuery(near, mapper, database, streams=database.can_stream(engine.dialect), joins=True),
-        defined.info.partitions,
-        defined.ids,
-        types,
-        page_bytes=capacity.page_bytes,
-        archive=archive,
-    )
-    checkup = Checkup(
-        ordering=ordering,
-        table=defined.events.table,
-        columns=defined.used,
-        unique=defined.unique,
-        pages=pages,
-        partitions=[partition.id for partition in defined.info.partitions],
-        near=[one for one in (near, all_near, lookups.times, lookups.ids) if one is not None],
-        indexes=_needed_indexes(defined, near, all_near, lookups),
-        marks=marks,
-        archive=archive,
-        time=defined.events.time,
-        is_mutable=defined.is_mutable,
-    )
-    reader = Reader(
-        info=replace(defined.info, extensions=_extensions(defined, source, types)),
-        ordering=ordering,
-        history=history,
-        checks=checkup,
-        page_query=pages,
-        lookups=lookups,
-        split_query=SplitQuery(near, archive),
-        key_query=_key_query(defined, source, capacity.page_bytes),
-        registry=registry,
-    )
-    if defined.grows:
-        checkup.grow = partial(_grow, reader, pages, checkup, marks)
-    trimmer = compactor = sealer = restorer = None
-    if marks is not None:
-        trimmer = Trimmer(
-            reader=reader,
-            near=all_near,
-            of_one=near,
-            coming=defined.coming,
-            marks=marks,
-            # Consumers that come late read on from the archive.
-            registry=registry if archive is None else None,
-            key=defined.attributes.get("key"),
-            needed=defined.needed,
-        )
-        if (compaction := defined.compaction) is not None:
-            tombstone = compaction.tombstone
-            compactor = Compactor(
-                reader=reader,
-                near=all_near,
-                marks=marks,
-                key=defined.attributes["key"],
-                tombstone=None if tombstone is None else resolve(defined.events.table, tombstone),
-                keep_tombstones=compaction.keep_tombstones,
-                needed=defined.needed,
-            )
-    if archive is not None:
-        from zeroeventhub.archive.manifest import Description  # noqa: PLC0415 - of another extra
-
-        segment_rows = partial(
-            SegmentRows,
-            mapper=mapper,
-            database=database,
-            partition=source.partition,
-            version=defined.version,
-            attributes=defined.attributes,
-            kind=defined.envelope.type if defined.envelope else "",
-        )
-        rows = segment_rows(all_near)
-        sealer = Sealer(
-            archive=archive.archive,
-            feed=archive.feed,
-            rows=rows,
-            reader=reader,
-            description=Description(
-                # Of the extensions, only this says something of the events.
-                replace(defined.info, extensions=reader.info.extensions & {COMPACTED}),
-                tuple(sorted(defined.ids)),
-                tuple(sorted(rows.attributes)),
-                mapper.recipe,
-            ),
-        )
-        if marks is not None:
-            restorer = Restorer(
-                archive=archive.archive,
-                feed=archive.feed,
-                events=defined.events,
-                mapper=mapper,
-                attributes=defined.attributes,
-                version=defined.version,
-                rows=segment_rows(near),
-                near=all_near,
-                reader=reader,
-                marks=marks,
-                compacted=defined.is_compacted,
-            )
-    bound = AsyncBoundFeed if isinstance(engine, AsyncEngine) else BoundFeed
-    return bound(
-        engine,
-        capacity.statement_seconds,
-        reader,
-        trimmer=trimmer,
-        compactor=compactor,
-        registry=registry,
-        sealer=sealer,
-        restorer=restorer,
-        described=defined.schemas,
-        appender=defined.append,
-        checks_of_data=defined.checks,
-    )
-
-
-def _type_condition(defined: Definition, database: Database) -> TypeCondition | None:
-    """Return the SQL condition on an event's type, if the feed has a type column of text."""
-    kind = defined.attributes.get("type")
-    default = defined.envelope.type if defined.envelope else ""
-    if kind is None:
-        return TypeCondition(None, default, database) if default else None
-    # Readers get the types of such a column as its text.
-    is_text = isinstance(kind.type, String) and not isinstance(kind.type, Enum)
-    return TypeCondition(kind, default, database) if is_text else None
-
-
-def _key_query(defined: Definition, source: Source, page_bytes: int) -> KeyQuery | None:
-    """Return the query for the events of a key, if the feed shows their versions."""
-    version = defined.version
-    if version is None or not defined.shows_keys:
-        return None
-    if source.events is not None and defined.envelope and "id" not in defined.attributes:
-        raise ConfigurationError(
-            "With the ordering sequenced, events of a key are read without positions, which "
-            "would be their ids: give the column of their ids as well."
-        )
-    key = defined.attributes["key"]
-    return KeyQuery(defined.events, key, version, source, defined.mapper, page_bytes=page_bytes)
-
-
-def _needed_indexes(
-    defined: Definition, near: NearRows, all_near: NearRows, lookups: Lookups
-) -> list[NeededIndex]:
-    """Return the indexes that the feed's queries need, first the one of pages."""
-    needed = [
-        NeededIndex(near.source, f"the pages of table {defined.events.table.fullname!r}"),
-        NeededIndex(all_near.source, "a look at the event of a cursor"),
-    ]
-    if lookups.times and isinstance(lookups.times.source.position.type, DateTime):
-        more = (near.source.position,) if near.source.events is None else ()
-        needed.append(
-            NeededIndex(lookups.times.source, "a search for the events of a moment", more)
-        )
-    if lookups.ids:
-        purpose = "a search for an event by its id, as HTTP feeds make it"
-        needed.append(NeededIndex(lookups.ids.source, purpose))
-    return needed
-
-
-def _extensions(defined: Definition, source: Source, types: TypeCondition | None) -> frozenset[str]:
-    """Return the extensions that the feed announces in its description."""
-    time = defined.events.time
-    has_time = isinstance(getattr(time, "type", None), DateTime)
-    given = {
-        EVENT_TYPES: types is not None,
-        KEY_HISTORY: defined.shows_keys,
-        PROGRESS: defined.progress is not None,
-        FORGET_PROGRESS: defined.progress is not None,
-        COMPACTED: defined.is_compacted,
-        SCHEMAS: defined.schemas is not None,
-        CURSOR_OF_TIME: has_time or (time is None and source.given_at is not None),
-        SEGMENTS: defined.archive is not None and defined.archive.is_shared,
-        APPEND: defined.append is not None,
-        PRODUCER_SEQUENCE: defined.append is not None,
-        ARROW: False,  # the server converts pages to Arrow, and announces it
-    }
-    return frozenset(name for name in EXTENSIONS if given.get(name, True))
-
-
-def _grow(
-    reader: Reader, pages: PageQuery, checkup: Checkup, marks: MarkTable | None, count: int
-) -> None:
-    """Give a feed more partitions, by whole assignments: other threads read these attributes."""
-    checkup.partitions = pages.ids = range(count)
-    if marks is not None:
-        marks.partitions = range(count)
-    # Last: as soon as consumers see the new token, they request the new partitions.
-    reader.info = replace(FeedInfo.of(count), extensions=reader.info.extensions)

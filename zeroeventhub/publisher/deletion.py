@@ -4,7 +4,7 @@ Both delete in batches while writers write and readers read.
 """
 
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from operator import index
@@ -35,8 +35,8 @@ from zeroeventhub.databases import database_of
 from zeroeventhub.databases.port import Database
 from zeroeventhub.errors import ConfigurationError, Unavailable
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION, Place
+from zeroeventhub.publisher.definition import Definition
 from zeroeventhub.publisher.keyset import LIMIT, ONE, NearRows, parameter
-from zeroeventhub.publisher.mapping import Expression
 from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.progress import CLOCKS, Registry
 from zeroeventhub.publisher.reader import Reader
@@ -284,13 +284,11 @@ class Trimmer:
     """Trim a feed: plan it, and delete the events in batches."""
 
     reader: Reader
+    defined: Definition
     near: NearRows  # of all partitions
     of_one: NearRows
-    coming: Collection[int]  # partitions that readers will see once the layout has changed
     marks: MarkTable
     registry: Registry | None  # None as well where an archive keeps what is trimmed
-    key: ColumnElement[Any] | None
-    needed: ColumnElement[bool] | None  # whether a key is restored from an event
 
     def plan(self, connection: Connection, bound: TrimBound) -> TrimPlan:
         """Return what a trim would delete; change nothing."""
@@ -302,7 +300,7 @@ class Trimmer:
             self.reader.vouch_in_table(connection, bound.kept.last)
         wanted = min(wanted, bound.until)
         until, held_back = self._limit_by_consumers(connection, bound, mark, wanted)
-        for partition in self.coming:
+        for partition in self.defined.coming:
             unseen = self.of_one.first(connection, partition, mark.trimmed, until)
             if unseen is not None:
                 until = unseen - 1
@@ -372,12 +370,13 @@ class Trimmer:
 
     def _first_needed(self, connection: Connection, after: int, until: int) -> Row[Any] | None:
         """Return position and key of the first event from which a key is restored."""
-        if self.key is None or self.needed is None:
+        needed = self.defined.needed
+        if needed is None:
             return None
         source = self.reader.ordering.source
-        columns = source.position.label("position"), self.key.label("key")
+        columns = source.position.label("position"), self.defined.attributes["key"].label("key")
         query: Select[Any] = select(*columns).select_from(source.join(source.table))
-        query = self.near.above(query.where(self.needed), self.near.hint(connection))
+        query = self.near.above(query.where(needed), self.near.hint(connection))
         return connection.execute(query.limit(ONE), {"after": after, "until": until}).first()
 
     def _count(self, connection: Connection, after: int, until: int) -> int:
@@ -421,46 +420,15 @@ class Trimmer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compaction:
-    """Declare that a feed keeps the last event of each key, and may delete earlier ones.
-
-    Example:
-        compaction = Compaction(tombstone=orders.c.kind == "deleted")
-        feed = TableFeed(
-            orders, key="customer", time="placed", retention=Retention(), compaction=compaction
-        )
-        feed.bind(engine).compact(older_than=timedelta(days=1))
-
-    Attributes:
-        tombstone: a column or an expression that is true for an event that deletes its key; None
-            if no event does.
-        keep_tombstones: how long such an event is kept, by the feed's `time`: a consumer that
-            stops for longer misses the deletion.
-
-    Raises:
-        ConfigurationError: the time is below zero.
-    """
-
-    tombstone: Expression | None = None
-    keep_tombstones: timedelta = timedelta(days=7)
-
-    def __post_init__(self) -> None:
-        """Check the time."""
-        if self.keep_tombstones < timedelta(0):
-            raise ConfigurationError("Tombstones are kept for some time, and not for less than 0.")
-
-
-@dataclass(frozen=True, kw_only=True)
 class Compactor:
     """Compact a feed by the column of its keys; what is `needed` to restore a key stays."""
 
     reader: Reader
+    defined: Definition
     near: NearRows  # of all partitions
     marks: MarkTable
-    key: ColumnElement[Any]
     tombstone: ColumnElement[Any] | None
     keep_tombstones: timedelta
-    needed: ColumnElement[bool] | None
 
     def plan(
         self,
@@ -501,15 +469,15 @@ class Compactor:
 
     def _next(self, connection: Connection) -> Select[Any]:
         """Select the next events, each with whether it is superseded or an old tombstone."""
-        source = self.reader.ordering.source
-        database = database_of(connection)
+        source, database = self.reader.ordering.source, database_of(connection)
+        key, needed = self.defined.attributes["key"], self.defined.needed
         gone = self._has_other(database, later=True)
         if self.tombstone is not None:
             is_old = source.position <= parameter("tombstones")
-            is_old_tombstone = and_(self.tombstone, self.key.is_not(None), is_old)
+            is_old_tombstone = and_(self.tombstone, key.is_not(None), is_old)
             gone = or_(gone, and_(is_old_tombstone, ~self._has_other(database, later=False)))
-        if self.needed is not None:
-            gone = and_(gone, ~self.needed)
+        if needed is not None:
+            gone = and_(gone, ~needed)
         columns: list[ColumnElement[Any]]
         columns = [source.position.label("position"), gone.label("is_gone")]
         columns += [database.as_stored(source.table.c[name]) for name in source.key]
@@ -531,11 +499,12 @@ class Compactor:
             events = source.events.alias("other_event")
             pairs = [(other.c[name], str(one.key)) for name, one in source.key.items()]
             rows = other.join(events, and_(*(one == events.c[name] for one, name in pairs)))
-        position, key = other.c[str(source.position.key)], events.c[str(self.key.key)]
-        query = select(ONE).select_from(rows).where(key == self.key)
+        own, needed = self.defined.attributes["key"], self.defined.needed
+        position, key = other.c[str(source.position.key)], events.c[str(own.key)]
+        query = select(ONE).select_from(rows).where(key == own)
         if isinstance(key.type, String) and not isinstance(key.type, Enum):
             # The table's collation may take texts for equal that are different keys to readers.
-            query = query.where(database.exact(key) == database.exact(self.key))
+            query = query.where(database.exact(key) == database.exact(own))
         partition: Any = None
         if source.partition is not None:
             partition = ClauseAdapter(other).traverse(source.partition)
@@ -544,7 +513,7 @@ class Compactor:
             if partition is not None:
                 query = query.where(partition == source.partition)
         else:
-            stays = [] if self.needed is None else [ClauseAdapter(events).traverse(self.needed)]
+            stays = [] if needed is None else [ClauseAdapter(events).traverse(needed)]
             if partition is not None:
                 stays.append(partition != source.partition)
             query = query.where(position < source.position, or_(false(), *stays))

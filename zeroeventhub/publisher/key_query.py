@@ -3,24 +3,15 @@
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Connection,
-    Index,
-    Table,
-    UniqueConstraint,
-    literal_column,
-    select,
-)
+from sqlalchemy import Connection, literal_column, select
 
 from zeroeventhub.databases import database_of
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import Event, KeyPage
+from zeroeventhub.publisher.definition import Definition
 from zeroeventhub.publisher.keyset import LIMIT, parameter
 from zeroeventhub.publisher.lookups import same_as, value_of
-from zeroeventhub.publisher.mapping import Mapper
-from zeroeventhub.publisher.ordering import Events, Source
+from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.rows import UNREADABLE, BatchSize, Rows, unreadable
 
 MOST_BYTES = 4 * 1024 * 1024
@@ -33,25 +24,22 @@ class KeyQuery:
     A page holds `page_bytes` of data at most, unless a single event is larger.
     """
 
-    def __init__(
-        self,
-        published: Events,
-        key: ColumnElement[Any],
-        version: ColumnElement[Any],
-        source: Source,
-        mapper: Mapper,
-        *,
-        page_bytes: int,
-    ) -> None:
-        self._key = key
-        self._partition = published.partition
-        self._mapper = mapper
+    def __init__(self, defined: Definition, source: Source, page_bytes: int) -> None:
+        if source.events is not None and defined.envelope and "id" not in defined.attributes:
+            raise ConfigurationError(
+                "With the ordering sequenced, events of a key are read without positions, which "
+                "would be their ids: give the column of their ids as well."
+            )
+        version: Any = defined.version  # a feed that shows keys has one
+        self._key = defined.attributes["key"]
+        self._partition = defined.events.partition
+        self._mapper = mapper = defined.mapper
         self._page_bytes = min(page_bytes, MOST_BYTES)
         self._batch = BatchSize()
         # Without a column of ids, an event's position is its id.
         position = source.position if source.events is None else literal_column("NULL")
         query = select(position.label("c0"), *mapper.columns, version.label("version"))
-        query = query.select_from(published.table).where(version > parameter("after"))
+        query = query.select_from(defined.events.table).where(version > parameter("after"))
         self._query = query.order_by(version).limit(LIMIT)
 
     def read(
@@ -95,21 +83,3 @@ class KeyQuery:
                 return KeyPage(events, versions)
             limit, after_version = limit - portion, numbers[-1]
         return KeyPage(events, versions, more=True)
-
-
-def expect_unique(table: Table, *columns: Column[Any]) -> None:
-    """Refuse a table that is not declared to have a unique index on columns."""
-    parts = [table.primary_key, *table.constraints, *table.indexes]
-    unique = (
-        {*part.columns}
-        for part in parts
-        if part is table.primary_key
-        or isinstance(part, UniqueConstraint)
-        or (isinstance(part, Index) and part.unique)
-    )
-    if {*columns} not in unique:
-        names = ", ".join(f'"{column.name}"' for column in columns)
-        raise ConfigurationError(
-            f"Table {table.fullname!r} is not declared to be unique in ({names}), which keeps two "
-            f"who append at once apart: add UniqueConstraint({names}), and create it."
-        )

@@ -13,16 +13,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from zeroeventhub.errors import BadCursor, ConfigurationError, FeedFailure, NotFound, Unavailable
-from zeroeventhub.protocol import (
-    FIRST,
-    LAST,
-    CountedCursor,
-    FeedInfo,
-    KeyPage,
-    Lag,
-    Page,
-    TypeFilter,
-)
+from zeroeventhub.protocol import FIRST, LAST, CountedCursor, KeyPage, Lag, Page, TypeFilter
 from zeroeventhub.publisher.archive_reader import ArchiveReader, SegmentPlace
 from zeroeventhub.publisher.checks import Checkup
 from zeroeventhub.publisher.cursor import Place
@@ -47,7 +38,6 @@ new checkpoint: seldom enough that idle consumers hardly write."""
 class Reader:
     """Read a table's feed through connections on which each statement sees the last commits."""
 
-    info: FeedInfo
     ordering: Ordering
     history: History
     checks: Checkup

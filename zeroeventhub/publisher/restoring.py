@@ -21,16 +21,15 @@ from zeroeventhub.databases import database_of
 from zeroeventhub.databases.bulk_insert import ColumnForm, insert_columns, table_form
 from zeroeventhub.databases.error_codes import is_duplicate
 from zeroeventhub.errors import ConfigurationError, FeedFailure, Unavailable
+from zeroeventhub.publisher.archive_reader import ArchiveReader
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION, START
+from zeroeventhub.publisher.definition import Definition
 from zeroeventhub.publisher.keyset import NearRows
-from zeroeventhub.publisher.mapping import Mapper
-from zeroeventhub.publisher.ordering import Events
 from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.retention import MarkTable
 from zeroeventhub.publisher.sealing import SegmentRows
 
 if TYPE_CHECKING:
-    from zeroeventhub.archive.archive import Archive
     from zeroeventhub.archive.manifest import Manifest, Segment
 
 SKIPPED = 1_000_000
@@ -72,35 +71,29 @@ class _Count:
 class Restorer:
     """Restore a feed's table from its archive."""
 
-    archive: "Archive"
-    feed: str  # the digest by which the archive identifies the feed
-    events: Events
-    mapper: Mapper
-    attributes: Mapping[str, ColumnElement[Any]]
-    version: ColumnElement[Any] | None
+    archive: ArchiveReader
+    defined: Definition
     rows: SegmentRows  # of one partition
     near: NearRows  # of all partitions
     reader: Reader
     marks: MarkTable
-    compacted: bool
 
     def begin(self, engine: Engine, skipped: int) -> None:
         """Let the feed go on some positions after what is sealed, from an empty table."""
         manifest = self.archive.look()
-        self.archive.expect(self.feed)
         if not manifest.segments:
             raise ConfigurationError("The archive has no events.")
         with engine.begin() as connection:
             self._check(connection)
             self.marks.install(connection)
             is_begun = self._is_begun(connection, manifest)
-            if self.compacted:
+            if self.defined.is_compacted:
                 self.marks.thin(connection, manifest.sealed)
         if is_begun:
             return
         # Readers may have read events that were lost before they were sealed. If new events got
         # their positions, a reader's cursor might fit both.
-        position = self.archive.continue_after(skipped)
+        position = self.archive.archive.continue_after(skipped)
         with engine.begin() as connection:
             self.reader.ordering.continue_after(connection, position)
         with engine.begin() as connection:
@@ -130,7 +123,8 @@ class Restorer:
         on_progress: Callable[[int, int], None],
     ) -> Restored:
         """Write the rows that are missing, compare all, and lower the mark."""
-        manifest = self.archive.manifest
+        archive = self.archive.archive
+        manifest = archive.manifest
         with engine.connect() as connection:
             until = self.marks.read(connection).trimmed
         after = min(_after(manifest, since), until)
@@ -141,7 +135,7 @@ class Restorer:
         pending: set[Future[_Count]] = set()
         try:
             for segment in segments:
-                for number in range(len(self.archive.load(segment, "footer").entries)):
+                for number in range(len(archive.load(segment, "footer").entries)):
                     pending.add(pool.submit(self._group, engine, segment, number, after, until))
                     if len(pending) > workers:
                         pending = _add(count, pending)
@@ -164,7 +158,7 @@ class Restorer:
         self, engine: Engine, segment: "Segment", number: int, after: int, until: int
     ) -> _Count:
         """Write the rows of a row group in one transaction, unless they are there, and compare."""
-        rows, erased = self.archive.load(segment, number).rows(after, until)
+        rows, erased = self.archive.archive.load(segment, number).rows(after, until)
         if not (events := len(rows)):
             return _Count(erased=erased)
         with engine.begin() as connection, database_of(engine).in_utc(connection):
@@ -184,7 +178,7 @@ class Restorer:
                         "this again. Append to the log only when it is done."
                     ) from error
                 found = self._read_rows(connection, rows)
-            if self.version is None and rows.column("version").null_count < events:
+            if self.defined.version is None and rows.column("version").null_count < events:
                 raise ConfigurationError(
                     "The archive has versions of keys: name the column that holds them, as the "
                     "feed did that was sealed."
@@ -225,15 +219,16 @@ class Restorer:
 
     def _check(self, connection: Connection) -> None:
         """Refuse a table with rows that cannot be made from events."""
-        mapper, events = self.mapper, self.events
+        mapper, events = self.defined.mapper, self.defined.events
         for name, expression in mapper.data_columns.items():
             if _column_of(expression) is None:
                 raise ConfigurationError(
                     f"{name or 'The data'} of events is made by the expression {expression}: only "
                     "what columns hold can be restored."
                 )
-        written = [*events.key, events.partition, self.version, *self.attributes.values()]
-        written += [*mapper.data_columns.values(), *mapper.header_columns.values()]
+        written = [*events.key, events.partition, self.defined.version]
+        written += [*self.defined.attributes.values(), *mapper.data_columns.values()]
+        written += mapper.header_columns.values()
         written += mapper.attribute_columns.values() if mapper.envelope else []
         names = {column.name for one in written if (column := _column_of(one)) is not None}
         for name, form in table_form(events.table, connection.dialect).columns.items():
@@ -245,14 +240,14 @@ class Restorer:
 
     def _write(self, connection: Connection, rows: Any) -> None:
         """Insert rows of a segment, whose events are not erased."""
-        mapper, table = self.mapper, self.events.table
-        numbered = _column_of(self.version)
+        defined, mapper, events = self.defined, self.defined.mapper, self.defined.events
+        numbered = _column_of(defined.version)
         if numbered is not None and not numbered.nullable and rows.column("version").null_count:
             raise ConfigurationError(
                 f"The archive was sealed by an earlier release, without versions of keys: let "
                 f"{numbered} be NULL, and number the events when they are restored."
             )
-        forms = table_form(table, connection.dialect).columns
+        forms = table_form(events.table, connection.dialect).columns
         found: dict[str, Sequence[Any]] = {}
 
         def put(
@@ -274,7 +269,7 @@ class Restorer:
         headers = [_members(text or "{}") for text in rows.column("headers").to_pylist()]
         for name, column in mapper.header_columns.items():
             put(column, [_text(each, name) for each in headers])
-        for name, column in self.attributes.items():
+        for name, column in defined.attributes.items():
             put(column, rows.column(name).to_pylist())
         # After these, which have the default type for NULL, and NULL for an empty text.
         if "" in mapper.data_columns:
@@ -285,10 +280,10 @@ class Restorer:
             for name, column in mapper.data_columns.items():
                 values = [str(each[name], "utf-8") for each in members]
                 put(column, values, partial(_from_json, column))
-        put(self.version, rows.column("version").to_pylist())
-        put(self.events.partition, rows.column("partition").to_pylist())
-        put(self.events.position, rows.column("position").to_pylist())
-        insert_columns(connection, table, found)
+        put(defined.version, rows.column("version").to_pylist())
+        put(events.partition, rows.column("partition").to_pylist())
+        put(events.position, rows.column("position").to_pylist())
+        insert_columns(connection, events.table, found)
 
 
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from hmac import compare_digest
 from typing import Any, ClassVar
 
@@ -35,6 +36,7 @@ from zeroeventhub.databases.statements import (
 from zeroeventhub.errors import ConfigurationError, Diverged
 from zeroeventhub.protocol import Partition
 from zeroeventhub.publisher.cursor import START, Place, digest
+from zeroeventhub.publisher.mapping import Expression
 from zeroeventhub.publisher.ordering import Source
 
 
@@ -97,6 +99,36 @@ class Retention(FeedTable):
             Column("compacted", BigInteger, nullable=False, server_default="0"),
             Column("partitions", long_text()),
         ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compaction:
+    """Declare that a feed keeps the last event of each key, and may delete earlier ones.
+
+    Example:
+        compaction = Compaction(tombstone=orders.c.kind == "deleted")
+        feed = TableFeed(
+            orders, key="customer", time="placed", retention=Retention(), compaction=compaction
+        )
+        feed.bind(engine).compact(older_than=timedelta(days=1))
+
+    Attributes:
+        tombstone: a column or an expression that is true for an event that deletes its key; None
+            if no event does.
+        keep_tombstones: how long such an event is kept, by the feed's `time`: a consumer that
+            stops for longer misses the deletion.
+
+    Raises:
+        ConfigurationError: the time is below zero.
+    """
+
+    tombstone: Expression | None = None
+    keep_tombstones: timedelta = timedelta(days=7)
+
+    def __post_init__(self) -> None:
+        """Check the time."""
+        if self.keep_tombstones < timedelta(0):
+            raise ConfigurationError("Tombstones are kept for some time, and not for less than 0.")
 
 
 @dataclass(frozen=True)

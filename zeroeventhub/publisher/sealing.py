@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import NoneType
 from typing import TYPE_CHECKING, Any
@@ -13,17 +13,19 @@ from sqlalchemy import ColumnElement, Connection, Uuid
 from zeroeventhub.databases.json_form import json_form
 from zeroeventhub.databases.port import Database
 from zeroeventhub.errors import ConfigurationError, FeedFailure
+from zeroeventhub.extensions import COMPACTED
 from zeroeventhub.protocol import Event
+from zeroeventhub.publisher.archive_reader import ArchiveReader
 from zeroeventhub.publisher.cursor import Place
+from zeroeventhub.publisher.definition import Definition
 from zeroeventhub.publisher.keyset import LIMIT, NearRows
 from zeroeventhub.publisher.lookups import value_of
-from zeroeventhub.publisher.mapping import Mapper, attribute_text, moment
+from zeroeventhub.publisher.mapping import attribute_text, moment
 from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.rows import Row, RowQuery, check_json
 from zeroeventhub.wire.ndjson import one_line
 
 if TYPE_CHECKING:
-    from zeroeventhub.archive.archive import Archive
     from zeroeventhub.archive.manifest import Description, Manifest
     from zeroeventhub.archive.segment_writer import SegmentWriter
 
@@ -93,8 +95,6 @@ _NUMBERS = {"partition", "version"}
 class SegmentRows:
     """Read rows of a table, of one partition or of all, in the form of a segment.
 
-    `kind` is the type of events whose type column is empty; empty if they have no type.
-
     Attributes:
         attributes: those of `id`, `type`, `key` and `time` that events have.
     """
@@ -102,26 +102,23 @@ class SegmentRows:
     def __init__(
         self,
         near: NearRows,
-        mapper: Mapper,
+        defined: Definition,
         database: Database,
-        *,
         partition: ColumnElement[Any] | None,
-        version: ColumnElement[Any] | None,
-        attributes: Mapping[str, ColumnElement[Any]],
-        kind: str,
     ) -> None:
+        attributes, mapper = defined.attributes, defined.mapper
         self._near = near
         self._forms = {name: json_form(column, name) for name, column in attributes.items()}
-        self._kind = kind or None
+        self._kind = defined.default_type or None
         self._placed = {} if partition is None else {"partition": partition}
-        if version is not None:
-            self._placed["version"] = version
+        if defined.version is not None:
+            self._placed["version"] = defined.version
         if "time" not in attributes and near.source.given_at is not None:
             self._placed["time"] = near.source.given_at
         also, placed = [form.select for form in self._forms.values()], self._placed.values()
         self._query = RowQuery(near, mapper, database, also=also, placed=[*placed])
         self._columns = 1 if self._query.is_json else len(mapper.columns)
-        kinds = {"type"} if kind else set()
+        kinds = {"type"} if self._kind else set()
         self.attributes = {*self._forms, *self._placed, *kinds} - _NUMBERS
 
     def read(
@@ -201,26 +198,26 @@ class SegmentRows:
 class Sealer:
     """Seal a feed's table into its archive."""
 
-    archive: "Archive"
-    feed: str  # the digest by which the archive identifies the feed
+    archive: ArchiveReader
+    defined: Definition
     rows: SegmentRows  # of all partitions
     reader: Reader
-    description: "Description"
 
     async def seal(self, options: SealOptions, ask: Call, work: Call) -> Sealed:
         """Seal the table; see `BoundFeed.seal`."""
         segments = events = size = 0
         until = None
+        archive = self.archive.archive
         # For readers of the archive alone, a closed partition ends at its last sealed event.
-        described = self.description
+        described = self._description()
         has_closed = any(partition.closed for partition in described.info.partitions)
         while True:
-            known = await work(self.kept)
+            known = await work(self.archive.look)
             if until is None:
                 until = await ask(self._sealable, known, options.older_than)
             if known.sealed >= until:
                 break
-            writer = self.archive.segment_writer()
+            writer = archive.segment_writer()
             last = await self._collect(
                 writer, options, ask, work, known=known, until=until, before=events
             )
@@ -228,19 +225,32 @@ class Sealer:
                 break
             written = await work(writer.finish, known.sealed, *last)
             description = None if has_closed else described
-            if await work(self.archive.add, written, self.feed, description):
+            if await work(archive.add, written, self.archive.feed, description):
                 segments, size = segments + 1, size + written.segment.size
                 events += written.segment.events
         if segments:
-            await work(self.archive.merge, options.segment_events, options.segment_bytes)
-        manifest = self.archive.manifest
+            await work(archive.merge, options.segment_events, options.segment_bytes)
+        manifest = archive.manifest
         if (
             manifest.segments
             and manifest.description != described
             and await ask(self.reader.has_ends, manifest.sealed)
         ):
-            await work(self.archive.describe, described)
-        return Sealed(segments, events, size, self.archive.manifest.sealed)
+            await work(archive.describe, described)
+        return Sealed(segments, events, size, archive.manifest.sealed)
+
+    def _description(self) -> "Description":
+        """Return what the archive says of the feed."""
+        from zeroeventhub.archive.manifest import Description  # noqa: PLC0415 - of another extra
+
+        defined, info = self.defined, self.reader.checks.info
+        return Description(
+            # Of the extensions, only this says something of the events.
+            replace(info, extensions=info.extensions & {COMPACTED}),
+            tuple(sorted(defined.ids)),
+            tuple(sorted(self.rows.attributes)),
+            defined.mapper.recipe,
+        )
 
     async def _collect(
         self,
@@ -285,7 +295,7 @@ class Sealer:
         ids, keys = [*ids], [*keys]
         if is_text or not all(isinstance(one, str) for one in ids + keys):
             raise ConfigurationError("Give ids and keys of events as lists of text.")
-        if not self.archive.erasable:
+        if not self.archive.archive.erasable:
             raise ConfigurationError(
                 "Pages of this feed are marked as ones that never change, and caches keep them for "
                 "a year: stop that by Archive(…, erasable=True) in all its processes, then erase."
@@ -298,14 +308,8 @@ class Sealer:
                     f"give it one, by {name}=…, before events are sealed."
                 )
         ids, keys = self.rows.texts("id", ids), self.rows.texts("key", keys)
-        self.kept()
-        return self.archive.erase(ids, keys, lambda position: str(Place(position)))
-
-    def kept(self) -> "Manifest":
-        """Fetch the archive's manifest from its store; refuse the archive of another feed."""
-        manifest = self.archive.look()
-        self.archive.expect(self.feed)
-        return manifest
+        self.archive.look()
+        return self.archive.archive.erase(ids, keys, lambda position: str(Place(position)))
 
     def _sealable(
         self, connection: Connection, kept: "Manifest", older_than: timedelta | None

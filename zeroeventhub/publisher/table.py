@@ -1,32 +1,60 @@
-"""A feed over a table of the caller's."""
+"""A feed over a table of the caller's: describe it, and build it for an engine."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
-from sqlalchemy import Connection, Engine, Table
+from sqlalchemy import Connection, DateTime, Engine, Enum, String, Table
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from zeroeventhub.databases import database_of
+from zeroeventhub.databases.port import Database
 from zeroeventhub.databases.statements import run
 from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.extensions import (
+    APPEND,
+    ARROW,
+    COMPACTED,
+    CURSOR_OF_TIME,
+    EVENT_TYPES,
+    EXTENSIONS,
+    FORGET_PROGRESS,
+    KEY_HISTORY,
+    PRODUCER_SEQUENCE,
+    PROGRESS,
+    SCHEMAS,
+    SEGMENTS,
+)
 from zeroeventhub.partitions import Layout
 from zeroeventhub.protocol import FeedInfo
-from zeroeventhub.publisher.bound_feed import Appender, AsyncBoundFeed, BoundFeed
+from zeroeventhub.publisher.bound_feed import AsyncBoundFeed, BoundFeed
+from zeroeventhub.publisher.checks import Checkup
 from zeroeventhub.publisher.cursor import Signer
 from zeroeventhub.publisher.definition import (
+    Appender,
     Definition,
-    build,
     envelope_of,
     key_columns,
     partition_column,
     schemas_of,
     table_of,
 )
-from zeroeventhub.publisher.deletion import Compaction
+from zeroeventhub.publisher.deletion import Compactor, Trimmer
+from zeroeventhub.publisher.history import History
+from zeroeventhub.publisher.key_query import KeyQuery
+from zeroeventhub.publisher.keyset import NearRows, NeededIndex
+from zeroeventhub.publisher.lookups import Lookups
 from zeroeventhub.publisher.mapping import Data, Expression, Mapper, resolve
-from zeroeventhub.publisher.ordering import Events, Ordering
+from zeroeventhub.publisher.ordering import Events, Ordering, Source
+from zeroeventhub.publisher.page_query import PageQuery, TypeCondition
 from zeroeventhub.publisher.partition_hash import hash_on_connect
-from zeroeventhub.publisher.progress import Progress
-from zeroeventhub.publisher.retention import Retention
+from zeroeventhub.publisher.progress import Progress, Registry
+from zeroeventhub.publisher.reader import Reader
+from zeroeventhub.publisher.restoring import Restorer
+from zeroeventhub.publisher.retention import Compaction, Retention
+from zeroeventhub.publisher.rows import RowQuery
+from zeroeventhub.publisher.sealing import Sealer, SegmentRows
+from zeroeventhub.publisher.splits import SplitQuery
 from zeroeventhub.settings import Capacity
 
 if TYPE_CHECKING:
@@ -256,3 +284,162 @@ class TableFeed:
             connection: in a transaction that you commit, with the right to drop triggers.
         """
         run(connection, self.ordering(connection.dialect.name).ddl(connection).uninstall)
+
+
+def build(
+    defined: Definition, engine: Engine | AsyncEngine, capacity: Capacity
+) -> BoundFeed | AsyncBoundFeed:
+    """Build a feed."""
+    ordering = defined.ordering(engine.dialect.name)
+    database = database_of(engine)
+    source, mapper = ordering.source, defined.mapper
+    near, all_near = NearRows(source), NearRows(replace(source, partition=None))
+    types = _type_condition(defined, database)
+    marks = defined.marks(source)
+    archive = defined.archive_reader(source)
+    lookups = Lookups(
+        near,
+        all_near,
+        time=defined.events.time,
+        identity=defined.attributes.get("id"),
+        types=types,
+        archive=archive,
+    )
+    registry = None
+    if defined.progress is not None:
+        # With an archive, trimming loses nothing.
+        registry = Registry(
+            defined.progress, source, defined.info.partitions, marks if archive is None else None
+        )
+    history = History(
+        RowQuery(all_near, mapper, database),
+        defined.signer,
+        mutable=defined.is_mutable,
+        compacted=defined.is_compacted,
+        marks=marks,
+        archive=archive,
+    )
+    pages = PageQuery(
+        RowQuery(near, mapper, database, streams=database.can_stream(engine.dialect), joins=True),
+        defined.info.partitions,
+        defined.ids,
+        types,
+        page_bytes=capacity.page_bytes,
+        archive=archive,
+    )
+    reader = Reader(
+        ordering=ordering,
+        history=history,
+        checks=Checkup(
+            defined=defined,
+            info=replace(defined.info, extensions=_extensions(defined, source, types)),
+            ordering=ordering,
+            pages=pages,
+            near=[one for one in (near, all_near, lookups.times, lookups.ids) if one is not None],
+            indexes=_needed_indexes(defined, near, all_near, lookups),
+            marks=marks,
+            archive=archive,
+        ),
+        page_query=pages,
+        lookups=lookups,
+        split_query=SplitQuery(near, archive),
+        key_query=KeyQuery(defined, source, capacity.page_bytes) if defined.shows_keys else None,
+        registry=registry,
+    )
+    trimmer = compactor = sealer = restorer = None
+    if marks is not None:
+        trimmer = Trimmer(
+            reader=reader,
+            defined=defined,
+            near=all_near,
+            of_one=near,
+            marks=marks,
+            # Consumers that come late read on from the archive.
+            registry=registry if archive is None else None,
+        )
+        if (compaction := defined.compaction) is not None:
+            tombstone = compaction.tombstone
+            compactor = Compactor(
+                reader=reader,
+                defined=defined,
+                near=all_near,
+                marks=marks,
+                tombstone=None if tombstone is None else resolve(defined.events.table, tombstone),
+                keep_tombstones=compaction.keep_tombstones,
+            )
+        if archive is not None:
+            sealer = Sealer(
+                archive=archive,
+                defined=defined,
+                rows=SegmentRows(all_near, defined, database, source.partition),
+                reader=reader,
+            )
+            restorer = Restorer(
+                archive=archive,
+                defined=defined,
+                rows=SegmentRows(near, defined, database, source.partition),
+                near=all_near,
+                reader=reader,
+                marks=marks,
+            )
+    bound = AsyncBoundFeed if isinstance(engine, AsyncEngine) else BoundFeed
+    return bound(
+        engine,
+        capacity.statement_seconds,
+        defined,
+        reader,
+        trimmer=trimmer,
+        compactor=compactor,
+        sealer=sealer,
+        restorer=restorer,
+    )
+
+
+def _type_condition(defined: Definition, database: Database) -> TypeCondition | None:
+    """Return the SQL condition on an event's type, if the feed has a type column of text."""
+    kind = defined.attributes.get("type")
+    default = defined.default_type
+    if kind is None:
+        return TypeCondition(None, default, database) if default else None
+    # Readers get the types of such a column as its text.
+    is_text = isinstance(kind.type, String) and not isinstance(kind.type, Enum)
+    return TypeCondition(kind, default, database) if is_text else None
+
+
+def _needed_indexes(
+    defined: Definition, near: NearRows, all_near: NearRows, lookups: Lookups
+) -> list[NeededIndex]:
+    """Return the indexes that the feed's queries need, first the one of pages."""
+    needed = [
+        NeededIndex(near.source, f"the pages of table {defined.events.table.fullname!r}"),
+        NeededIndex(all_near.source, "a look at the event of a cursor"),
+    ]
+    if lookups.times and isinstance(lookups.times.source.position.type, DateTime):
+        more = (near.source.position,) if near.source.events is None else ()
+        needed.append(
+            NeededIndex(lookups.times.source, "a search for the events of a moment", more)
+        )
+    if lookups.ids:
+        purpose = "a search for an event by its id, as HTTP feeds make it"
+        needed.append(NeededIndex(lookups.ids.source, purpose))
+    return needed
+
+
+def _extensions(defined: Definition, source: Source, types: TypeCondition | None) -> frozenset[str]:
+    """Return the extensions that the feed announces in its description."""
+    time = defined.events.time
+    has_time = isinstance(getattr(time, "type", None), DateTime)
+    given = {
+        EVENT_TYPES: types is not None,
+        KEY_HISTORY: defined.shows_keys,
+        PROGRESS: defined.progress is not None,
+        FORGET_PROGRESS: defined.progress is not None,
+        COMPACTED: defined.is_compacted,
+        SCHEMAS: defined.schemas is not None,
+        CURSOR_OF_TIME: has_time or (time is None and source.given_at is not None),
+        SEGMENTS: defined.archive is not None and defined.archive.is_shared,
+        APPEND: defined.append is not None,
+        PRODUCER_SEQUENCE: defined.append is not None,
+        ARROW: False,  # the server converts pages to Arrow, and announces it
+    }
+    return frozenset(name for name in EXTENSIONS if given.get(name, True))

@@ -146,7 +146,7 @@ def test_feed_takes_batches_only_of_a_log_that_does(sqlite):
         with pytest.raises(ConfigurationError, match="append=True"):
             bound.append([Batch(batch(1))])
     switched = EventLog(sa.MetaData(), "switched", append=True)
-    assert "append" not in switched.feed(append=None).bind(sqlite).reader.info.extensions
+    assert "append" not in switched.feed(append=None).bind(sqlite).reader.checks.info.extensions
 
 
 def test_append_says_where_events_are(engine, log):

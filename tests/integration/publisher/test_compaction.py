@@ -34,8 +34,7 @@ from sqlalchemy import (
 )
 
 from zeroeventhub import FIRST, TableFeed
-from zeroeventhub.publisher.deletion import Compaction
-from zeroeventhub.publisher.retention import Retention
+from zeroeventhub.publisher.retention import Compaction, Retention
 
 HOUR = timedelta(hours=1)
 OPTIONS = {"data": "data", "partition": "part", "partitions": 2, "time": "placed"}

@@ -18,9 +18,8 @@ from zeroeventhub.extensions import (
     STOP,
     WAIT,
 )
-from zeroeventhub.publisher.deletion import Compaction
 from zeroeventhub.publisher.progress import Progress
-from zeroeventhub.publisher.retention import Retention
+from zeroeventhub.publisher.retention import Compaction, Retention
 
 ALWAYS = {CAUGHT_UP, CURSOR_OF_COUNT, LAG, SPLITS, STOP, WAIT}
 

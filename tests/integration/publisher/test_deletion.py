@@ -16,8 +16,7 @@ from sqlalchemy import Column, DateTime, MetaData, Table, Text, Uuid, event, fun
 from zeroeventhub import FIRST, TableFeed
 from zeroeventhub.errors import ConfigurationError, FeedFailure, Unavailable
 from zeroeventhub.publisher import deletion
-from zeroeventhub.publisher.deletion import Compaction
-from zeroeventhub.publisher.retention import Retention
+from zeroeventhub.publisher.retention import Compaction, Retention
 
 
 def source():

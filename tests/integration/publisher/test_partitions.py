@@ -15,8 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from zeroeventhub import FIRST, TableFeed
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher import checks
-from zeroeventhub.publisher.deletion import Compaction
-from zeroeventhub.publisher.retention import Retention
+from zeroeventhub.publisher.retention import Compaction, Retention
 
 STRAY = "There is an event in partition 7, but the feed's partitions are 0 to 1"
 

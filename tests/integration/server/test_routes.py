@@ -39,9 +39,8 @@ from zeroeventhub.coroutines import blocking
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.extensions import EXTENSIONS, PARTITION, Extension, Parameter
 from zeroeventhub.protocol import EVERY_TYPE, Schemas
-from zeroeventhub.publisher.deletion import Compaction
 from zeroeventhub.publisher.reader import Reader
-from zeroeventhub.publisher.retention import Retention
+from zeroeventhub.publisher.retention import Compaction, Retention
 
 FEED = TableFeed(orders, data="data")
 

@@ -19,9 +19,8 @@ from sqlalchemy.orm import declarative_base
 from zeroeventhub import TableFeed
 from zeroeventhub.archive import Archive
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.deletion import Compaction
 from zeroeventhub.publisher.progress import Progress
-from zeroeventhub.publisher.retention import Retention
+from zeroeventhub.publisher.retention import Compaction, Retention
 
 persons = event_table(
     "persons", person=String(20), version=Integer, name=String(20), photo=LargeBinary
