@@ -11,7 +11,7 @@ from sqlalchemy import (
     ColumnElement,
     CompoundSelect,
     Connection,
-    Subquery,
+    Select,
     func,
     literal_column,
     select,
@@ -165,22 +165,14 @@ def cut(parts: Iterable[Part], count: int) -> list[int]:
     return found
 
 
-BATCH = 32
-"""Lookups that one statement makes, at most."""
-
-
-class _Probe(NamedTuple):
-    """A request for the rows on one side of a place, up to an end."""
-
-    place: int
-    end: int
-    above: bool
+BATCH = 16
+"""Looks that one statement makes, at most."""
 
 
 class SplitQuery:
     """Cut a partition's events into pieces that can be read in parallel.
 
-    It reads an index 2,053 times at most, or 261 times where rows are dense, plus 25 times for each
+    It reads an index 2,053 times at most, or 261 times where rows are dense, plus 26 times for each
     piece: once 1,000 entries, and 100 at most each other time. The archive, if any, holds the
     events below its boundary.
     """
@@ -216,106 +208,81 @@ class SplitQuery:
         boundary, parts = after, list[Part]()
         if self._archive is not None:
             boundary = max(after, self._archive.boundary(connection))
-            if after < boundary:
-                parts = self._archive.parts(partition, after, min(boundary, until))
-        few: list[int] = []
-        if until > boundary:
-            few = self._first_positions(connection, partition, boundary, until)
-        if sum(part.rows for part in parts) + len(few) < FEW:
-            positions = few
-            if self._archive is not None and parts:
-                end = min(boundary, until)
-                positions = self._archive.positions(partition, after, end) + few
-            count = min(count, len(positions))
-            return [positions[number * len(positions) // count - 1] for number in range(1, count)]
+            parts = self._archive.parts(partition, after, min(boundary, until))
+        query = self._rows.rows(self._rows.hint(connection), self._rows.source.position)
+        values = {"partition": partition, "after": boundary, "until": until}
+        few = [*connection.scalars(query.limit(literal_column(str(FEW))), values)]
+        if self._archive is not None and sum(part.rows for part in parts) + len(few) < FEW:
+            parts = _single(self._archive.positions(partition, after, min(boundary, until)))
         if len(few) < FEW:
-            # A part of one position for each row, so that every cut is at a row.
-            found = cut([*parts, *(Part(position - 1, position, 1.0) for position in few)], count)
+            found = cut([*parts, *_single(few)], count)
         else:
             low, high = few[0], max(self._last(connection, partition, [until]), default=0)
             see = partial(self._look, connection, partition)
             is_there = low < high  # unless a trim is deleting the rows
             found = places(low, high, count, see, parts) if is_there else cut(parts, count)
+            in_table = [place for place in found if place > boundary]
+            found[len(found) - len(in_table) :] = self._last(connection, partition, in_table)
         ends = [part.high for part in parts]
         # In the archive, cut at the end of the part that holds the place: the manifest or footer
         # has that position, so nothing has to be fetched.
-        archived = [
-            ends[min(bisect_left(ends, place), len(ends) - 1)]
+        return [
+            place if place > boundary else ends[min(bisect_left(ends, place), len(ends) - 1)]
             for place in found
-            if place <= boundary
         ]
-        in_table = [place for place in found if place > boundary]
-        return archived + self._last(connection, partition, in_table)
-
-    def _first_positions(
-        self, connection: Connection, partition: int, after: int, until: int
-    ) -> list[int]:
-        """Read the first positions."""
-        near = self._near(0, FEW, self._rows.hint(connection), above=True)
-        query = select(near.c.position).order_by(near.c.position)
-        positions = connection.scalars(query, {"partition": partition, "place_0": after})
-        return [position for position in positions if position <= until]
 
     def _last(self, connection: Connection, partition: int, at: Sequence[int]) -> list[int]:
         """Find the last rows at or below some places."""
-        probes = [_Probe(place, 0, above=False) for place in at]
-        return [
-            window.near for window in self._probe(connection, partition, probes, 1) if window.rows
-        ]
+        looks = [Look(0, place, place) for place in at]
+        found = self._look(connection, partition, looks, rows=1)
+        return [below.near for below, _ in found if below.rows]
 
     def _look(
-        self, connection: Connection, partition: int, looks: list[Look]
+        self, connection: Connection, partition: int, looks: Sequence[Look], rows: int = ROWS
     ) -> list[tuple[Window, Window]]:
-        probes = []
-        for low, place, high in looks:
-            probes += [_Probe(place, low, above=False), _Probe(place, high, above=True)]
-        windows = self._probe(connection, partition, probes, ROWS)
-        return list(zip(windows[::2], windows[1::2], strict=True))
-
-    def _probe(
-        self, connection: Connection, partition: int, probes: Sequence[_Probe], rows: int
-    ) -> list[Window]:
         windows = []
         hint = self._rows.hint(connection)
-        while probes:
+        while looks:
             # Batches have sizes of powers of two, so that few statements differ.
-            size = min(BATCH, 1 << len(probes).bit_length() - 1)
-            batch, probes = probes[:size], probes[size:]
+            size = min(BATCH, 1 << len(looks).bit_length() - 1)
+            batch, looks = looks[:size], looks[size:]
             values = {"partition": partition}
-            for number, probe in enumerate(batch):
-                values |= {f"place_{number}": probe.place, f"end_{number}": probe.end}
-            sides = tuple(probe.above for probe in batch)
-            found = connection.execute(self._statement(sides, rows, hint), values).all()
-            for probe, (_, seen, low, high) in zip(batch, sorted(found), strict=True):
-                near, far = (low, high) if probe.above else (high, low)
+            for number, look in enumerate(batch):
+                values |= {f"{name}_{number}": at for name, at in look._asdict().items()}
+            found = sorted(connection.execute(self._statement(size, rows, hint), values).all())
+            for (_, place, _), below, above in zip(batch, found[::2], found[1::2], strict=True):
+                _, fewer, far_below, near_below = below
+                _, more, near_above, far_above = above
                 windows.append(
-                    Window(seen, near, far) if seen else Window(0, probe.place, probe.place)
+                    (
+                        Window(fewer, near_below or place, far_below or place),
+                        Window(more, near_above or place, far_above or place),
+                    )
                 )
         return windows
 
-    def _build(self, sides: Sequence[bool], rows: int, hint: IndexHint) -> CompoundSelect[Any]:
-        """Put as many lookups as there are sides into one statement."""
-        lookups = []
-        for number, above in enumerate(sides):
-            near = self._near(number, rows, hint, above=above)
-            position, end = near.c.position, parameter(f"end_{number}")
-            columns: tuple[ColumnElement[Any], ...] = (
-                literal_column(str(number)),
-                func.count(),
-                func.min(position),
-                func.max(position),
-            )
-            # Outside the subquery with the limit, so that the end cannot change its plan.
-            within = position <= end if above else position >= end
-            lookups.append(select(*columns).select_from(near).where(within))
+    def _build(self, size: int, rows: int, hint: IndexHint) -> CompoundSelect[Any]:
+        """Put so many looks into one statement, each with a row below its place and one above."""
+        near, position = self._rows, self._rows.source.position.label("position")
+        query = select(position).select_from(near.source.table)
+        lookups: list[Select[Any]] = []
+        for number in range(size):
+            low, place, high = (parameter(f"{name}_{number}") for name in Look._fields)
+            sides = near.below(query, hint, place), near.above(query, hint, place, HIGHEST)
+            for side in sides:
+                name = f"near_{len(lookups)}"
+                found = side.limit(literal_column(str(rows))).subquery(name).c.position
+                columns: tuple[ColumnElement[Any], ...] = (
+                    literal_column(str(len(lookups))),
+                    func.count(),
+                    func.min(found),
+                    func.max(found),
+                )
+                # Outside the subquery with the limit, so that the ends cannot change its plan.
+                lookups.append(select(*columns).where(found.between(low, high)))
         return union_all(*lookups)
 
-    def _near(self, number: int, rows: int, hint: IndexHint, *, above: bool) -> Subquery:
-        """Select the positions next to the parameter `place_<number>`, on one side of it."""
-        source, here = self._rows.source, parameter(f"place_{number}")
-        query = select(source.position.label("position")).select_from(source.table)
-        if above:
-            query = self._rows.above(query, hint, here, HIGHEST)
-        else:
-            query = self._rows.below(query, hint, here)
-        return query.limit(literal_column(str(rows))).subquery(f"near_{number}")
+
+def _single(positions: Iterable[int]) -> list[Part]:
+    """Return parts of one row each, so that they are cut at rows."""
+    return [Part(position, position, 1.0) for position in positions]
