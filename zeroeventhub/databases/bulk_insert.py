@@ -405,7 +405,8 @@ def insertion(
     else:
         names = [one.column.key for one in forms]
         each = [dict(zip(names, row, strict=True)) for row in values]
-        run = partial(Connection.execute, statement=_statement(forms, dialect), parameters=each)
+        statement = insert_statement(forms, dialect)
+        run = partial(Connection.execute, statement=statement, parameters=each)
 
     def execute(connection: Connection, meanwhile: Callable[[], object]) -> None:
         meanwhile()
@@ -415,21 +416,29 @@ def insertion(
     return execute
 
 
-def _statement(chosen: Sequence[ColumnForm], dialect: Dialect) -> Insert:
-    table = chosen[0].column.table
+@lru_cache(maxsize=64)
+def insert_statement(
+    chosen: tuple[ColumnForm, ...], dialect: Dialect, *, is_new: bool = False
+) -> Insert:
+    """Return a statement for values by the keys of columns, with JSON as text.
+
+    If the row `is_new`, it is that of `Database.insert_new`.
+    """
+    table, database = chosen[0].column.table, database_of(dialect)
     values: dict[str, Any] = {}
     for form in chosen:
         key, kind = form.column.key, form.column.type
         values[key] = bindparam(key, type_=Text if form.is_json else kind)
         if form.is_json:
-            values[key] = database_of(dialect).json_parameter(values[key], kind)
-    return database_of(dialect).identity_insert(table).values(values).inline()
+            values[key] = database.json_parameter(values[key], kind)
+    statement = database.insert_new(table) if is_new else database.identity_insert(table)
+    return statement.values(values).inline()
 
 
 @lru_cache(maxsize=64)
 def _text(chosen: tuple[ColumnForm, ...], dialect: Dialect) -> str:
     """Return the statement; like the rows, it has the values in the order of the table."""
-    return str(_statement(chosen, dialect).compile(dialect=dialect))
+    return str(insert_statement(chosen, dialect).compile(dialect=dialect))
 
 
 def _csv(rows: _Rows) -> bytes:

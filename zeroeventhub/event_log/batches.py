@@ -19,7 +19,7 @@ from zeroeventhub.errors import (
     Unavailable,
     ZeroEventHubError,
 )
-from zeroeventhub.event_log.log_table import DuplicateKey, RowInsert, writing
+from zeroeventhub.event_log.log_table import DuplicateKey, insert_row, writing
 from zeroeventhub.new_events import LONGEST_NAME, Batch, NewEvent
 from zeroeventhub.partitions import Layout
 from zeroeventhub.protocol import Appended
@@ -58,7 +58,6 @@ class BatchAppender:
             mysql_engine="InnoDB",
             mariadb_engine="InnoDB",
         )
-        self._first = RowInsert(self._producers)
 
     def append(
         self, connection: Connection, batches: Sequence[Batch], seconds: float
@@ -144,7 +143,7 @@ class BatchAppender:
         if sequence == 1:
             row = {"principal": batch.principal, "producer": producer, "sequence": 1}
             try:
-                self._first.insert(connection, row)
+                insert_row(connection, self._producers, row)
             except DuplicateKey:
                 pass
             else:

@@ -17,8 +17,8 @@ from zeroeventhub.errors import ConfigurationError, Conflict, IdReused, StoreUna
 from zeroeventhub.event_log.events import Stored, unseen
 from zeroeventhub.event_log.log_table import (
     DuplicateKey,
-    RowInsert,
     connected,
+    insert_row,
     insert_rows,
     writing,
 )
@@ -115,7 +115,6 @@ class KeyedTable:
             compared = (self._key, *(_column(table, each) for each in same))
             self._stored = Stored(table, self._id, self._version, compared)
         self._required = {_column(table, each).name for each in (*([id] if id else ()), *same)}
-        self._single = RowInsert(table)
         self._last = self._last_version()
         self._rows = self.query(select(table))
 
@@ -243,7 +242,7 @@ class KeyedTable:
         """
         if not rows:
             return
-        self._single.insert(connection, rows[0])
+        insert_row(connection, self._table, rows[0])
         try:
             insert_rows(connection, self._table, rows[1:])
         except DuplicateKey as error:

@@ -17,8 +17,8 @@ from zeroeventhub.event_log.events import KeptEvent, Stored, kept_events, unseen
 from zeroeventhub.event_log.keyed_table import ExpectedVersion, KeyedTable
 from zeroeventhub.event_log.log_table import (
     DuplicateKey,
-    RowInsert,
     connected,
+    insert_row,
     insert_rows,
     log_table,
     snapshot_table,
@@ -96,7 +96,6 @@ class EventLog:
         columns = self.table.c
         compared = (columns.type, columns.key, columns.data)
         self._stored = Stored(self.table, columns.id, columns.version, compared)
-        self._single = RowInsert(self.table)
         self.snapshots = snapshot_table(metadata, name, schema) if snapshots else None
         self._snapshots = None if self.snapshots is None else Snapshots(self.snapshots, self.table)
         self._readers = {kind: reader_for(model)[0] for kind, model in models.items()}
@@ -191,7 +190,7 @@ class EventLog:
     ) -> None:
         """Insert rows; raise DuplicateKey if some exist, and the rest may have been inserted."""
         if len(rows) == 1:
-            self._single.insert(connection, rows[0])
+            insert_row(connection, self.table, rows[0])
             return
         needs_savepoint = with_savepoint and database_of(connection).aborts_on_error
         with connection.begin_nested() if needs_savepoint else nullcontext():

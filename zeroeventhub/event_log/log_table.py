@@ -1,32 +1,26 @@
 """The table of a log, and the statements that insert its rows."""
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
-    JSON,
     BigInteger,
     Column,
     Connection,
-    Executable,
     Identity,
     Index,
     MetaData,
     SmallInteger,
     String,
     Table,
-    Text,
     UniqueConstraint,
-    bindparam,
 )
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, scoped_session
 
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.bulk_insert import insert_columns
+from zeroeventhub.databases.bulk_insert import insert_columns, insert_statement, table_form
 from zeroeventhub.databases.error_codes import is_duplicate
-from zeroeventhub.databases.port import Database
 from zeroeventhub.databases.statements import (
     StatementMoment,
     document,
@@ -43,42 +37,25 @@ class DuplicateKey(Exception):
     """Raised when a unique value exists already."""
 
 
-class RowInsert:
-    """Insert single rows, so that a duplicate key leaves the transaction usable."""
+def insert_row(connection: Connection, table: Table, row: Mapping[str, Any]) -> None:
+    """Insert a row of values by column name, with JSON as text; the transaction stays usable.
 
-    def __init__(self, table: Table) -> None:
-        self._table = table
-        self._columns = {column.name: column for column in table.columns}
-        self._statement = lru_cache(maxsize=16)(self._build)
-
-    def insert(self, connection: Connection, row: Mapping[str, Any]) -> None:
-        """Insert a row of values by column name, with JSON as text.
-
-        Raises:
-            DuplicateKey: nothing was inserted.
-        """
-        statement = self._statement(database_of(connection), tuple(row))
-        parameters = {f"p{place}": value for place, value in enumerate(row.values())}
-        try:
-            counted = {"preserve_rowcount": True}
-            inserted = connection.execute(statement, parameters, execution_options=counted).rowcount
-        except IntegrityError as error:
-            if database_of(connection).aborts_on_error or not is_duplicate(error):
-                raise
-            raise DuplicateKey from error
-        if inserted != 1:
-            raise DuplicateKey
-
-    def _build(self, database: Database, names: tuple[str, ...]) -> Executable:
-        values = {}
-        for place, name in enumerate(names):
-            column, parameter = self._columns[name], f"p{place}"
-            values[column.key] = (
-                database.json_parameter(bindparam(parameter, type_=Text), column.type)
-                if isinstance(column.type, JSON)
-                else bindparam(parameter, type_=column.type)
-            )
-        return database.insert_new(self._table).values(values).inline()
+    Raises:
+        DuplicateKey: nothing was inserted.
+    """
+    columns = table_form(table, connection.dialect).columns
+    chosen = tuple(columns[name] for name in row)
+    statement = insert_statement(chosen, connection.dialect, is_new=True)
+    values = {form.column.key: row[name] for name, form in zip(row, chosen, strict=True)}
+    try:
+        counted = {"preserve_rowcount": True}
+        inserted = connection.execute(statement, values, execution_options=counted).rowcount
+    except IntegrityError as error:
+        if database_of(connection).aborts_on_error or not is_duplicate(error):
+            raise
+        raise DuplicateKey from error
+    if inserted != 1:
+        raise DuplicateKey
 
 
 def insert_rows(

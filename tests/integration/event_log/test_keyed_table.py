@@ -13,9 +13,10 @@ import pytest
 import sqlalchemy as sa
 from harness.appended import ORDERED, made
 from harness.engines import connected
-from harness.statements import count_of, execute
+from harness.statements import count_of, execute, scalars
 from harness.tables import event_table
 from harness.waiting import until
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
@@ -153,6 +154,18 @@ def test_table_of_ones_own_has_keys(engine):
         found = keyed.read(session, 17, after_version=2)
     expected = [(3, 2, {"n": 2}), (4, 0, {"n": 0})]
     assert [(row["nth"], row["amount"], row["note"]) for row in found] == expected
+
+
+def test_rows_of_one_append_are_stored_alike(postgresql):
+    """The first row has its JSON as the others have it, where only the database has the type."""
+    note = sa.Text().with_variant(JSONB(), "postgresql")
+    columns = {"key": sa.String(20), "version": sa.Integer, "note": note}
+    table = event_table("noted", sa.UniqueConstraint("key", "version"), **columns)
+    table.create(postgresql)
+    rows = [{"note": {"n": n}} for n in range(2)]
+    with postgresql.begin() as connection:
+        KeyedTable(table).append(connection, "ada", rows, expected_version=0)
+    assert scalars(postgresql, "SELECT jsonb_typeof(note) FROM noted") == ["object"] * 2
 
 
 def test_table_of_ones_own_with_ids(engine):
