@@ -2,13 +2,13 @@
 
 import datetime as dt
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache, cached_property
 from itertools import compress, pairwise
-from typing import Annotated, Any, NotRequired, TypeAlias, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import msgspec
 import pyarrow as pa
@@ -16,39 +16,31 @@ import pyarrow.compute as pc
 
 from zeroeventhub.bulk.options import ReadOptions, Words
 from zeroeventhub.errors import ConfigurationError, ProtocolError
-from zeroeventhub.protocol import Page, TypeFilter
-from zeroeventhub.wire.arrow import ArrowPage, string_array
+from zeroeventhub.protocol import TypeFilter
 from zeroeventhub.wire.cloud_event import moment
 
 _log = logging.getLogger("zeroeventhub.bulk")
 
-AnyPage: TypeAlias = ArrowPage | Page
-
 
 @dataclass(frozen=True)
 class RangePage:
-    """A page of a range.
+    """Events of a range that came in one page, or in a part of a file.
 
     Attributes:
-        page: its events, as columns or, with their headers, one by one.
-        count: how many of its events, from the first one on, belong to the range.
-        is_filtered: whether the feed has left out events of types that were not requested.
+        data: their JSON.
+        cursor: that of the page, or after the file.
         cursor_after: the cursor from which to read on after these events; None within a file,
             where there is none.
+        headers: those of each event, if they were requested.
+        is_filtered: whether the feed has left out events of types that were not requested.
     """
 
     partition: int
-    page: AnyPage
-    count: int
-    is_filtered: bool
+    data: pa.StringArray
+    cursor: str
     cursor_after: str | None
-
-
-def events_of(page: AnyPage) -> int:
-    """Return the number of events of a page."""
-    if isinstance(page, Page):
-        return len(page.events)
-    return sum(batch.num_rows for batch in page.batches)
+    headers: Sequence[Mapping[str, str]] = ()
+    is_filtered: bool = False
 
 
 def _whole(low: int, high: int) -> Any:
@@ -435,8 +427,7 @@ class Columns:
 
     def batch(self, page: RangePage) -> pa.RecordBatch:
         """Return the rows of a page."""
-        data, headers = _events(page.page)
-        data, headers = data.slice(0, page.count), headers[: page.count]
+        data, headers = page.data, page.headers
         attributes = Attributes(data)
         if self._types is not None and not page.is_filtered:
             chosen = attributes.chosen(self._types)
@@ -447,7 +438,7 @@ class Columns:
         if "partition" in self.known:
             found["partition"] = pa.repeat(pa.scalar(page.partition, pa.int32()), len(data))
         if "cursor" in self.known:
-            found["cursor"] = pa.repeat(pa.scalar(page.page.cursor, pa.string()), len(data))
+            found["cursor"] = pa.repeat(pa.scalar(page.cursor, pa.string()), len(data))
         if self.with_headers:
             pairs = [list(one.items()) for one in headers]
             found["headers"] = pa.array(pairs, self.schema.field("headers").type)
@@ -484,12 +475,3 @@ class Columns:
                 self._words.struct,
             )
             self.unseen.clear()  # they are warned of
-
-
-def _events(page: AnyPage) -> tuple[pa.StringArray, list[dict[str, str]]]:
-    """Return the texts of a page's events, and their headers if it has any."""
-    if isinstance(page, Page):
-        texts = string_array([one.raw for one in page.events])
-        return texts, [dict(one.headers) for one in page.events]
-    columns = [batch.column(0) for batch in page.batches] or [pa.array([], pa.string())]
-    return columns[0] if len(columns) == 1 else pa.concat_arrays(columns), []

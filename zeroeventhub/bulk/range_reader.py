@@ -1,10 +1,12 @@
 """Read ranges of partitions, page by page."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from zeroeventhub.bulk.columns import AnyPage, RangePage, events_of
+import pyarrow as pa
+
+from zeroeventhub.bulk.columns import RangePage
 from zeroeventhub.bulk.connection import Connection
 from zeroeventhub.bulk.offsets import Range
 from zeroeventhub.bulk.options import ReadOptions
@@ -14,7 +16,8 @@ from zeroeventhub.client import Client
 from zeroeventhub.consumer.steps import EmptyPages, moves_cursor
 from zeroeventhub.errors import ProtocolError, TokenChanged, Unavailable
 from zeroeventhub.extensions import EVENT_TYPES, SEGMENTS
-from zeroeventhub.protocol import FeedInfo
+from zeroeventhub.protocol import FeedInfo, Page
+from zeroeventhub.wire.arrow import ArrowPage, string_array
 
 
 class RangeReader:
@@ -86,7 +89,8 @@ class RangeReader:
             page = self._fetch(one)
             if page is None:
                 return
-            events = events_of(page)
+            data, headers = _events(page)
+            events = len(data)
             moved = moves_cursor(events, one.partition, one.start, page.cursor)
             if not moved and not page.stop_reached:
                 # These events are settled, but a replica that answers may lack them yet.
@@ -112,7 +116,8 @@ class RangeReader:
                 )
             # A page that is longer than the range ends after it.
             one = replace(one, start=one.stop if left == 0 else page.cursor, count=left)
-            yield RangePage(one.partition, page, taken, is_filtered, one.start), one
+            data, headers = data.slice(0, taken), headers[:taken]
+            yield RangePage(one.partition, data, page.cursor, one.start, headers, is_filtered), one
             if page.stop_reached:
                 return
 
@@ -141,14 +146,14 @@ class RangeReader:
     def _filters(self) -> bool:
         return EVENT_TYPES in self._layout().extensions
 
-    def _fetch(self, one: Range) -> AnyPage | None:
+    def _fetch(self, one: Range) -> ArrowPage | Page | None:
         # A range by count was planned with events of all types.
         types = self._options.types if self._filters and one.count is None else None
         size = self._options.page_size
         limit = size if one.count is None else min(size, one.count)
         stop = one.stop if one.count is None else None
 
-        def fetch(client: Client, cursor: str) -> AnyPage:
+        def fetch(client: Client, cursor: str) -> ArrowPage | Page:
             if self._with_headers:
                 return client.fetch(
                     one.partition, cursor, limit=limit, headers=["_all"], types=types, stop=stop
@@ -160,3 +165,12 @@ class RangeReader:
             one.start,
             lambda cursor: self._connection.request(lambda client: fetch(client, cursor)),
         )
+
+
+def _events(page: ArrowPage | Page) -> tuple[pa.StringArray, Sequence[Mapping[str, str]]]:
+    """Return the JSON of a page's events, and their headers if they were requested."""
+    if isinstance(page, Page):
+        texts = string_array([one.raw for one in page.events])
+        return texts, [one.headers for one in page.events]
+    columns = [batch.column(0) for batch in page.batches] or [pa.array([], pa.string())]
+    return columns[0] if len(columns) == 1 else pa.concat_arrays(columns), ()

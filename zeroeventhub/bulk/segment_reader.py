@@ -29,7 +29,6 @@ from zeroeventhub.errors import (
     Unreachable,
 )
 from zeroeventhub.protocol import SegmentPart, Segments
-from zeroeventhub.wire.arrow import ArrowPage, batch_of
 
 Read = Callable[[int, int], bytes]
 """Return bytes of a file: from where, and how many."""
@@ -245,10 +244,11 @@ def read_segments(
                 http = connection.client_for(part.url)
                 for last, data in read_part(part, one.partition, done, http):
                     budget.failed, done = 0, last
-                    yield _page(one, part, data, None), one
+                    yield RangePage(one.partition, data, part.cursor, None), one
                 one, done = replace(one, start=part.cursor), 0
                 # Without events, this page says that those of the part have all been read.
-                yield _page(one, part, pa.array([], pa.string()), part.cursor), one
+                nothing = pa.array([], pa.string())
+                yield RangePage(one.partition, nothing, part.cursor, part.cursor), one
         except TransientError as error:
             # The URL may have expired, or its file been replaced: ask the feed for it again.
             connection.back_off(budget, error)
@@ -273,10 +273,3 @@ def _segments(connection: Connection, one: Range, *, is_begun: bool) -> Segments
     if one.start in {part.cursor for part in found.parts}:
         raise ProtocolError("A file that the feed names ends where it begins.")
     return found
-
-
-def _page(
-    one: Range, part: SegmentPart, data: pa.StringArray, cursor_after: str | None
-) -> RangePage:
-    page = ArrowPage([batch_of(data)] if len(data) else [], part.cursor)
-    return RangePage(one.partition, page, len(data), is_filtered=False, cursor_after=cursor_after)

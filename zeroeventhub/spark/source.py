@@ -199,7 +199,7 @@ def _fetch_ahead(reader: RangeReader, one: Range) -> Iterator[RangePage]:
         coming = ahead.submit(next, pages, None)
         while (page := coming.result()) is not None:
             coming = ahead.submit(next, pages, None)
-            if page.count:
+            if len(page.data):
                 yield page
 
 
