@@ -74,11 +74,8 @@ class AsyncFeed(Protocol):
                 return await client.fetch(partition, cursor, limit=limit)
     """
 
-    async def info(self) -> FeedInfo:
-        """Describe the feed as it is now; called for every request."""
-
-    async def read(self, partition: int, cursor: str, limit: int) -> Page:
-        """Read the events that follow a cursor."""
+    async def info(self) -> FeedInfo: ...
+    async def read(self, partition: int, cursor: str, limit: int) -> Page: ...
 
 
 class ExtendedFeed(Feed, Protocol):
@@ -310,7 +307,9 @@ class ExtendedFeed(Feed, Protocol):
 
 
 class AsyncExtendedFeed(AsyncFeed, Protocol):
-    """Publish events with extensions from asynchronous code; see ExtendedFeed.
+    """Publish events with extensions from asynchronous code.
+
+    The methods are those of ExtendedFeed, as coroutines; `on_commit` is a plain one.
 
     Example:
         class Relay:
@@ -333,9 +332,7 @@ class AsyncExtendedFeed(AsyncFeed, Protocol):
         types: TypeFilter | None = None,
         stop: str | None = None,
         each: bool = False,
-    ) -> Page:
-        """Read the events that follow a cursor; see `ExtendedFeed.read`."""
-
+    ) -> Page: ...
     async def read_pages(
         self,
         partition: int,
@@ -346,63 +343,36 @@ class AsyncExtendedFeed(AsyncFeed, Protocol):
         types: TypeFilter | None = None,
         stop: str | None = None,
         on_page: Callable[[Page], object] | None = None,
-    ) -> list[Page]:
-        """Read several pages in one call; see `ExtendedFeed.read_pages`."""
-
-    async def vouch(self, cursors: Collection[str]) -> None:
-        """Refuse cursors of another history; see `ExtendedFeed.vouch`."""
-
-    async def head(self) -> Hashable:
-        """Return a value that changes with new events; see `ExtendedFeed.head`."""
-
-    def on_commit(self, notify: Callable[[], None], /) -> None:
-        """Call a function at every commit of this process; see `ExtendedFeed.on_commit`."""
-
-    async def cursor_at(self, moment: datetime, partition: int = 0) -> str:
-        """Return the cursor before a moment; see `ExtendedFeed.cursor_at`."""
-
+    ) -> list[Page]: ...
+    async def vouch(self, cursors: Collection[str]) -> None: ...
+    async def head(self) -> Hashable: ...
+    def on_commit(self, notify: Callable[[], None], /) -> None: ...
+    async def cursor_at(self, moment: datetime, partition: int = 0) -> str: ...
     async def splits(
         self, partition: int, count: int, *, start: str, stop: str | None = None
-    ) -> list[str]:
-        """Return the cursors between pieces; see `ExtendedFeed.splits`."""
-
-    async def lag(self, partition: int, cursor: str) -> Lag:
-        """Count the events after a cursor; see `ExtendedFeed.lag`."""
-
+    ) -> list[str]: ...
+    async def lag(self, partition: int, cursor: str) -> Lag: ...
     async def cursor_of_count(
         self, partition: int, cursor: str, events: int, *, stop: str | None = None
-    ) -> CountedCursor:
-        """Return the cursor after a number of events; see `ExtendedFeed.cursor_of_count`."""
-
-    async def segments(self, partition: int, cursor: str, *, stop: str | None = None) -> Segments:
-        """Locate events in files; see `ExtendedFeed.segments`."""
-
+    ) -> CountedCursor: ...
+    async def segments(
+        self, partition: int, cursor: str, *, stop: str | None = None
+    ) -> Segments: ...
     async def read_key(
         self, key: str, after_version: int, limit: int, *, partitions: Collection[int] | None = None
-    ) -> KeyPage:
-        """Read the events of a key; see `ExtendedFeed.read_key`."""
-
+    ) -> KeyPage: ...
     async def register_progress(
         self, consumer: str, partition: int, cursor: str, *, principal: str
-    ) -> None:
-        """Store how far a consumer has committed; see `ExtendedFeed.register_progress`."""
-
-    async def forget_progress(self, consumer: str, *, principal: str) -> int:
-        """Delete what a consumer has registered; see `ExtendedFeed.forget_progress`."""
-
-    async def schemas(self) -> Schemas:
-        """Describe the data of events; see `ExtendedFeed.schemas`."""
-
-    async def append(self, batches: Sequence[Batch]) -> list[list[Appended] | ZeroEventHubError]:
-        """Append batches of events; see `ExtendedFeed.append`."""
-
-    async def producer_sequence(self, producer: str, *, principal: str) -> int:
-        """Return the last batch of a producer; see `ExtendedFeed.producer_sequence`."""
-
+    ) -> None: ...
+    async def forget_progress(self, consumer: str, *, principal: str) -> int: ...
+    async def schemas(self) -> Schemas: ...
+    async def append(
+        self, batches: Sequence[Batch]
+    ) -> list[list[Appended] | ZeroEventHubError]: ...
+    async def producer_sequence(self, producer: str, *, principal: str) -> int: ...
     async def cursor_of(
         self, event_id: str, partition: int, *, types: TypeFilter | None = None
-    ) -> str:
-        """Return the cursor after an event; see `ExtendedFeed.cursor_of`."""
+    ) -> str: ...
 
 
 class FeedSource(Protocol):

@@ -22,9 +22,12 @@ def methods(port):
 
 
 def test_ports_are_alike():
-    """Both forms of a port have the same methods; an extended feed takes what every feed takes."""
+    """Both forms of a port have the same methods, described at the sync one; an extended feed takes
+    what every feed takes.
+    """
     assert methods(Feed) == methods(AsyncFeed)
     assert methods(ExtendedFeed) == methods(AsyncExtendedFeed)
+    assert all(getattr(ExtendedFeed, name).__doc__ for name in methods(ExtendedFeed))
     plain = methods(Feed)["read"].parameters
     extended = methods(ExtendedFeed)["read"].parameters
     assert [*extended][: len(plain)] == [*plain]
