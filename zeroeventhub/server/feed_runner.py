@@ -133,8 +133,9 @@ class FeedRunner:
         return shown
 
     def has(self, method: str) -> bool:
-        """Return whether the feed has a method."""
-        return hasattr(self._feed, method)
+        """Return whether the feed has a method; one that it inherits from the port does nothing."""
+        found = getattr(self._feed, method, None)
+        return found is not None and getattr(found, "__module__", None) != Feed.__module__
 
     @property
     def waiting(self) -> int:

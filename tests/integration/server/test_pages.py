@@ -15,7 +15,7 @@ from harness.readers import BOOK_PAGE, Book, cursor_of, mounted, numbers, page_u
 from harness.shop import fill, orders, write
 from harness.waiting import until
 
-from zeroeventhub import FIRST, LAST, Capacity, Event, Page, Principal, TableFeed
+from zeroeventhub import FIRST, LAST, Capacity, Event, ExtendedFeed, Page, Principal, TableFeed
 from zeroeventhub.errors import Diverged, FeedFailure, Unavailable
 from zeroeventhub.server import pages
 
@@ -138,6 +138,18 @@ def test_page_that_may_be_another_is_read_each_time(book):
         for cursor in pages * 2:
             assert_is_fresh(get(url, cursor=cursor))
     assert book.asked == [0, book.last - 1, book.last] * 2
+
+
+def test_method_that_only_the_port_has_vouches_for_nothing():
+    """A publisher keeps no page of a feed that inherits from the port and does not vouch itself."""
+
+    class Novel(ExtendedFeed):
+        __init__, info, read = Book.__init__, Book.info, Book.read
+
+    novel = Novel()
+    with mounted(novel) as url:
+        read(url, 2, 2, 3)
+    assert novel.asked == [2, 2, 3]
 
 
 def test_pages_are_kept_within_their_bytes(book):
