@@ -229,6 +229,11 @@ def find_sequence(connection: Connection, events: Events) -> str:
     highest = connection.scalar(select(func.max(position)))
     # Read after the rows: by now the sequence has drawn every number in the table, or never did.
     drawn, _ = last_number(connection, found.quoted, named["table"])
+    if drawn < 0:
+        raise ConfigurationError(
+            f"Sequence {found.quoted} of {position} stands at {drawn}; the positions of a feed "
+            f"start at 1: ALTER SEQUENCE {found.quoted} START 1 RESTART 1."
+        )
     if highest is not None and highest > drawn:
         raise ConfigurationError(
             f"{position} holds {highest}, but its sequence stands at {drawn}: writers gave some "

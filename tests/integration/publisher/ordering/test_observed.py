@@ -294,6 +294,18 @@ def test_numbers_above_the_sequence_are_refused(log):
     log.assert_news(1)
 
 
+@for_each(OBSERVED, GATED)
+def test_sequence_that_starts_below_the_first_position_is_refused(bare):
+    """A sequence that would give events numbers below 1 is refused before it gives any."""
+    LOG.create(bare.engine)
+    bare.run("ALTER SEQUENCE log_id_seq MINVALUE -5 START -5 RESTART -5")
+    with refusal("start at 1") as refused:
+        bare.publish()
+    bare.run(re.search(r"ALTER SEQUENCE .* RESTART 1", str(refused.value))[0])
+    bare.publish()
+    bare.assert_news(0, 1)
+
+
 @shows("numbers above the sequence", *SEQUENCING, SINGLE_WRITER)
 def test_numbers_above_the_sequence_are_seen(log):
     """Rows with numbers far above the last are events, and so are those that come after them."""
