@@ -350,6 +350,10 @@ class Database(ABC):
         """Return a result of `exact` with its ASCII letters in lower case, and only these."""
         return func.lower(text)
 
+    def unpadded(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        """Return a column, if it is one of text without the spaces that comparisons leave out."""
+        return column
+
     @abstractmethod
     def text_hash(self, text: str) -> str:
         """Return the SQL of the hash of a text or a whole number, as docs/partitions.md has it."""

@@ -19,7 +19,9 @@ from sqlalchemy import (
     Dialect,
     Insert,
     Select,
+    String,
     Table,
+    Text,
     cast,
     func,
     literal_column,
@@ -205,6 +207,9 @@ class PostgreSQL(Database):
 
     def exact(self, text: ColumnElement[Any]) -> ColumnElement[Any]:
         return text.collate("C")
+
+    def unpadded(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        return cast(column, Text) if isinstance(column.type, String) else column
 
     def text_hash(self, text: str) -> str:
         # In a database of another encoding than UTF8 it is the hash of other bytes.

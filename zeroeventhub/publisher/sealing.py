@@ -108,7 +108,12 @@ class SegmentRows:
     ) -> None:
         attributes, mapper = defined.attributes, defined.mapper
         self._near = near
-        self._forms = {name: json_form(column, name) for name, column in attributes.items()}
+        # Types as the table compares them, by which readers choose events.
+        chosen = {
+            name: database.unpadded(column) if name == "type" else column
+            for name, column in attributes.items()
+        }
+        self._forms = {name: json_form(column, name) for name, column in chosen.items()}
         self._kind = defined.default_type or None
         self._placed = {} if partition is None else {"partition": partition}
         if defined.version is not None:

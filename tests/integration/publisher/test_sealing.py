@@ -30,10 +30,11 @@ from harness.ordering_table import ALL, SEQUENCED_SQLITE, SINGLE_WRITER
 from harness.published import install
 from harness.shop import metadata, orders
 from harness.statements import before_query, count_of, execute
+from harness.tables import event_table
 from harness.trimmed import numbers, trim
-from sqlalchemy import insert
+from sqlalchemy import CHAR, insert
 
-from zeroeventhub import FIRST, LAST, ArchiveFeed, Compaction
+from zeroeventhub import FIRST, LAST, ArchiveFeed, Compaction, TableFeed, TypeFilter
 from zeroeventhub.archive import Archive
 from zeroeventhub.errors import ConfigurationError, Diverged, FeedFailure, Trimmed, Unavailable
 from zeroeventhub.partitions import Layout
@@ -90,6 +91,21 @@ def test_attributes_are_columns_of_segments(engine, tmp_path):
     group = archive.load(segment, footer.groups[2][0])
     found = [column[0].as_py() for column in group.columns("id", "type", "time", "key")]
     assert found == ["3", "orders", BEGAN, "c2"]
+
+
+def test_types_that_the_database_fills_with_spaces_are_found_after_a_trim(engine, tmp_path):
+    """Events whose type is in a column of CHAR are chosen from an archive as from their table."""
+    table = event_table("letters", kind=CHAR(8))
+    options = {"retention": Retention(), "archive": Archive(tmp_path)}
+    feed = TableFeed(table, data=["id"], type="kind", **options)
+    table.create(engine)
+    install(feed, engine)
+    execute(engine, insert(table).values([{"kind": kind} for kind in ("sent", "lost", "sent")]))
+    bound = feed.bind(engine)
+    assert bound.seal().events == 3
+    assert trim(bound, 3) == 2
+    found = bound.read(0, FIRST, 9, types=TypeFilter({"sent"}))
+    assert [event.data["id"] for event in found.events] == [1, 3]
 
 
 def test_feeds_that_cannot_be_sealed_are_refused(sqlite, tmp_path):
