@@ -13,6 +13,8 @@ from sqlalchemy import (
     BigInteger,
     Column,
     Connection,
+    Double,
+    Float,
     Identity,
     Integer,
     MetaData,
@@ -224,8 +226,17 @@ def check_key(connection: Connection, events: Events) -> None:
     events.check_table(connection)
     table = events.table
     key = {column.name for column in events.key}
-    nullable = {column["name"] for column in _columns(connection, events) if column["nullable"]}
-    if connection.dialect.name == "sqlite":
+    columns = _columns(connection, events)
+    nullable = {column["name"] for column in columns if column["nullable"]}
+    is_sqlite = connection.dialect.name == "sqlite"  # whose REAL is of double precision
+    for column in columns:
+        is_single = isinstance(column["type"], Float) and not isinstance(column["type"], Double)
+        if column["name"] in key and is_single and not is_sqlite:
+            raise ConfigurationError(
+                f"{column['name']!r} holds numbers of single precision, by which a trim would not "
+                "find the rows that it deletes: let them be of double precision."
+            )
+    if is_sqlite:
         row_id = connection.execute(_KEY_OF_SQLITE, {"table": table.name}).all()
         if [column.type for column in row_id] == ["INTEGER"]:
             nullable -= {row_id[0].name}  # an alias of the row id, whatever the declaration says

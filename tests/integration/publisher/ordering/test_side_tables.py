@@ -23,8 +23,11 @@ from harness.ordering_table import (
     shows,
 )
 from harness.statements import add, execute
-from sqlalchemy import BigInteger, Column, Integer, MetaData, String, Table, Uuid
+from harness.trimmed import trim
+from sqlalchemy import BigInteger, Column, Double, Integer, MetaData, String, Table, Uuid
 from sqlalchemy.exc import IntegrityError
+
+from zeroeventhub.publisher.retention import Retention
 
 # By kind: the columns, the values in an event, and what is said where such a key will not do.
 KEYS = {
@@ -72,6 +75,23 @@ def test_keys_that_clients_draw_are_refused(bare):
     """A key that the database does not draw has no order that a feed could rely on."""
     for kind, (_, _, complaint) in KEYS.items():
         assert_refused(bare, complaint, keyed(kind)[0])
+
+
+@for_each(*SEQUENCING)
+def test_key_of_single_precision_is_refused(bare):
+    """Rows of such keys would stay after a trim, and be sent again; those of doubles go."""
+    single = {"postgresql": "real", "mariadb": "float"}.get(bare.database)
+    if single is not None:
+        bare.run(f"CREATE TABLE log (id {single} PRIMARY KEY, n integer)")
+        assert_refused(bare, "single precision")
+        bare.run("DROP TABLE log")
+    bare.run("CREATE TABLE log (id double precision PRIMARY KEY NOT NULL, n integer)")
+    table = Table("log", MetaData(), Column("id", Double, primary_key=True), Column("n", Integer))
+    bare.publish(table, retention=Retention())
+    bare.run("INSERT INTO log VALUES (0.1, 0), (16777217, 1)")
+    assert bare.news() == [0, 1]
+    assert trim(bare.feed, 3) == 2
+    assert bare.count("SELECT count(*) FROM log") == 0
 
 
 NOT_A_KEY = {
