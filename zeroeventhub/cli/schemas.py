@@ -39,6 +39,13 @@ _OF_NAMES = {"properties", "patternProperties", "$defs"}
 
 _REFERENCES = {"$ref", "$dynamicRef", "$recursiveRef"}
 
+_OF_PYTHON = re.compile(
+    "Annotated|Any|AnyUrl|Base64Str|BaseModel|ConfigDict|Decimal|EmailStr|False|Field|IPv[46]Address"
+    "|IPv[46]Network|Literal|MODELS|Meta|NaiveDatetime|None|NotRequired|Path|RootModel|SecretStr"
+    "|Struct|True|TypeAlias|TypedDict|ULID|UNSET|UUID[145]?|UnsetType"
+)
+"""Match a name that means something else in a module: the generator would rename such a class."""
+
 _LEFT_OUT = ("title", "x-", "custom", "default_factory")
 
 
@@ -159,15 +166,17 @@ def _code(found: Schemas, style: str) -> str:
     ) as error:
         raise ConfigurationError(f"A schema cannot be written as Python: {error}") from error
     if style in _AS_NAMED:
-        fields = (one.target for one in ast.walk(ast.parse(code)) if isinstance(one, ast.AnnAssign))
+        classes = (one for one in ast.parse(code).body if isinstance(one, ast.ClassDef))
+        lines = (line for one in classes for line in one.body)
+        fields = (line.target for line in lines if isinstance(line, ast.AnnAssign))
         renamed = {ast.unparse(one) for one in fields}.difference(_members(definitions))
         if renamed:
             raise ConfigurationError(
                 f"A {style} has the names of its event, and {', '.join(sorted(renamed))} would be "
                 "none of them: choose --style msgspec or pydantic."
             )
-    lines = (f"    {name!r}: {model},\n" for name, model in models.items())
-    return f"{code}\n\n\nMODELS = {{\n{''.join(lines)}}}\n"
+    members = "".join(f"    {name!r}: {model},\n" for name, model in models.items())
+    return f"{code}\n\n\nMODELS = {{\n{members}}}\n"
 
 
 def _members(schema: Any) -> Iterator[str]:
@@ -197,7 +206,11 @@ def _definitions(found: Schemas) -> tuple[dict[str, Any], dict[str, str]]:
         for one, part in parts.items():
             wanted = free = prefix + _camel_case(one)
             numbers = count(1)
-            while free in names.values() or definitions.get(free, part) != part:
+            while (
+                _OF_PYTHON.fullmatch(free)
+                or free in names.values()
+                or definitions.get(free, part) != part
+            ):
                 free = f"{wanted}{next(numbers)}"
             names[one] = free
         models[kind] = names[name]

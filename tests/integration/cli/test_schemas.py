@@ -144,6 +144,36 @@ def test_types_of_similar_names_have_models_of_their_own(publish, tmp_path, monk
     }
 
 
+@pytest.mark.parametrize("style", ["dataclass", "msgspec", "pydantic", "typeddict"])
+def test_types_may_have_the_names_of_what_models_are_made_of(publish, tmp_path, monkeypatch, style):
+    """MODELS has the class of each type, also of one that is named as something of Python's."""
+    kinds = ["none", "true", "any", "meta", "field", "struct", "base_model", "MODELS", "typedDict"]
+    schemas = {kind: {"type": "object", "properties": {f"its_{kind}": {}}} for kind in kinds}
+    file = tmp_path / f"names_of_{style}.py"
+    with publish(schemas) as url:
+        assert invoke("codegen", url, "--style", style, "--output", file).exit_code == 0
+    monkeypatch.syspath_prepend(tmp_path)
+    models = import_module(file.stem).MODELS
+    assert {kind: [*get_type_hints(model)] for kind, model in models.items()} == {
+        kind: [f"its_{kind}"] for kind in kinds
+    }
+
+
+@pytest.mark.parametrize("style", ["dataclass", "typeddict"])
+def test_models_may_have_definitions_that_are_no_objects(publish, tmp_path, monkeypatch, style):
+    """A definition of values, such as those of an enumeration, is written beside the classes."""
+    color = {"color": {"$ref": "#/$defs/Color"}}
+    schema = {"type": "object", "properties": color, "$defs": {"Color": {"enum": ["red", "blue"]}}}
+    file = tmp_path / f"values_of_{style}.py"
+    with publish({"painted": schema}) as url:
+        assert invoke("codegen", url, "--style", style, "--output", file).exit_code == 0
+    monkeypatch.syspath_prepend(tmp_path)
+    model = import_module(file.stem).MODELS["painted"]
+    assert msgspec.to_builtins(msgspec.convert({"color": "red"}, model)) == {"color": "red"}
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"color": "green"}, model)
+
+
 @pytest.mark.parametrize("style", ["dataclass", "typeddict"])
 def test_model_that_cannot_have_its_members_names_is_refused(publish, style):
     """A member that would get another name would be missed in every event."""
