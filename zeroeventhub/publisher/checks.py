@@ -196,7 +196,8 @@ class Checkup:
                 reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
                 found.append(Finding("error", subject, f"The database refused: {reason}"))
                 return found
-        found += [Finding("warning", *warning) for warning in database.warnings(connection)]
+        noticed = *database.warnings(connection), *self.ordering.warnings(connection)
+        found += [Finding("warning", *warning) for warning in noticed]
         if database.hides_rows(connection, self.table):
             found.append(Finding("warning", "policies", _HIDDEN))
         if not self.defined.is_mutable and (sign := _sign_of_updates(connection, self.table)):

@@ -225,6 +225,10 @@ class Ordering(ABC):
         """Return the open write transactions that may hold the horizon back, the oldest first."""
         return []
 
+    def warnings(self, connection: Connection) -> list[tuple[str, str, str]]:  # noqa: ARG002 - for orderings that install something
+        """Return what to mend in what is installed: a word for each, a sentence, and SQL."""
+        return []
+
     def beyond(self) -> ZeroEventHubError:
         """Return the error for a cursor above the highest position."""
         return Diverged(

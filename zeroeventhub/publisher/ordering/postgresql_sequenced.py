@@ -158,6 +158,11 @@ _INSTALLED = text("""
     FROM pg_trigger WHERE tgrelid = CAST(:events AS regclass) AND tgname = :trigger
 """)
 
+_IS_PUBLIC = text("""
+    SELECT has_function_privilege('public', tgfoid, 'EXECUTE')
+    FROM pg_trigger WHERE tgrelid = CAST(:events AS regclass) AND tgname = :trigger
+""")
+
 _RIGHTS = text("""
     SELECT has_table_privilege(:positions, 'SELECT') AND has_table_privilege(:state, 'SELECT')
 """)
@@ -188,6 +193,17 @@ class Sequenced(SideTableOrdering):
                 f"The feed may not read its positions: GRANT SELECT ON {words['positions']}, "
                 f"{words['state']} TO its role."
             )
+
+    def warnings(self, connection: Connection) -> list[tuple[str, str, str]]:
+        """Warn of an installation whose trigger's function anyone may run, as earlier ones were."""
+        words = self._words(connection)
+        if not connection.scalar(_IS_PUBLIC, words):
+            return []
+        sentence = (
+            "Anyone in the database may run the trigger's function on a table of their own, and "
+            "so give events other positions."
+        )
+        return [("rights", sentence, _PRIVATE.format(**words))]
 
     def blockers(self, connection: Connection) -> list[Blocker]:
         """Return the sessions that keep every other session from giving positions."""

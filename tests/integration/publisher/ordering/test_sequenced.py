@@ -257,6 +257,18 @@ def test_stranger_gives_no_event_another_position(log):
 
 
 @for_each(SEQUENCED)
+def test_installation_from_before_is_a_warning(log):
+    """A check finds a trigger's function that anyone may run, and has the statement against it."""
+    note = beside(log, "outbox")[0].replace("outbox", "note")
+    log.run(f"GRANT EXECUTE ON FUNCTION {note}() TO PUBLIC")
+    assert log.news() == []
+    (found,) = [one for one in log.restarted().check() if one.subject == "rights"]
+    assert found.level == "warning"
+    log.run(found.statement)
+    assert {one.level for one in log.restarted().check()} == {"ok"}
+
+
+@for_each(SEQUENCED)
 def test_name_of_a_writers_own_gives_no_function_another_meaning(log):
     """A writer's operators, functions and tables are not used with the installer's rights."""
     outbox = beside(log, "outbox")[0]
