@@ -2,13 +2,23 @@
 
 import logging
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any, Literal
 
-from sqlalchemy import Connection, DateTime, Select, Table, func, inspect, literal_column, select
+from sqlalchemy import (
+    Column,
+    Connection,
+    DateTime,
+    Select,
+    Table,
+    func,
+    inspect,
+    literal_column,
+    select,
+)
 from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
 
 from zeroeventhub.databases import database_of
@@ -196,20 +206,39 @@ class Checkup:
                 reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
                 found.append(Finding("error", subject, f"The database refused: {reason}"))
                 return found
-        noticed = *database.warnings(connection), *self.ordering.warnings(connection)
-        found += [Finding("warning", *warning) for warning in noticed]
+        indexes = (self._find_index(connection, index) for index in self.indexes)
+        return [*found, *self._warnings(connection), *indexes]
+
+    def _warnings(self, connection: Connection) -> Iterator[Finding]:
+        """Yield what does not keep the feed from being read."""
+        database = database_of(connection)
+        for warning in (*database.warnings(connection), *self.ordering.warnings(connection)):
+            yield Finding("warning", *warning)
         if database.hides_rows(connection, self.table):
-            found.append(Finding("warning", "policies", _HIDDEN))
+            yield Finding("warning", "policies", _HIDDEN)
         if not self.defined.is_mutable and (sign := _sign_of_updates(connection, self.table)):
-            found.append(Finding("warning", "updates", f"{sign} {_ROWS_LAST}"))
+            yield Finding("warning", "updates", f"{sign} {_ROWS_LAST}")
         time = self.defined.events.time
         if time is not None and not isinstance(time.type, DateTime):
             sentence = (
                 f"The time of events is {time.type}, so readers cannot start at a time: "
                 "declare the column as a timestamp."
             )
-            found.append(Finding("warning", "time", sentence))
-        return found + [self._find_index(connection, index) for index in self.indexes]
+            yield Finding("warning", "time", sentence)
+        shown = self.defined.attributes.get("id") if self.defined.envelope else None
+        if isinstance(shown, Column) and self._may_be_null(connection, shown):
+            sentence = (
+                f"An event whose {shown.name!r} is NULL has its position for an id, which "
+                "may be the id of another event: the inbox of a consumer then skips one of them. "
+                "Declare the column NOT NULL."
+            )
+            yield Finding("warning", "id", sentence)
+
+    def _may_be_null(self, connection: Connection, column: Column[Any]) -> bool:
+        schema = connection.schema_for_object(self.table)
+        columns = inspect(connection).get_columns(self.table.name, schema=schema)
+        nullable = {one["name"] for one in columns if one["nullable"]}
+        return column.name in nullable and not column.primary_key
 
     def _warn(self, connection: Connection) -> None:
         """Log a warning if pages lack an index and the table is not small."""

@@ -259,3 +259,17 @@ def test_form_that_changed_is_no_other_history(engine):
     execute(engine, "UPDATE orders SET customer = 'another'")
     with pytest.raises(Diverged):
         feed.read(0, cursor, 3)
+
+
+@pytest.mark.parametrize(("options", "is_warned_of"), [({}, True), ({"nullable": False}, False)])
+def test_id_that_may_be_null_is_a_warning(engine, options, is_warned_of):
+    """An event without an id of its own has its position, which may be the id of another one."""
+    table = event_table("letters", Column("number", Integer, unique=True, **options))
+    table.create(engine)
+    feed = TableFeed(table, id="number", cloudevents=True).bind(engine)
+    execute(engine, table.insert().values(number=2))
+    if is_warned_of:
+        execute(engine, table.insert().values(number=None))
+        assert [event.data["id"] for event in feed.read(0, FIRST, 9).events] == ["2", "2"]
+    assert ["inbox" in one for one in warnings(feed, "id")] == ([True] * is_warned_of)
+    assert warnings(TableFeed(table, id="id", cloudevents=True).bind(engine), "id") == []
