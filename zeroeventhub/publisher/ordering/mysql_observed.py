@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub.databases.mysql import is_mariadb
 from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 from zeroeventhub.publisher.ordering import port
 from zeroeventhub.publisher.ordering.port import Blocker, Events, Horizon, Ordering
 from zeroeventhub.publisher.ordering.side_tables import check_key
@@ -140,6 +141,11 @@ class Observed(Ordering):
             )
         self._read_prepared(connection)
         events.check_lowest(connection)
+        if (number := self._last_number(connection)) > HIGHEST_POSITION:
+            raise ConfigurationError(
+                f"{events.position} has drawn {number}; the positions of a feed end at "
+                f"{HIGHEST_POSITION}, and no cursor could have a higher one."
+            )
 
     def horizon(self, connection: Connection) -> Horizon:
         """Observe the writers once, and return the highest number known to be decided."""

@@ -306,6 +306,20 @@ def test_sequence_that_starts_below_the_first_position_is_refused(bare):
     bare.assert_news(0, 1)
 
 
+@for_each(OBSERVED_MARIADB)
+def test_number_above_the_last_position_is_refused(bare):
+    """Numbers that fit into no cursor are refused, of which an unsigned column has many."""
+    bare.run(
+        "CREATE TABLE log (id bigint unsigned AUTO_INCREMENT PRIMARY KEY, n integer) "
+        f"AUTO_INCREMENT = {2**63 - 1}"
+    )
+    bare.publish()
+    bare.assert_news(0)
+    bare.write(1)
+    with refusal("end at 9223372036854775807"):
+        bare.restarted().info()
+
+
 @shows("numbers above the sequence", *SEQUENCING, SINGLE_WRITER)
 def test_numbers_above_the_sequence_are_seen(log):
     """Rows with numbers far above the last are events, and so are those that come after them."""
