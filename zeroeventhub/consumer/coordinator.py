@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Collection, Generator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
 
 from zeroeventhub.consumer.config import Config
@@ -41,6 +42,7 @@ class Coordinator:
 
     config: Config
     stopped: Callable[[], bool]
+    now: Callable[[], float] = monotonic
     _info: FeedInfo | None = field(default=None, init=False)
     _claimed: Claimed = field(default=Claimed(frozenset()), init=False)
     # The partitions to read, by this process or another.
@@ -100,6 +102,7 @@ class Coordinator:
         """Share one layout; return whether to end, rather than discover the feed again."""
         among = begun_together(info, self._chosen, self.config.start)
         chosen = {partition.id for partition in self._chosen}
+        parents = {partition.starts_after for partition in self._chosen}
         while not self.stopped():
             yield from self._claim()
             due = self._due
@@ -114,12 +117,20 @@ class Coordinator:
                     self._running.add(partition.id)
             if not self._running:
                 return (yield from self._stand_by())
-            outcomes: tuple[Outcome, ...] = yield Await(self.config.lease / 3)
-            self._record(outcomes)
-            if self._errors or self._conflicts:
-                return bool(self._errors)
-            if not outcomes:
-                conflicts.failed = 0
+            began, left = self.now(), self.config.lease / 3
+            while self._running and left > 0:
+                outcomes: tuple[Outcome, ...] = yield Await(left)
+                self._record(outcomes)
+                if self._errors or self._conflicts:
+                    return bool(self._errors)
+                if not outcomes:
+                    conflicts.failed = 0
+                left = self.config.lease / 3 - (self.now() - began)
+                # As a claim renews all leases, none is made for a partition that is merely drained.
+                if not outcomes or any(
+                    not one.drained or one.partition in parents for one in outcomes
+                ):
+                    break
         return True
 
     def _claim(self) -> _Steps:

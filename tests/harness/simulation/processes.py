@@ -269,7 +269,7 @@ class CoordinatorProcess(Process):
         self.epochs = {}
         self.halted, self.gone = {}, set()
         self.idle, self.step, self.changed = 0, None, True
-        return Coordinator(self.world.config, self.is_stopped)
+        return Coordinator(self.world.config, self.is_stopped, lambda: self.world.clock.now)
 
     def leave(self):
         """Give the leases back; where the store is away, they run out."""

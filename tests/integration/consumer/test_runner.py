@@ -9,7 +9,17 @@ import time
 import anyio
 import httpx
 import pytest
-from harness.deliveries import Seen, event, failing, filled, opened, write_page, write_page_async
+import sqlalchemy as sa
+from harness.deliveries import (
+    LONG,
+    Seen,
+    event,
+    failing,
+    filled,
+    opened,
+    write_page,
+    write_page_async,
+)
 from harness.waiting import DEADLINE, until
 
 from zeroeventhub import AsyncClient
@@ -71,6 +81,17 @@ def test_run_to_the_head_leaves_alone_what_a_living_process_reads(sync_shop):
     assert living.is_running
     assert len(shop.observer.leases) == 4
     living.stop()
+
+
+def test_run_to_the_head_claims_once_for_all_partitions(sync_shop):
+    """A run that does not follow does not claim anew behind each partition that it has drained."""
+    statements, shop = [], filled(sync_shop, partitions=40)
+    sa.event.listen(
+        shop.engine, "before_cursor_execute", lambda *given: statements.append(given[2])
+    )
+    shop.run(write_page, lease=LONG)
+    assert sorted(shop.landed()) == list(range(20))
+    assert sum("zeroeventhub_members" in one for one in statements) < 15
 
 
 def test_run_to_the_head_takes_over_from_a_process_that_died(shop):

@@ -80,18 +80,19 @@ class Leases:
         members = self._join(connection, consumer, owner, now, seconds) if share else {owner}
         leases = self._read_leases(connection, consumer, wanted)
         held = frozenset(number for number, (holder, _) in leases.items() if holder == owner)
+        needed = frozenset(wanted)
         elsewhere = {
             number: (holder, expires_at)
             for number, (holder, expires_at) in leases.items()
-            if number in wanted and holder not in {None, owner} and expires_at > now
+            if number in needed and holder not in {None, owner} and expires_at > now
         }
         most = len(wanted)
         if share:
             # Partitions of processes that do not share are not divided among the members.
             apart = sum(holder not in members for holder, _ in elsewhere.values())
             most = fair_share(members, owner, len(wanted) - apart)
-        free = frozenset(wanted) - held - elsewhere.keys()
-        taken, surplus = divide(held.intersection(wanted), free, most)
+        free = needed - held - elsewhere.keys()
+        taken, surplus = divide(held & needed, free, most)
         lease = {"owner": owner, "expires_at": now + seconds}
         has = held | taken
         if self._write_leases(connection, consumer, lease, taken, now) != len(has):
