@@ -164,6 +164,7 @@ def read(world, most=200, **options):
     """Read the first partition of a world under a lease; return whether it was drained."""
     stopped = options.pop("stopped", lambda: False)
     letters = options.pop("letters", set())
+    running = options.pop("running", ())
     follower = PartitionFollower(
         partition=world.layout[0],
         among=(0,),
@@ -171,7 +172,7 @@ def read(world, most=200, **options):
         extensions=world.extensions,
         config=config_of(**options),
         stopped=stopped,
-        running=(),
+        running=running,
         letters=letters,
         epochs=world.epochs,
     )

@@ -230,6 +230,7 @@ class PartitionFollower:
         self._commits = RetryBudget(self.config.attempts, self.stopped)
         fetches = RetryBudget(self.config.attempts, self.stopped)
         number, follows = self.partition.id, self.config.follow and not self.partition.closed
+        pause = poll = self.config.poll_interval
         yield from self._load()
         while follows or self._head != self._place.cursor or not (yield from self._end()):
             if self.stopped():
@@ -258,7 +259,11 @@ class PartitionFollower:
             if page.caught_up or not moved:
                 self._head = page.cursor
             if self._head == self._place.cursor and follows and not (waits and moved):
-                yield pause_at_head(self.config.poll_interval, waits=waits)
+                # Where partitions take turns, those without news are asked less and less often.
+                turns = len(self.running) / self.config.concurrency
+                longer = poll if moved else min(2 * pause, poll * turns, LONGEST_WAIT)
+                pause = max(poll, longer)
+                yield pause_at_head(pause, waits=waits)
 
     def _end(self) -> Generator[Step, Any, bool]:
         """End at the head, unless the consumer follows; return whether it ended."""

@@ -379,7 +379,7 @@ class Worker(Sleeper):
             process.extensions,
             self.world.config,
             self.is_stopped,
-            (),
+            (self.partition,),
             set(),
             process.epochs,
         )

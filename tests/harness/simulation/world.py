@@ -42,7 +42,7 @@ class World:
             follow=chance.random() < 0.8,
             attempts=chance.choice((None, None, None, 4)),
             failures=Failures(tries=chance.choice((1, 3))),
-            concurrency=0 if chance.random() < 0.5 else -1,
+            concurrency=1 if chance.random() < 0.5 else 0.5,
         )
         self.feed_away_until = self.store_away_until = 0.0
         self.feed = Feed(

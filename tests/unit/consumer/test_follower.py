@@ -80,6 +80,19 @@ def test_feed_is_not_asked_to_wait(reader, options, forever):
     assert {step.wait for step in of_kind(world.taken, Fetch)} == {0.0}
 
 
+@pytest.mark.parametrize(
+    ("partitions", "pauses"),
+    [(100, [0.5, 1, 2, 4, 5, 5, 0.5, 1]), (24, [0.5, 1, 1.5]), (8, [0.1, 0.1])],
+)
+def test_partitions_that_take_turns_are_asked_less_often_while_nothing_comes(partitions, pauses):
+    """A reader pauses twice as long behind each page without news, for as long as a feed waits."""
+    news = [None] * 5 + [lambda world: world.pages[0].append("b")]
+    world = leased("a", extensions=WAITS, answers={Pause: news})
+    options = {"running": range(partitions), "concurrency": 8, "poll_interval": 0.5}
+    read(world, forever=True, most=24, **options)
+    assert [step.seconds for step in of_kind(world.taken, Pause)][: len(pauses)] == pauses
+
+
 @pytest.mark.parametrize(("partitions", "waited_for"), [(None, set()), ({1}, {1})])
 def test_feed_waits_for_one_partition_of_several(partitions, waited_for):
     """A reader of partitions in turn waits only for one that was chosen alone."""
