@@ -2,14 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from traceback import format_exception, format_exception_only
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, Select, Update, case, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, case, func, or_, select, true
 
 from zeroeventhub.consumer.observer import note_place, place_in
 from zeroeventhub.consumer.store.tables import Tables, is_row
@@ -35,6 +35,9 @@ def escape_text(text: str) -> str:
 FAILED = "failed"
 HELD = "held"
 RETRY = "retry"
+
+_AT_ONCE = 1000
+"""How many ids or keys a statement names, at most."""
 
 _LONGEST = 100_000
 """How many characters of an error or a traceback are stored."""
@@ -133,9 +136,10 @@ class DeadLetters:
         by_digest = {digest(key): key for key in keys}
         digests = sorted(by_digest)
         found: set[str] = set()
-        for start in range(0, len(digests), 1000):
+        for start in range(0, len(digests), _AT_ONCE):
+            some = digests[start : start + _AT_ONCE]
             query = select(columns.key_digest).where(
-                columns.consumer == consumer, columns.key_digest.in_(digests[start : start + 1000])
+                columns.consumer == consumer, columns.key_digest.in_(some)
             )
             found.update(by_digest[number] for number in connection.scalars(query))
         return found
@@ -173,10 +177,10 @@ class DeadLetters:
         The process that reads the partition applies them, after earlier letters of their keys and
         before the letters that were held back after them.
         """
-        update = self._update(ids).where(
-            self._table.c.consumer == consumer, self._table.c.state == FAILED
-        )
-        return connection.execute(update.values(state=RETRY)).rowcount
+        columns = self._table.c
+        failed = self._table.update().where(columns.consumer == consumer, columns.state == FAILED)
+        marked = failed.values(state=RETRY)
+        return sum(connection.execute(marked.where(some)).rowcount for some in self._of_ids(ids))
 
     def discard(
         self, connection: Connection, consumer: str, ids: Collection[int] | None = None
@@ -186,9 +190,7 @@ class DeadLetters:
         Letters that were held back after them are applied then.
         """
         delete = self._table.delete().where(self._table.c.consumer == consumer)
-        if ids is not None:
-            delete = delete.where(self._table.c.id.in_(sorted(ids)))
-        return connection.execute(delete).rowcount
+        return sum(connection.execute(delete.where(some)).rowcount for some in self._of_ids(ids))
 
     def due(
         self, connection: Connection, consumer: str, partition: int, *, limit: int
@@ -231,7 +233,8 @@ class DeadLetters:
         if place := place_in(letter.error):
             note_place(error, place)
         values = {"state": FAILED, "tries": tries, **_error_columns(error)}
-        connection.execute(self._update([letter.id]).values(values))
+        update = self._table.update().where(self._table.c.id == letter.id)
+        connection.execute(update.values(values))
 
     def partitions_due(self, connection: Connection, consumer: str) -> frozenset[int]:
         """Return the partitions that have letters to apply again.
@@ -255,9 +258,14 @@ class DeadLetters:
         columns = self._table.c
         return select(self._table).where(columns.consumer == consumer).order_by(columns.id)
 
-    def _update(self, ids: Collection[int] | None) -> Update:
-        update = self._table.update()
-        return update if ids is None else update.where(self._table.c.id.in_(sorted(ids)))
+    def _of_ids(self, ids: Collection[int] | None) -> Iterator[ColumnElement[bool]]:
+        """Yield a condition for each statement, of which databases limit the parameters."""
+        if ids is None:
+            yield true()
+            return
+        numbers = sorted(ids)
+        for start in range(0, len(numbers), _AT_ONCE):
+            yield self._table.c.id.in_(numbers[start : start + _AT_ONCE])
 
 
 def error_text(error: BaseException) -> str:

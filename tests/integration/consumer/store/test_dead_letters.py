@@ -103,6 +103,17 @@ def test_many_keys_are_asked_about(store):
     assert call(store, store.dead_letters.blocked, keys) == {"1", "7000", "39999"}
 
 
+@pytest.mark.parametrize("act", ["retry", "discard"])
+def test_many_letters_are_named(store, act):
+    """Letters are marked or discarded by more numbers than a statement has parameters."""
+    for number in range(3):
+        add(store, number)
+    first, _, last = (one.id for one in letters(store))
+    numbers = [first, *range(last + 1, last + 70_000), last]
+    assert call(store, getattr(store.dead_letters, act), numbers) == 2
+    assert [one.event.data for one in letters(store) if one.state == "failed"] == [1]
+
+
 def test_letters_are_those_of_a_consumer_and_a_partition(store):
     """Letters are marked, discarded and due for themselves, and those of others stay."""
     for number in range(3):
