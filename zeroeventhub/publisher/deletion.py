@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 ROWS = 1_000
 """Events that a batch deletes or examines by default."""
 
+AT_ONCE = 10_000
+"""Events that a statement deletes at most: it may name each, and databases limit parameters."""
+
 TRIES = 10
 """How often a batch is tried while writers hold its locks for too long."""
 
@@ -131,6 +134,16 @@ def delete_events(
     Each statement of the transaction sees the last commits. Each of the rows `found`, in order,
     ends with the columns of the source's key. They are a range if no row between them is left out.
     """
+    return sum(
+        _delete_some(connection, source, found[start : start + AT_ONCE], is_range=is_range)
+        for start in range(0, len(found), AT_ONCE)
+    )
+
+
+def _delete_some(
+    connection: Connection, source: Source, found: Sequence[Row[Any]], *, is_range: bool
+) -> int:
+    """Delete as many events as a statement can name."""
     if source.events is not None:
         return _delete_with_positions(connection, source, found)
     table: Any = source.table

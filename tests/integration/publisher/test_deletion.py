@@ -10,10 +10,10 @@ from harness.ordering_table import ALL, OBSERVED, OBSERVED_MARIADB, SEQUENCING, 
 from harness.published import install, published
 from harness.shop import orders, place, write
 from harness.statements import count_of, execute
-from harness.trimmed import numbers, trim
+from harness.trimmed import numbers, position_of, trim
 from sqlalchemy import Column, DateTime, MetaData, Table, Text, Uuid, event, func, select
 
-from zeroeventhub import FIRST, TableFeed
+from zeroeventhub import FIRST, LAST, TableFeed
 from zeroeventhub.errors import ConfigurationError, FeedFailure, Unavailable
 from zeroeventhub.publisher import deletion
 from zeroeventhub.publisher.retention import Compaction, Retention
@@ -86,6 +86,17 @@ def test_positions_beside_the_events_go_with_them(log, case):
     assert log.news() == [9]
     assert log.everything() == [3, 9]
     assert found <= 2
+
+
+def test_batch_is_larger_than_a_statement(postgresql):
+    """A batch may have more events than PostgreSQL takes parameters, also where it names each."""
+    feed = published(postgresql, retention=Retention(), ordering="sequenced")
+    place = "INSERT INTO orders (data) SELECT to_json(n) FROM generate_series(1, 66000) AS n"
+    execute(postgresql, place)
+    while position_of(feed.read(0, LAST, 1).cursor) < 66_000:
+        pass
+    assert trim(feed, 66_000, rows=70_000) == 65_999
+    assert count_of(postgresql, orders) == 1
 
 
 @pytest.fixture
