@@ -19,7 +19,7 @@ from zeroeventhub.consumer.lag import lag_at
 from zeroeventhub.consumer.store.cursor_store import CursorStatus, CursorStore, summaries
 from zeroeventhub.consumer.store.dead_letters import DeadLetter
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.error_codes import is_late, translate_store_errors
+from zeroeventhub.databases.error_codes import is_late, not_reached, translate_store_errors
 from zeroeventhub.databases.port import read_only
 from zeroeventhub.errors import BadCursor, ConfigurationError, FeedError, NotFound, StoreUnavailable
 from zeroeventhub.extensions import CURSOR_OF_COUNT
@@ -109,8 +109,11 @@ class ConsoleStore:
                         return call(connection)
 
                 return await anyio.to_thread.run_sync(connect_and_call, limiter=self._free)
-            async with self._free, engine.connect() as connection:
-                return await connection.run_sync(call)
+            try:
+                async with self._free, engine.connect() as connection:
+                    return await connection.run_sync(call)
+            except OSError as error:
+                raise not_reached(error) from error
 
 
 async def list_consumers(store: ConsoleStore, principal: Principal) -> list[dict[str, Any]]:

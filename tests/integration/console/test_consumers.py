@@ -18,6 +18,7 @@ from harness.readers import engine_of, raising
 from harness.shop import orders
 from harness.stores import call, claim, load, new_store
 from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import create_async_engine
 from starlette.exceptions import HTTPException
 
 from zeroeventhub import FIRST, CursorStore, Event, Principal, TableFeed, everybody, feed_routes
@@ -266,6 +267,14 @@ def test_database_without_tables_is_told(sqlite, tmp_path):
         answer = http.get("")
         assert answer.status_code == 400
         assert "has no table zeroeventhub_cursors" in answer.text
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+def test_store_that_is_not_there_is_asked_later(driver):
+    """A store that an async engine cannot reach is one to come back to, whatever the driver."""
+    away = create_async_engine(f"postgresql+{driver}://nobody@127.0.0.1:1/none")
+    with store_console(CursorStore(away)) as http:
+        assert http.get("api/overview.json").status_code == 503
 
 
 def test_store_may_be_async(any_engine, store, tmp_path):
