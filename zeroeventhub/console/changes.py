@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from typing import Any
@@ -10,9 +10,8 @@ from typing import Any
 from sqlalchemy import Column, Connection, DateTime, MetaData, String, Table, select
 from sqlalchemy.schema import CreateTable
 
-from zeroeventhub.console.consumers import ConsoleStore
+from zeroeventhub.console.consumers import ConsoleStore, SeenConsumer
 from zeroeventhub.console.events import moment_in
-from zeroeventhub.console.feeds import Reader
 from zeroeventhub.consumer.lag import TWICE, Move, about_moves, consequence, find_moves
 from zeroeventhub.consumer.steps import Place
 from zeroeventhub.consumer.store.cursor_store import CursorStore
@@ -58,33 +57,35 @@ class Change:
         return blake2b(json.dumps(done).encode(), digest_size=16).hexdigest()
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What a person wants to change."""
-
-    action: str
-    consumer: str
-    partition: int | None  # the only one to move; None for all
-    time: str  # to move to
-    zone: str  # how many minutes the browser's clock is ahead of UTC
-    ids: Sequence[int]  # the dead letters to change; none for all
-
-
 async def plan(
-    store: ConsoleStore, reader: Reader | None, cursors: Mapping[int, str], asked: Asked
+    consumer: SeenConsumer,
+    action: str,
+    *,
+    partition: int | None,
+    time: str,
+    zone: str,
+    ids: Sequence[int],
 ) -> Change:
-    """Return a change with what it will do to a consumer with these cursors; change nothing.
+    """Return a change with what it will do; change nothing.
+
+    Args:
+        consumer: the consumer to change.
+        action: what to do.
+        partition: the only one to move; None for all.
+        time: the moment to move to.
+        zone: how many minutes the browser's clock is ahead of UTC.
+        ids: the dead letters to change; none for all.
 
     Raises:
         BadRequest: there is nothing to change, or no such change.
     """
-    name = asked.consumer
-    if asked.action in {"retry", "discard"}:
-        return await _plan_letters(store, asked)
-    if asked.partition not in {None, *cursors}:
-        raise BadRequest(f"Consumer {name!r} has no cursor in partition {asked.partition}.")
-    chosen = [*cursors] if asked.partition is None else [asked.partition]
-    if asked.action == "reset":
+    if action in {"retry", "discard"}:
+        return await _plan_letters(consumer, action, ids)
+    store, name, cursors, reader = consumer.store, consumer.name, consumer.cursors, consumer.reader
+    if partition not in {None, *cursors}:
+        raise BadRequest(f"Consumer {name!r} has no cursor in partition {partition}.")
+    chosen = [*cursors] if partition is None else [partition]
+    if action == "reset":
         client = None if reader is None else reader.client
         moves = await find_moves(client, cursors, dict.fromkeys(chosen, FIRST))
         counts = await store.look(store.store.dead_letters.count, name)
@@ -96,53 +97,54 @@ async def plan(
         return Change(action="reset", consumer=name, text=text, moves=moves)
     if reader is None:
         raise BadRequest("No feed of this console knows the consumer's cursors.")
-    if asked.action == "seek":
-        moment = moment_in(asked.time, asked.zone)
-        if asked.partition is None:
+    if action == "seek":
+        moment = moment_in(time, zone)
+        if partition is None:
             # Not those of the cursors, of which the feed may have replaced or dropped some.
             chosen = [one.id for one in (await reader.client.discover()).partitions]
         after = {number: await reader.client.cursor_at(moment, number) for number in chosen}
         about = f"goes on at {moment:%Y-%m-%d %H:%M:%S} UTC; partitions: {len(chosen):,}"
-    elif asked.action == "skip" and asked.partition is not None:
-        here = Place(cursors[asked.partition])
-        if await store.look(store.store.lanes.progress, name, asked.partition, here):
+    elif action == "skip" and partition is not None:
+        here = Place(cursors[partition])
+        if await store.look(store.store.lanes.progress, name, partition, here):
             raise BadRequest(
                 "Lanes have applied a part of the next page, perhaps also its first event: set "
                 "aside what fails, by Failures(then='set-aside')."
             )
-        page = await reader.client.fetch(asked.partition, cursors[asked.partition], limit=1)
+        page = await reader.client.fetch(partition, cursors[partition], limit=1)
         if not page.events:
             raise BadRequest("There is no event to skip: the consumer has read all of them.")
-        after = {asked.partition: page.cursor}
-        about = f"leaves out the next event of partition {asked.partition}"
+        after = {partition: page.cursor}
+        about = f"leaves out the next event of partition {partition}"
     else:
         raise BadRequest("There is no such change.")
     moves = await find_moves(reader.client, cursors, after)
     holdings = await store.look(store.store.holdings, name)
     text = f"Consumer {name!r} {about}. {about_moves(moves, holdings, _UNCOUNTED)}"
-    return Change(action=asked.action, consumer=name, text=text, moves=moves)
+    return Change(action=action, consumer=name, text=text, moves=moves)
 
 
-async def _plan_letters(store: ConsoleStore, asked: Asked) -> Change:
+async def _plan_letters(consumer: SeenConsumer, action: str, chosen: Sequence[int]) -> Change:
     """Return a change of dead letters; only those that failed can be retried."""
+    store, name = consumer.store, consumer.name
 
     def find(connection: Connection) -> tuple[list[DeadLetter], int]:
         letters = store.store.dead_letters
-        if asked.ids:
-            return [letters.get(connection, asked.consumer, one) for one in asked.ids], 0
-        count = sum(letters.count(connection, asked.consumer).values())
-        found = letters.letters(connection, asked.consumer, limit=MOST_LETTERS)
+        if chosen:
+            return [letters.get(connection, name, one) for one in chosen], 0
+        count = sum(letters.count(connection, name).values())
+        found = letters.letters(connection, name, limit=MOST_LETTERS)
         return found, max(0, count - len(found))
 
     found, left = await store.look(find)
-    if asked.action == "discard":
+    if action == "discard":
         ids = [one.id for one in found]
-        text = f"Events of consumer {asked.consumer!r} that never take effect: {len(ids):,}."
+        text = f"Events of consumer {name!r} that never take effect: {len(ids):,}."
     else:
         ids = [one.id for one in found if one.state == FAILED]
         held = sum(one.state == HELD for one in found)
         text = (
-            f"Dead letters of consumer {asked.consumer!r} that are applied again, as soon as it "
+            f"Dead letters of consumer {name!r} that are applied again, as soon as it "
             f"runs: {len(ids):,}. After each follow those that are held back for its key."
             + (f" Of those that were chosen, so many are held back: {held:,}." if held else "")
         )
@@ -153,7 +155,7 @@ async def _plan_letters(store: ConsoleStore, asked: Asked) -> Change:
     )
     if not ids:
         raise BadRequest(f"There is no dead letter for that.{rest}")
-    return Change(action=asked.action, consumer=asked.consumer, text=text + rest, ids=ids)
+    return Change(action=action, consumer=name, text=text + rest, ids=ids)
 
 
 class Moved(FeedError):

@@ -1,7 +1,7 @@
 """Consumers for the console: what their own stores know of them."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -131,27 +131,40 @@ async def list_consumers(store: ConsoleStore, principal: Principal) -> list[dict
     return lines
 
 
-async def standings(store: ConsoleStore, name: str, principal: Principal) -> list[CursorStatus]:
-    """Return the cursors of a consumer that a principal may see.
+@dataclass(frozen=True)
+class SeenConsumer:
+    """A consumer of a store, as a principal may see it."""
+
+    store: ConsoleStore
+    name: str
+    standings: list[CursorStatus]
+    cursors: dict[int, str]  # those of the standings, by partition
+    reader: Reader | None  # of the feed that it reads; None if no feed knows its cursors
+
+
+async def find(
+    store: ConsoleStore, name: str, principal: Principal, readers: Sequence[Reader]
+) -> SeenConsumer:
+    """Return a consumer, and which one of some feeds it reads.
 
     Raises:
-        NotFound: there are none.
+        NotFound: it has no cursor that the principal may see.
     """
     found = await store.look(store.store.standings, name)
     visible = [one for one in found if principal.may_read(one.partition)]
     if not visible:
         raise NotFound("This store has no such consumer.")
-    return visible
+    cursors = {one.partition: one.cursor for one in visible}
+    return SeenConsumer(store, name, visible, cursors, await _choose(readers, cursors))
 
 
-async def choose(readers: Iterable[Reader], cursors: dict[int, str]) -> Reader | None:
-    """Return the reader of the feed that a consumer reads: the one that knows its cursor."""
-    given = [*readers]
+async def _choose(readers: Sequence[Reader], cursors: dict[int, str]) -> Reader | None:
+    """Return the reader of the feed that knows a consumer's cursor."""
     placed = [pair for pair in cursors.items() if pair[1] not in {FIRST, LAST}]
-    if len(given) < 2 or not placed:  # noqa: PLR2004 - of one feed there is no choice
-        return given[0] if given else None
+    if len(readers) < 2 or not placed:  # noqa: PLR2004 - of one feed there is no choice
+        return readers[0] if readers else None
     number, cursor = placed[0]
-    for reader in given:
+    for reader in readers:
         with suppress(*UNANSWERED):
             page = await reader.client.fetch(number, cursor, limit=1)
             # A feed over a table takes cursors of what it was before its columns were chosen anew.
@@ -168,18 +181,19 @@ def _recipe(cursor: str) -> str:
         return ""
 
 
-async def lags(reader: Reader, cursors: dict[int, str]) -> dict[int, Lag | None]:
-    """Return the lag of each cursor; None where the feed does not answer, or refuses it."""
+async def lags(consumer: SeenConsumer) -> dict[int, Lag | None]:
+    """Return the lag in each partition; None where no feed tells it, or refuses the cursor."""
+    unknown, reader = dict.fromkeys(consumer.cursors), consumer.reader
+    if reader is None:
+        return unknown
     try:
         info = await reader.client.discover()
     except UNANSWERED:
-        return dict.fromkeys(cursors)
+        return unknown
     known = {one.id for one in info.partitions}
-    asked = {number: cursor for number, cursor in cursors.items() if number in known}
-    found = await reader.side_by_side(
-        [partial(_lag, reader, info, number, cursor) for number, cursor in asked.items()]
-    )
-    return dict.fromkeys(cursors) | dict(zip(asked, found, strict=True))
+    asked = [pair for pair in consumer.cursors.items() if pair[0] in known]
+    found = await reader.side_by_side([partial(_lag, reader, info, *pair) for pair in asked])
+    return unknown | {number: lag for (number, _), lag in zip(asked, found, strict=True)}
 
 
 async def _lag(reader: Reader, info: FeedInfo, number: int, cursor: str) -> Lag | None:
@@ -200,28 +214,20 @@ def total(found: Iterable[Lag | None]) -> dict[str, Any]:
     }
 
 
-async def describe(
-    store: ConsoleStore,
-    name: str,
-    principal: Principal,
-    reader: Reader | None,
-    found: list[CursorStatus],
-) -> dict[str, Any]:
+async def describe(consumer: SeenConsumer, principal: Principal) -> dict[str, Any]:
     """Describe a consumer: its cursors, leases, lags, retries, halts and dead letters."""
-    now = datetime.now(UTC)
-    cursors = {one.partition: one.cursor for one in found}
-    known = dict.fromkeys(cursors) if reader is None else await lags(reader, cursors)
-    rate = None
+    now, store, reader = datetime.now(UTC), consumer.store, consumer.reader
+    known, rate = await lags(consumer), None
     if reader is not None:
         with suppress(*UNANSWERED):
-            rate = await _rate(store, name, reader, cursors)
+            rate = await _rate(consumer, reader)
     letters = []
     if principal.types is None:
         letters = await store.look(
-            partial(store.store.dead_letters.letters, limit=MOST_LETTERS), name
+            partial(store.store.dead_letters.letters, limit=MOST_LETTERS), consumer.name
         )
     partitions = []
-    for one in found:
+    for one in consumer.standings:
         lag = known[one.partition]
         idle = (now - one.updated_at).total_seconds()
         partitions.append(
@@ -245,7 +251,7 @@ async def describe(
         )
     return {
         "store": store.name,
-        "consumer": name,
+        "consumer": consumer.name,
         "feed": reader and reader.feed.name,
         "lag": total(known.values()),
         "rate": rate,
@@ -259,14 +265,12 @@ def _moment(now: datetime, seconds: float | None) -> datetime | None:
     return None if seconds is None else now + timedelta(seconds=seconds)
 
 
-async def _rate(
-    store: ConsoleStore, name: str, reader: Reader, cursors: dict[int, str]
-) -> float | None:
+async def _rate(consumer: SeenConsumer, reader: Reader) -> float | None:
     """Return the events a second that a consumer has committed since it was last looked at."""
-    now = time.monotonic()
-    then, before = store.looks.get(name, (now, cursors))
-    if now - then >= _WINDOW[0] or name not in store.looks:
-        store.looks[name] = (now, cursors)
+    now, cursors, looks = time.monotonic(), consumer.cursors, consumer.store.looks
+    then, before = looks.get(consumer.name, (now, cursors))
+    if now - then >= _WINDOW[0] or consumer.name not in looks:
+        looks[consumer.name] = (now, cursors)
     info = await reader.client.discover()
     if not _WINDOW[0] <= now - then <= _WINDOW[1] or CURSOR_OF_COUNT not in info.extensions:
         return None

@@ -3,8 +3,8 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -104,20 +104,19 @@ class ConsoleFeed:
         if len(self.reported) > SLOTS:
             del self.reported[min(self.reported)]
 
-    @asynccontextmanager
-    async def reading(self, request: Request) -> AsyncIterator["Reader"]:
-        """Read the feed for the person who sent a request.
+    def reader(self, request: Request) -> "Reader":
+        """Return what reads the feed for the person who sent a request.
 
         A feed of this process gets the browser's headers, session and address, so that its own
         hook decides what is seen; a feed elsewhere gets what its client was given. A request that
         waits at the head ends when the browser has gone.
         """
         if self.client is not None:
-            yield Reader(self, copy(self.client), None)
-            return
+            return Reader(self, copy(self.client), None)
+        # It need not be closed: it opens no connection.
         transport = httpx.ASGITransport(partial(self._pass_on, request))
-        async with httpx.AsyncClient(transport=transport, trust_env=False) as http:
-            yield Reader(self, AsyncClient(f"http://feed{self.path}", http), http)
+        http = httpx.AsyncClient(transport=transport, trust_env=False)
+        return Reader(self, AsyncClient(f"http://feed{self.path}", http), http)
 
     async def _pass_on(self, request: Request, own: Any, _receive: Any, send: Any) -> None:
         assert self.router is not None  # noqa: S101 - as a feed elsewhere has a client

@@ -2,8 +2,7 @@
 
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hmac import compare_digest
@@ -23,12 +22,12 @@ from zeroeventhub.console import changes as of_changes
 from zeroeventhub.console import consumers as of_consumers
 from zeroeventhub.console import events as of_events
 from zeroeventhub.console import feeds as of_feeds
-from zeroeventhub.console.changes import Asked, Change
-from zeroeventhub.console.consumers import ConsoleStore
+from zeroeventhub.console.changes import Change
+from zeroeventhub.console.consumers import ConsoleStore, SeenConsumer
 from zeroeventhub.console.events import EventQuery, moment_in
-from zeroeventhub.console.feeds import ConsoleFeed, Reader, console_feed
+from zeroeventhub.console.feeds import ConsoleFeed, console_feed
 from zeroeventhub.console.pages import HEADERS, asset, json_answer, page
-from zeroeventhub.consumer.store.cursor_store import CursorStatus, CursorStore
+from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.errors import (
     BadRequest,
     ConfigurationError,
@@ -89,19 +88,10 @@ class Console:
             raise NotFound("This console has no such store.")
         return found
 
-    @asynccontextmanager
-    async def reader_of(
-        self, request: Request, standings: Sequence[CursorStatus]
-    ) -> AsyncIterator[Reader | None]:
-        """Return the reader of the feed that a consumer reads; None if no feed knows its cursor."""
-        async with AsyncExitStack() as stack:
-            readers = [
-                await stack.enter_async_context(feed.reading(request))
-                for feed in self.feeds.values()
-            ]
-            yield await of_consumers.choose(
-                readers, {one.partition: one.cursor for one in standings}
-            )
+    async def consumer(self, request: Request, name: str, principal: Principal) -> SeenConsumer:
+        """Return the consumer of a name in the store that an address names."""
+        readers = [feed.reader(request) for feed in self.feeds.values()]
+        return await of_consumers.find(self.store(request), name, principal, readers)
 
 
 Data = Callable[[Console, Request, Principal], Awaitable[dict[str, Any]]]
@@ -131,8 +121,7 @@ async def _overview(console: Console, request: Request, principal: Principal) ->
 
 async def _overview_of(feed: ConsoleFeed, request: Request) -> dict[str, Any]:
     try:
-        async with feed.reading(request) as reader:
-            return await of_feeds.overview(reader)
+        return await of_feeds.overview(feed.reader(request))
     except HTTPException as error:  # the host's own, from the feed's hook
         refused = error.status_code == Unauthorized.status
         return {"name": feed.name, "error": error.detail, "unauthorized": refused}
@@ -143,8 +132,7 @@ async def _overview_of(feed: ConsoleFeed, request: Request) -> dict[str, Any]:
 
 async def _feed(console: Console, request: Request, _: Principal) -> dict[str, Any]:
     feed, chosen = console.feed(request), _number(request, "partition")
-    async with feed.reading(request) as reader:
-        found = await of_feeds.describe(reader, chosen)
+    found = await of_feeds.describe(feed.reader(request), chosen)
     return {**found, **_address(console, feed, request), "hours": _hours(request)}
 
 
@@ -167,8 +155,7 @@ async def _events(console: Console, request: Request, _: Principal) -> dict[str,
         wait=float(min(_number(request, "wait") or 0, of_events.LONGEST_WAIT)),
     )
     address = _address(console, feed, request)
-    async with feed.reading(request) as reader:
-        found = await of_events.events(reader, asked, address["url"])
+    found = await of_events.events(feed.reader(request), asked, address["url"])
     return {**found, **address, "asked": given, "follows": "follow" in request.query_params}
 
 
@@ -188,30 +175,22 @@ def _hours(request: Request) -> int:
 
 async def _rates(console: Console, request: Request, _: Principal) -> dict[str, Any]:
     number = _number(request, "partition") or 0
-    async with console.feed(request).reading(request) as reader:
-        return await of_feeds.rates(reader, number, _hours(request))
+    return await of_feeds.rates(console.feed(request).reader(request), number, _hours(request))
 
 
 async def _lags(console: Console, request: Request, _: Principal) -> dict[str, Any]:
-    async with console.feed(request).reading(request) as reader:
-        return await of_feeds.lags(reader, _number(request, "partition"))
+    chosen = _number(request, "partition")
+    return await of_feeds.lags(console.feed(request).reader(request), chosen)
 
 
 async def _consumer(console: Console, request: Request, principal: Principal) -> dict[str, Any]:
-    store, name = console.store(request), request.query_params.get("name", "")
-    found = await of_consumers.standings(store, name, principal)
-    async with console.reader_of(request, found) as reader:
-        described = await of_consumers.describe(store, name, principal, reader, found)
-    return {**described, "done": _number(request, "done")}
+    found = await console.consumer(request, request.query_params.get("name", ""), principal)
+    return {**await of_consumers.describe(found, principal), "done": _number(request, "done")}
 
 
 async def _lag(console: Console, request: Request, principal: Principal) -> dict[str, Any]:
-    store, name = console.store(request), request.query_params.get("name", "")
-    found = await of_consumers.standings(store, name, principal)
-    async with console.reader_of(request, found) as reader:
-        cursors = {one.partition: one.cursor for one in found}
-        lags = {} if reader is None else await of_consumers.lags(reader, cursors)
-    return of_consumers.total(lags.values())
+    found = await console.consumer(request, request.query_params.get("name", ""), principal)
+    return of_consumers.total((await of_consumers.lags(found)).values())
 
 
 async def _dead_letter(console: Console, request: Request, principal: Principal) -> dict[str, Any]:
@@ -258,21 +237,17 @@ async def _planned(
         raise Forbidden("Changes are off: start the console with allow_changes.")
     _expect_whole(principal)
     given = {name: values[0] for name, values in form.items() if values}
-    store, name = console.store(request), given.get("name", "")
     ids = [number_in(one, "id") for one in (*form.get("id", ()), *form.get("ids", ()))]
     partition = given.get("partition", "")
-    asked = Asked(
+    consumer = await console.consumer(request, given.get("name", ""), principal)
+    return await of_changes.plan(
+        consumer,
         given.get("action", ""),
-        name,
-        number_in(partition, "partition") if partition else None,
-        given.get("time", ""),
-        given.get("zone", ""),
-        ids,
+        partition=number_in(partition, "partition") if partition else None,
+        time=given.get("time", ""),
+        zone=given.get("zone", ""),
+        ids=ids,
     )
-    found = await of_consumers.standings(store, name, principal)
-    async with console.reader_of(request, found) as reader:
-        cursors = {one.partition: one.cursor for one in found}
-        return await of_changes.plan(store, reader, cursors, asked)
 
 
 def _sees_all(principal: Principal) -> bool:
