@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import httpx
@@ -53,25 +52,30 @@ _CHECKS: dict[str, Check] = {}
 
 
 def register(
-    section: str,
+    about: str,
     name: str,
     sentence: str,
     run: Run,
     *,
-    extension: str | None = None,
     v1: bool = False,
     v2: bool = True,
     writes: bool = False,
 ) -> None:
-    """Register a check for FeedAPI v2, for ZeroEventHub v1 (as "v1-" and its name), or for both."""
+    """Register a check for FeedAPI v2, for ZeroEventHub v1 (as "v1-" and its name), or for both.
+
+    It is about a section of the specification, or about an extension by its name.
+    """
+    extension = EXTENSIONS.get(about)
+    section = about if extension is None else extension.section
     if v2:
-        _CHECKS[name] = Check(name, section, sentence, run, extension, writes=writes)
+        needed = None if extension is None else about
+        _CHECKS[name] = Check(name, section, sentence, run, needed, writes=writes)
     if v1:
         _CHECKS[f"v1-{name}"] = Check(f"v1-{name}", "12", sentence, run, v1=True)
 
 
 def check(
-    section: str, sentence: str, *, needs: int | None = None, **options: Any
+    about: str, sentence: str, *, needs: int | None = None, **options: Any
 ) -> Callable[[Callable[..., None]], None]:
     """Register a function as the check of its name, with hyphens for underscores.
 
@@ -84,14 +88,9 @@ def check(
             make(subject, *(() if needs is None else subject.sample(needs)))
 
         name = make.__name__.rstrip("_").replace("_", "-")
-        register(section, name, sentence, run, **options)
+        register(about, name, sentence, run, **options)
 
     return register_function
-
-
-def check_of(extension: str) -> Callable[..., Callable[[Callable[..., None]], None]]:
-    """Return `check` for the rules of an extension, with its section."""
-    return partial(check, EXTENSIONS[extension].section, extension=extension)
 
 
 def all_checks() -> dict[str, Check]:

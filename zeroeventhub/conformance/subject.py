@@ -66,6 +66,17 @@ def expect(answer: Answer, what: str, *statuses: int) -> Answer:
     return answer
 
 
+def decode(answer: Answer, name: str, what: str, status: int = 200) -> Any:
+    """Return what an answer of an extension says; fail if it has another status or form."""
+    expect(answer, what, status)
+    if answer.media_type != "application/json":
+        fail(f"{what} was answered with {answer.media_type}.", answer)
+    try:
+        return decode_answer(EXTENSIONS[name], answer.body)
+    except ProtocolError as error:
+        fail(str(error), answer)
+
+
 class Probe:
     """Send requests below a feed's address; refuse one that is not a URL of HTTP."""
 
@@ -282,16 +293,11 @@ class Subject:
 
     def get(self, name: str, partition: int | None, **given: str | None) -> Any:
         """Send a request to an extension with these parameters; return its decoded answer."""
-        extension, what = EXTENSIONS[name], f"A request for {name}"
+        extension = EXTENSIONS[name]
         place = self.place(partition) if PARTITION in extension.parameters else []
         parameters = [(key, value) for key, value in given.items() if value is not None]
-        answer = expect(self.probe.ask(f"/{extension.path}", [*place, *parameters]), what)
-        if answer.media_type != "application/json":
-            fail(f"{what} was answered with {answer.media_type}.")
-        try:
-            return decode_answer(extension, answer.body)
-        except ProtocolError as error:
-            fail(str(error))
+        answer = self.probe.ask(f"/{extension.path}", [*place, *parameters])
+        return decode(answer, name, f"A request for {name}")
 
     # Events that checks compare.
 

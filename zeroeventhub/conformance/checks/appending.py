@@ -9,10 +9,9 @@ from typing import Any
 from uuid import uuid4
 
 from zeroeventhub.conformance.answer import Answer, fail, skip
-from zeroeventhub.conformance.check import check_of
-from zeroeventhub.conformance.subject import MOST_EVENTS, Parameters, Subject, expect
-from zeroeventhub.errors import ProtocolError
-from zeroeventhub.extensions import APPEND, EXTENSIONS, PRODUCER_SEQUENCE
+from zeroeventhub.conformance.check import check
+from zeroeventhub.conformance.subject import MOST_EVENTS, Parameters, Subject, decode, expect
+from zeroeventhub.extensions import APPEND, PRODUCER_SEQUENCE
 from zeroeventhub.protocol import (
     LARGEST_BATCH,
     LARGEST_BATCH_BYTES,
@@ -21,7 +20,6 @@ from zeroeventhub.protocol import (
     Appended,
 )
 from zeroeventhub.wire import CLOUDEVENTS_BATCH_TYPE, NDJSON_TYPE
-from zeroeventhub.wire.documents import decode_answer
 
 TYPE = "zeroeventhub.conformance"
 """The type of all events that the checks append."""
@@ -30,8 +28,8 @@ _NOT_ALLOWED = {401, 403, 422}
 _PATIENCE = 10.0
 _PAUSE = 0.1
 
-_check = partial(check_of(APPEND), writes=True)
-_check_sequence = partial(check_of(PRODUCER_SEQUENCE), writes=True)
+_check = partial(check, APPEND, writes=True)
+_check_sequence = partial(check, PRODUCER_SEQUENCE, writes=True)
 
 Batch = Sequence[dict[str, Any]] | bytes
 
@@ -122,15 +120,9 @@ def _lines(batch: Sequence[dict[str, Any]]) -> bytes:
 
 def _appended(answer: Answer, what: str) -> list[Appended]:
     """Return what an answer says of the events of a batch; fail if they are not appended."""
-    expect(answer, what, 201)
-    if answer.media_type != "application/json":
-        fail(f"{what} was answered with {answer.media_type}.", answer)
+    found: list[Appended] = decode(answer, APPEND, what, 201)
     if "no-store" not in answer.cache_control:
         fail("The answer to an append does not say no-store.", answer)
-    try:
-        found: list[Appended] = decode_answer(EXTENSIONS[APPEND], answer.body)
-    except ProtocolError as error:
-        fail(str(error), answer)
     return found
 
 

@@ -16,7 +16,7 @@ from zeroeventhub.conformance.answer import (
     fail,
     skip,
 )
-from zeroeventhub.conformance.check import check_of, register
+from zeroeventhub.conformance.check import check, register
 from zeroeventhub.conformance.checks.layout import EXTENSION_REQUESTS
 from zeroeventhub.conformance.checks.page_requests import NO_CURSOR
 from zeroeventhub.conformance.subject import Subject, Walk, expect
@@ -49,16 +49,6 @@ from zeroeventhub.protocol import (
 from zeroeventhub.wire import ARROW_TYPE, NDJSON_TYPE
 from zeroeventhub.wire.cloud_event import moment
 from zeroeventhub.wire.ndjson import PageBounds, encode_page
-
-_check_time = check_of(CURSOR_OF_TIME)
-_check_splits = check_of(SPLITS)
-_check_lag = check_of(LAG)
-_check_arrow = check_of(ARROW)
-_check_count = check_of(CURSOR_OF_COUNT)
-_check_key = check_of(KEY_HISTORY)
-_check_segments = check_of(SEGMENTS)
-_check_schemas = check_of(SCHEMAS)
-
 
 # Malformed requests.
 
@@ -110,7 +100,7 @@ def _malformed(name: str, sentence: str) -> None:
                 what, is_cursor = f"{parameter.name}={value!r}", parameter.kind == "cursor"
                 expect_refusal(what, *rest, (parameter.name, value), gone=is_cursor)
 
-    register(extension.section, f"{name}-malformed", sentence, run, extension=name)
+    register(name, f"{name}-malformed", sentence, run)
 
 
 # The cursor of a time.
@@ -123,7 +113,7 @@ def _cursor_at(subject: Subject, partition: int, moment: str) -> str:
     return cursor
 
 
-@_check_time("The same time gives the same cursor.", needs=1)
+@check(CURSOR_OF_TIME, "The same time gives the same cursor.", needs=1)
 def cursor_of_time(subject: Subject, partition: int, known: Walk) -> None:
     times = [time for event in known.events if (time := _time(event)) is not None]
     chosen = times[:: max(1, len(times) // 3)][:3]
@@ -134,7 +124,9 @@ def cursor_of_time(subject: Subject, partition: int, known: Walk) -> None:
             fail("The same time gave different cursors.")
 
 
-@_check_time("The cursor of a time stands before all events of that time or later.", needs=1)
+@check(
+    CURSOR_OF_TIME, "The cursor of a time stands before all events of that time or later.", needs=1
+)
 def cursor_of_time_before(subject: Subject, partition: int, known: Walk) -> None:
     expected = known.events[:20]
     cursor = _cursor_at(subject, partition, _LONG_AGO)
@@ -153,7 +145,7 @@ def cursor_of_time_before(subject: Subject, partition: int, known: Walk) -> None
             fail(f"{left_out} events of that time or later lie before it.")
 
 
-@_check_time("A time in the future gives a cursor.", needs=0)
+@check(CURSOR_OF_TIME, "A time in the future gives a cursor.", needs=0)
 def cursor_of_time_later(subject: Subject, partition: int, _known: Walk) -> None:
     moment = _text(datetime.now(UTC) + timedelta(days=1))
     subject.page(partition, _cursor_at(subject, partition, moment))
@@ -192,14 +184,14 @@ def _read_pieces(subject: Subject, partition: int, cursors: list[str]) -> list[S
     ]
 
 
-@_check_splits("The pieces, read one after the other, are the whole.", needs=1)
+@check(SPLITS, "The pieces, read one after the other, are the whole.", needs=1)
 def splits(subject: Subject, partition: int, known: Walk) -> None:
     bounds = {} if known.at_head else {"stop": known.checkpoints[-1].cursor}
     cursors = _split(subject, partition, _PIECES, **bounds)
     subject.expect_same(known.events, _read_pieces(subject, partition, cursors), "in pieces")
 
 
-@_check_splits("The pieces lie between cursor and stop.", needs=3)
+@check(SPLITS, "The pieces lie between cursor and stop.", needs=3)
 def splits_bounds(subject: Subject, partition: int, known: Walk) -> None:
     start, stop = known.need_inner()[0], known.checkpoints[-1]
     cursors = _split(subject, partition, _PIECES, cursor=start.cursor, stop=stop.cursor)
@@ -211,7 +203,7 @@ def splits_bounds(subject: Subject, partition: int, known: Walk) -> None:
         fail(f"{len(events)} events came in pieces of {stop.count - start.count}.")
 
 
-@_check_splits("One piece has two boundaries.", needs=0)
+@check(SPLITS, "One piece has two boundaries.", needs=0)
 def splits_one(subject: Subject, partition: int, _known: Walk) -> None:
     _split(subject, partition, 1)
 
@@ -235,7 +227,7 @@ def _expect_more(subject: Subject) -> None:
         fail("The member more has another value than true.")
 
 
-@_check_lag("As many events follow a cursor as lag says.", needs=1)
+@check(LAG, "As many events follow a cursor as lag says.", needs=1)
 def lag(subject: Subject, partition: int, known: Walk) -> None:
     places = [Checkpoint(FIRST, 0), *known.checkpoints]
     for place in places[:: max(1, len(places) // 3)]:
@@ -250,7 +242,7 @@ def lag(subject: Subject, partition: int, known: Walk) -> None:
                 fail(f"{counted} events were counted; {len(events)} can be read.", answer)
 
 
-@_check_lag("After _last there are 0 events, 0 seconds old.", needs=0)
+@check(LAG, "After _last there are 0 events, 0 seconds old.", needs=0)
 def lag_head(subject: Subject, partition: int, _known: Walk) -> None:
     found = _lag(subject, partition, LAST)
     if replace(found, seconds=found.seconds or 0) != Lag(0, 0):  # or a publisher without times
@@ -286,7 +278,7 @@ def _places(subject: Subject) -> tuple[int, list[str]]:
     return partition, [FIRST, *[one.cursor for one in known.checkpoints[-3:]]]
 
 
-@_check_arrow("A page is the same as Arrow and in lines.")
+@check(ARROW, "A page is the same as Arrow and in lines.")
 def arrow(subject: Subject) -> None:
     if find_spec("pyarrow") is None:
         skip("The check needs pyarrow, which the extra [arrow] installs.")
@@ -321,7 +313,7 @@ def _lines_of(answer: Answer, partition: int) -> PageText:
     return PageText.of(encode_page(Page(events, page.cursor, page.caught_up, page.stop_reached)))
 
 
-@_check_arrow("A client that does not prefer Arrow gets lines.")
+@check(ARROW, "A client that does not prefer Arrow gets lines.")
 def arrow_others(subject: Subject) -> None:
     partition, places = _places(subject)
     for accept in _NOT_PREFERRED:
@@ -329,7 +321,7 @@ def arrow_others(subject: Subject) -> None:
             fail(f"Arrow came to a request with Accept: {accept or 'nothing'}.")
 
 
-@_check_arrow("Caches distinguish the two forms of a page.")
+@check(ARROW, "Caches distinguish the two forms of a page.")
 def arrow_caching(subject: Subject) -> None:
     partition, places = _places(subject)
     for cursor in places:
@@ -359,7 +351,7 @@ def _count(
     return found
 
 
-@_check_count("Up to the cursor lie as many events as its answer says.", needs=1)
+@check(CURSOR_OF_COUNT, "Up to the cursor lie as many events as its answer says.", needs=1)
 def cursor_of_count(subject: Subject, partition: int, known: Walk) -> None:
     for portion in _PORTIONS:
         cursor, seen = FIRST, 0
@@ -378,7 +370,11 @@ def cursor_of_count(subject: Subject, partition: int, known: Walk) -> None:
             cursor, seen = found.cursor, seen + found.events
 
 
-@_check_count("Where there are fewer events before the stop, the cursor is the stop.", needs=2)
+@check(
+    CURSOR_OF_COUNT,
+    "Where there are fewer events before the stop, the cursor is the stop.",
+    needs=2,
+)
 def cursor_of_count_stop(subject: Subject, partition: int, known: Walk) -> None:
     stop = known.need_inner()[-1]
     for events in (stop.count, stop.count + 1):
@@ -387,7 +383,7 @@ def cursor_of_count_stop(subject: Subject, partition: int, known: Walk) -> None:
             fail(f"With a stop after {stop.count} events, the answer is not that stop and number.")
 
 
-@_check_count("If no event follows, the cursor is the requested one.", needs=1)
+@check(CURSOR_OF_COUNT, "If no event follows, the cursor is the requested one.", needs=1)
 def cursor_of_count_nothing(subject: Subject, partition: int, known: Walk) -> None:
     cursor = known.checkpoints[-1].cursor
     for stop in (cursor, known.checkpoints[0].cursor):
@@ -433,7 +429,7 @@ def _key(subject: Subject) -> tuple[str, list[str]]:
     return found, keys[found]
 
 
-@_check_key("The events of a key are those of its pages, in rising versions.")
+@check(KEY_HISTORY, "The events of a key are those of its pages, in rising versions.")
 def key_history(subject: Subject) -> None:
     key, shown = _key(subject)
     events = [_sent(event) for event in _history(subject, key).events]
@@ -446,7 +442,7 @@ def key_history(subject: Subject) -> None:
         fail("The events of the key are not those of its pages, in their order.")
 
 
-@_check_key("Read one by one, the events of a key are the same.")
+@check(KEY_HISTORY, "Read one by one, the events of a key are the same.")
 def key_history_pages(subject: Subject) -> None:
     key, _ = _key(subject)
     whole = _history(subject, key)
@@ -460,7 +456,7 @@ def key_history_pages(subject: Subject) -> None:
             fail("There are more events, but the answer does not say so.")
 
 
-@_check_key("Of an unknown key, and after the last version, there are no events.")
+@check(KEY_HISTORY, "Of an unknown key, and after the last version, there are no events.")
 def key_history_nothing(subject: Subject) -> None:
     for name in ("conformance-no-such-key", "", "' OR 1=1 --", "\u2028"):
         if _history(subject, name).events:
@@ -484,7 +480,7 @@ def _files(subject: Subject, partition: int, cursor: str) -> Segments:
     return found
 
 
-@_check_segments("Files follow each other, and pages go on after them.", needs=1)
+@check(SEGMENTS, "Files follow each other, and pages go on after them.", needs=1)
 def segments(subject: Subject, partition: int, known: Walk) -> None:
     found = _files(subject, partition, FIRST)
     end = 0
@@ -502,7 +498,7 @@ def segments(subject: Subject, partition: int, known: Walk) -> None:
     subject.expect_same(known.events[: len(events)], events, "up to the end of files")
 
 
-@_check_segments("After the last file the answer has no file, and the requested cursor.", needs=1)
+@check(SEGMENTS, "After the last file the answer has no file, and the requested cursor.", needs=1)
 def segments_end(subject: Subject, partition: int, _known: Walk) -> None:
     cursor, found = FIRST, _files(subject, partition, FIRST)
     while found.parts:
@@ -520,7 +516,7 @@ _malformed(SEGMENTS, "A request for files from a malformed cursor, or from _last
 # Schemas.
 
 
-@_check_schemas("The schema of a type alone is the one in the answer of all.")
+@check(SCHEMAS, "The schema of a type alone is the one in the answer of all.")
 def schemas(subject: Subject) -> None:
     found: Schemas = subject.get(SCHEMAS, None)
     for name, schema in found.types.items():
@@ -531,14 +527,14 @@ def schemas(subject: Subject) -> None:
             fail(f"The schema of {name!r} alone is another one.", answer)
 
 
-@_check_schemas("A type without a schema is 404, and a request without a type 400.")
+@check(SCHEMAS, "A type without a schema is 404, and a request without a type 400.")
 def schemas_unknown(subject: Subject) -> None:
     unknown = subject.probe.ask("/schema", [("type", "conformance.unknown")])
     expect(unknown, "A type without a schema", 404)
     expect(subject.probe.ask("/schema"), "A request for a schema without a type", 400)
 
 
-@_check_schemas("The AsyncAPI document names the types that have schemas.")
+@check(SCHEMAS, "The AsyncAPI document names the types that have schemas.")
 def schemas_asyncapi(subject: Subject) -> None:
     found: Schemas = subject.get(SCHEMAS, None)
     answer = expect(subject.probe.ask("/asyncapi"), "A request for the AsyncAPI document")

@@ -6,15 +6,10 @@ from collections.abc import Sequence
 from itertools import islice
 
 from zeroeventhub.conformance.answer import Checkpoint, SentEvent, fail, note, skip
-from zeroeventhub.conformance.check import check, check_of, register
+from zeroeventhub.conformance.check import check, register
 from zeroeventhub.conformance.subject import Subject, Walk, expect
 from zeroeventhub.extensions import CAUGHT_UP, EVENT_TYPES, STOP, WAIT
 from zeroeventhub.protocol import FIRST, LAST
-
-_check_types = check_of(EVENT_TYPES)
-_check_caught_up = check_of(CAUGHT_UP)
-_check_stop = check_of(STOP)
-_check_wait = check_of(WAIT)
 
 NO_CURSOR = "conformance-no-such-cursor"
 """Text in the form of a cursor, which no feed has given."""
@@ -190,13 +185,13 @@ def event_types_unlisted(subject: Subject) -> None:
     _expect(subject, partition, known.events[:25], (_ONLY, _NO_TYPE), what)
 
 
-@_check_types("event-types and skip-event-types at once are 400.")
+@check(EVENT_TYPES, "event-types and skip-event-types at once are 400.")
 def event_types_both(subject: Subject) -> None:
     answer = subject.send([*subject.parameters(), (_ONLY, "a"), (_SKIP, "b")])
     expect(answer, "A request with both", 400)
 
 
-@_check_types("Only events of the requested types come.", needs=1)
+@check(EVENT_TYPES, "Only events of the requested types come.", needs=1)
 def event_types(subject: Subject, partition: int, known: Walk) -> None:
     if subject.page(partition, FIRST, [(_ONLY, _NO_TYPE)]).events:
         fail("An event of a type came that was not requested.")
@@ -205,7 +200,7 @@ def event_types(subject: Subject, partition: int, known: Walk) -> None:
         _expect(subject, partition, expected, (_ONLY, f";{name};{_NO_TYPE}"), f"of type {name}")
 
 
-@_check_types("Events of the types to skip do not come.", needs=1)
+@check(EVENT_TYPES, "Events of the types to skip do not come.", needs=1)
 def event_types_skip(subject: Subject, partition: int, known: Walk) -> None:
     _expect(subject, partition, known.events[:200], (_SKIP, _NO_TYPE), "with nothing to skip")
     for name in _types(known):
@@ -214,7 +209,7 @@ def event_types_skip(subject: Subject, partition: int, known: Walk) -> None:
             _expect(subject, partition, expected, (_SKIP, name), f"without type {name}")
 
 
-@_check_types("The case of a type's name does not matter.", needs=1)
+@check(EVENT_TYPES, "The case of a type's name does not matter.", needs=1)
 def event_types_case(subject: Subject, partition: int, known: Walk) -> None:
     names = _types(known)
     if not names:
@@ -224,7 +219,7 @@ def event_types_case(subject: Subject, partition: int, known: Walk) -> None:
         _expect(subject, partition, expected, (_ONLY, name.swapcase()), f"of {name.swapcase()}")
 
 
-@_check_types("The checkpoint moves on over events that are left out.", needs=1)
+@check(EVENT_TYPES, "The checkpoint moves on over events that are left out.", needs=1)
 def event_types_checkpoint(subject: Subject, partition: int, known: Walk) -> None:
     for page, _ in islice(subject.follow(partition, FIRST, [(_ONLY, _NO_TYPE)]), _MOST_PAGES):
         if page.end.caught_up:
@@ -237,13 +232,13 @@ def event_types_checkpoint(subject: Subject, partition: int, known: Walk) -> Non
         fail("With every event left out the checkpoint stays before them.", answer)
 
 
-@_check_types("A list without a type is ignored.", needs=1)
+@check(EVENT_TYPES, "A list without a type is ignored.", needs=1)
 def event_types_empty(subject: Subject, partition: int, known: Walk) -> None:
     for parameter in ((_ONLY, ""), (_SKIP, ";;")):
         _expect(subject, partition, known.events[:25], parameter, "with a list without a type")
 
 
-@_check_types("A list of too many types, or with a malformed one, is 400.")
+@check(EVENT_TYPES, "A list of too many types, or with a malformed one, is 400.")
 def event_types_malformed(subject: Subject) -> None:
     for name in (_ONLY, _SKIP):
         expect_refusals(subject, name, _BAD_TYPES)
@@ -281,7 +276,7 @@ def _type(event: SentEvent) -> str | None:
 # The flag of the head.
 
 
-@_check_caught_up("At the head the checkpoint says caughtUp.", needs=0)
+@check(CAUGHT_UP, "At the head the checkpoint says caughtUp.", needs=0)
 def caught_up(subject: Subject, partition: int, _known: Walk) -> None:
     for _ in range(3):
         cursor, _ = subject.head(partition)
@@ -291,7 +286,7 @@ def caught_up(subject: Subject, partition: int, _known: Walk) -> None:
     fail("At the head no checkpoint says caughtUp.")
 
 
-@_check_caught_up("Before the head no checkpoint says caughtUp.", needs=2)
+@check(CAUGHT_UP, "Before the head no checkpoint says caughtUp.", needs=2)
 def caught_up_early(subject: Subject, partition: int, known: Walk) -> None:
     for start in [Checkpoint(FIRST, 0), *known.inner[:5]]:
         page = subject.page(partition, start.cursor, [("pagesizehint", "1")])
@@ -318,7 +313,7 @@ def _stops(subject: Subject) -> tuple[int, list[Checkpoint], list[SentEvent]]:
     return partition, [inner[len(inner) // 2], inner[0]], known.events
 
 
-@_check_stop("A read ends exactly at its stop, and says so.")
+@check(STOP, "A read ends exactly at its stop, and says so.")
 def stop(subject: Subject) -> None:
     partition, stops, known = _stops(subject)
     for stop in stops:
@@ -329,7 +324,7 @@ def stop(subject: Subject) -> None:
                 fail(f"{len(events) - stop.count} events after the stop came.")
 
 
-@_check_stop("A bounded read gives the same each time.")
+@check(STOP, "A bounded read gives the same each time.")
 def stop_replay(subject: Subject) -> None:
     partition, stops, _ = _stops(subject)
     stop = stops[0].cursor
@@ -339,7 +334,7 @@ def stop_replay(subject: Subject) -> None:
         fail("A bounded read gave another number of events.")
 
 
-@_check_stop("From its stop or after it, a read is an empty page.")
+@check(STOP, "From its stop or after it, a read is an empty page.")
 def stop_behind(subject: Subject) -> None:
     partition, stops, _ = _stops(subject)
     stop = stops[0].cursor
@@ -351,7 +346,7 @@ def stop_behind(subject: Subject) -> None:
             fail("A read from after its stop is not an empty page that says so.")
 
 
-@_check_stop("A stop that the feed has not given is 400.")
+@check(STOP, "A stop that the feed has not given is 400.")
 def stop_malformed(subject: Subject) -> None:
     stops = (NO_CURSOR, "", "\x00", FIRST, LAST)
     expect_refusals(subject, "stop", stops, *BAD_CURSOR_STATUSES)
@@ -364,7 +359,7 @@ _EARLY = 0.1
 _AT_ONCE = 2.0
 
 
-@_check_wait("At the head an answer is held until the wait is over.", needs=0)
+@check(WAIT, "At the head an answer is held until the wait is over.", needs=0)
 def wait(subject: Subject, partition: int, _known: Walk) -> None:
     for wait in ("1", "0.5"):
         for _ in range(3):
@@ -381,7 +376,7 @@ def wait(subject: Subject, partition: int, _known: Walk) -> None:
             fail(f"With wait={wait} an empty page came after {answer.seconds:.2f} s.")
 
 
-@_check_wait("If there are events, the answer comes at once.", needs=1)
+@check(WAIT, "If there are events, the answer comes at once.", needs=1)
 def wait_events(subject: Subject, partition: int, _known: Walk) -> None:
     for wait in ("3", "999999999"):
         answer = subject.ask(partition, FIRST, [("pagesizehint", "1"), ("wait", wait)])
@@ -390,14 +385,14 @@ def wait_events(subject: Subject, partition: int, _known: Walk) -> None:
             fail(f"Events that were there came after {answer.seconds:.1f} s.")
 
 
-@_check_wait("The page of _last comes at once.")
+@check(WAIT, "The page of _last comes at once.")
 def wait_last(subject: Subject) -> None:
     answer = subject.ask(subject.partitions()[0], LAST, [("wait", "3")])
     if answer.seconds > _AT_ONCE:
         fail(f"The page of _last came after {answer.seconds:.1f} s.")
 
 
-@_check_wait("HEAD comes at once.", needs=0)
+@check(WAIT, "HEAD comes at once.", needs=0)
 def wait_head(subject: Subject, partition: int, _known: Walk) -> None:
     cursor, _ = subject.head(partition)
     answer = subject.ask(partition, cursor, [("wait", "3")], method="HEAD")
@@ -405,7 +400,7 @@ def wait_head(subject: Subject, partition: int, _known: Walk) -> None:
         fail(f"The answer to HEAD came after {answer.seconds:.1f} s.")
 
 
-@_check_wait("A wait that is not a number is 400.")
+@check(WAIT, "A wait that is not a number is 400.")
 def wait_malformed(subject: Subject) -> None:
     waits = ("x", "-1", "1e1", "", ".5", "5.", "1.2.3", "NaN", "\u0661", "1" * 10)
     expect_refusals(subject, "wait", waits)
