@@ -432,18 +432,18 @@ async def _chosen(
         "head": row["head"],
         "begins": None,
     }
-    if SPLITS in info.extensions:
-        with suppress(Unavailable):
+    with suppress(Unavailable):  # the row says why
+        if SPLITS in info.extensions:
             found["begins"] = (await reader.client.splits(chosen, 1))[0]
-    if SEGMENTS in info.extensions:
-        parts, cursor = list[Any](), FIRST
-        while True:
-            segments = await reader.client.segments(chosen, cursor)
-            parts += segments.parts
-            if not segments.parts or segments.cursor == cursor:
-                break
-            cursor = segments.cursor
-        found |= {"segments": len(parts), "segment_bytes": sum(one.size for one in parts)}
+        if SEGMENTS in info.extensions:
+            parts, cursor = list[Any](), FIRST
+            while True:
+                segments = await reader.client.segments(chosen, cursor)
+                parts += segments.parts
+                if not segments.parts or segments.cursor == cursor:
+                    break
+                cursor = segments.cursor
+            found |= {"segments": len(parts), "segment_bytes": sum(one.size for one in parts)}
     return found
 
 
@@ -452,7 +452,7 @@ async def _lag_or_none(client: AsyncClient, info: FeedInfo, number: int, cursor:
         return None
     try:
         return await client.lag(number, cursor)
-    except (BadRequest, Gone, NotFound):
+    except (BadRequest, Gone, NotFound, Unavailable):
         return None
 
 

@@ -6,7 +6,16 @@ from functools import partial
 
 import httpx
 import pytest
-from harness.console import append, console, console_of, fetch, ids_of, lagging, shop_routes
+from harness.console import (
+    append,
+    console,
+    console_of,
+    fetch,
+    ids_of,
+    lagging,
+    shop_routes,
+    visited,
+)
 from harness.published import install
 from harness.readers import Numbers, cursor_of, get, head_of
 from harness.registered import age
@@ -26,6 +35,7 @@ from zeroeventhub import (
     Progress,
     Retention,
     TableFeed,
+    everybody,
     feed_routes,
 )
 from zeroeventhub.archive import Archive
@@ -322,3 +332,22 @@ def test_horizon_is_named_in_numbers(sqlite):
         place(writer, 1)
         found = fetch(http)
         assert found["partitions"][0]["events"] in {1, None}
+
+
+def test_page_is_shown_while_the_horizon_is_not_known(postgresql, tmp_path):
+    """A feed that has just started, and waits for a writer, shows who has registered before, and
+    says of its partition why it is not read.
+    """
+    with lagging(postgresql):
+        pass
+    kept = {"retention": Retention(), "progress": Progress()}
+    kept["archive"] = Archive(tmp_path, shared="https://files")
+    feed = TableFeed(orders, data="data", ordering="observed", **kept)
+    with postgresql.begin() as writer:
+        place(writer, 1)
+        routes = feed_routes("/orders", feed, postgresql)
+        shown = console_routes("/", feeds={"orders": routes}, authorize=everybody)
+        with visited([*routes, *shown]) as http:
+            found = fetch(http)
+    assert "waits for open transactions" in found["partitions"][0]["error"]
+    assert [(one["consumer"], one["lag"]) for one in found["registered"]] == [("billing", None)]
