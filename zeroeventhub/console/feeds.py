@@ -178,19 +178,40 @@ async def _status(
     # Its cursor after a position has no partition, so that all partitions have one numbering.
     document: dict[str, Any] = {"has_one_head": app.runner.has("cursor_after")}
     if principal.partitions is None and principal.types is None:
-        answers = [
-            {"route": route, "status": status, "kind": kind, "count": count}
-            for (route, status, kind), count in sorted(watched.answers.items())
-        ]
-        document |= {"answers": answers, "waiting": app.runner.waiting}
+        document["readers"] = {"waiting": app.runner.waiting, **_readers(watched.answers)}
         is_told = tells_names or bool(principal.name)
         if app.runner.has("horizon"):
-            horizon = await app.runner.call("horizon")
-            document["horizon"] = horizon if is_told else replace(horizon, blockers=())
+            horizon, now = await app.runner.call("horizon"), datetime.now(UTC)
+            blockers = [
+                {
+                    **{name: getattr(one, name) for name in ("pid", "user", "application")},
+                    "since": now - one.age,
+                    "last_statement": None if one.query_age is None else now - one.query_age,
+                }
+                for one in horizon.blockers
+                if is_told
+            ]
+            document["horizon"] = {**vars(horizon), "blockers": blockers}
         if is_told and app.runner.has("registered") and PROGRESS in info.extensions:
             document["registered"] = await app.runner.call("registered")
     body = msgspec.json.encode(document)
     return Response(body, media_type="application/json", headers=FRESH)
+
+
+def _readers(answers: Counter[tuple[str, int, str]]) -> dict[str, Any]:
+    """Count what a feed has answered since its process began, and its refusals by their kind."""
+    pages = unchanged = 0
+    refusals = Counter[tuple[int, str]]()
+    for (route, status, kind), count in answers.items():
+        pages += count if route == "events" and status == httpx.codes.OK else 0
+        unchanged += count if status == httpx.codes.NOT_MODIFIED else 0
+        if status >= httpx.codes.BAD_REQUEST:
+            refusals[status, kind] += count
+    found = [
+        {"kind": kind, "status": status, "count": count}
+        for (status, kind), count in sorted(refusals.items())
+    ]
+    return {"pages": pages, "unchanged": unchanged, "refusals": found}
 
 
 async def _find(app: FeedApp, request: FeedRequest) -> Response:
@@ -259,7 +280,7 @@ async def overview(reader: Reader) -> dict[str, Any]:
         "name": reader.feed.name,
         "partitions": len(info.partitions),
         "extensions": sorted(info.extensions),
-        "waiting": status.get("waiting"),
+        "waiting": status.get("readers", {}).get("waiting"),
         "horizon": await _horizon(reader, info, status),
     }
 
@@ -286,7 +307,7 @@ async def describe(reader: Reader, chosen: int | None) -> dict[str, Any]:
         "partitions": rows,
         "chosen": await _chosen(reader, info, rows, chosen),
         "horizon": await _horizon(reader, info, status),
-        "readers": _readers(status),
+        "readers": status.get("readers"),
         "registered": await _registered(reader, info, status, chosen),
     }
 
@@ -296,52 +317,15 @@ async def _horizon(reader: Reader, info: FeedInfo, status: dict[str, Any]) -> di
 
     Of a feed elsewhere only its age is known, if the publisher tells it with a lag.
     """
-    found: dict[str, Any] | None = status.get("horizon")
-    if found is None:
-        if reader.http is not None or LAG not in info.extensions or not info.partitions:
-            return None
-        try:
-            age = (await reader.client.lag(info.partitions[0].id, LAST)).held_back
-        except Unavailable:  # the row of the partition says why
-            return None
-        unknown = dict.fromkeys(("settled", "drawn", "blockers", "unpublished"))
-        return None if age is None else {**unknown, "age": age}
-    blockers = [
-        {
-            **{name: one[name] for name in ("pid", "user", "application")},
-            "since": _ago(_seconds(one["age"])),
-            "last_statement": _ago(_seconds(one["query_age"])),
-        }
-        for one in found["blockers"]
-    ]
-    return {**found, "blockers": blockers}
-
-
-def _seconds(duration: str | None) -> float | None:
-    return None if duration is None else msgspec.convert(duration, timedelta).total_seconds()
-
-
-def _readers(status: dict[str, Any]) -> dict[str, Any] | None:
-    """Count what the feed has answered since its process began, and its refusals by their kind."""
-    if "answers" not in status:
+    if reader.http is not None or LAG not in info.extensions or not info.partitions:
+        found: dict[str, Any] | None = status.get("horizon")
+        return found
+    try:
+        age = (await reader.client.lag(info.partitions[0].id, LAST)).held_back
+    except Unavailable:  # the row of the partition says why
         return None
-    pages = unchanged = 0
-    refusals = Counter[tuple[int, str]]()
-    for one in status["answers"]:
-        code, count = one["status"], one["count"]
-        pages += count if one["route"] == "events" and code == httpx.codes.OK else 0
-        unchanged += count if code == httpx.codes.NOT_MODIFIED else 0
-        if code >= httpx.codes.BAD_REQUEST:
-            refusals[code, one["kind"]] += count
-    return {
-        "waiting": status["waiting"],
-        "pages": pages,
-        "unchanged": unchanged,
-        "refusals": [
-            {"kind": kind, "status": code, "count": count}
-            for (code, kind), count in sorted(refusals.items())
-        ],
-    }
+    unknown = dict.fromkeys(("settled", "drawn", "blockers", "unpublished"))
+    return None if age is None else {**unknown, "age": age}
 
 
 async def _registered(
