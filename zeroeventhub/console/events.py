@@ -121,8 +121,8 @@ async def _history(reader: Reader, asked: EventQuery, url: str) -> dict[str, Any
         "after_version": page.versions[-1] if page.more else None,
         "curl": f"curl {shlex.quote(f'{url}/key-history?{urlencode(query)}')}",
         "python": f"from zeroeventhub import Client\n\nclient = Client({url!r})\n"
-        f"page = client.read_key({asked.key!r}, after_version={asked.after_version})\n"
-        "for event in page.events:\n    print(event.data)",
+        f"page = client.read_key({asked.key!r}, after_version={asked.after_version}, "
+        f"limit={asked.limit})\nfor event in page.events:\n    print(event.data)",
     }
 
 

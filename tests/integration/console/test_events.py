@@ -80,7 +80,7 @@ def test_deep_events_are_shown_as_they_are():
 
 
 def test_key_has_a_history(sqlite):
-    """The history of a key is its events in the order of their versions."""
+    """The history of a key is its events in the order of their versions, for programs as well."""
     metadata = MetaData()
     log = EventLog(metadata, "ledger")
     metadata.create_all(sqlite)
@@ -92,5 +92,8 @@ def test_key_has_a_history(sqlite):
     with console_of(log.feed(key_history=True), sqlite) as http:
         found = fetch(http, "feeds/orders/events", key="bob", limit=2)
         assert [event["version"] for event in found["events"]] == [1, 2]
+        printed = []
+        exec(found["python"], {"print": printed.append})
+        assert [data["n"] for data in printed] == [0, 2]
         rest = fetch(http, "feeds/orders/events", key="bob", after_version=found["after_version"])
         assert [event["version"] for event in rest["events"]] == [3]
