@@ -186,14 +186,16 @@ class _Request(NamedTuple):
     content: bytes | None
 
 
-@dataclass(frozen=True)
-class SentRequest:
-    """A request whose response has not been read yet; close it if it is not to be read."""
+@dataclass(eq=False)
+class SentRequest(httpx.SyncByteStream):
+    """A request, then the bytes of its response; its connection is kept if they were all read."""
 
     _pool: ConnectionPool
     _request: _Request
     _connection: "_Connection"
     may_be_stale: bool
+    _response: Any = None
+    _is_whole: bool = False
 
     def receive(self) -> httpx.Response:
         """Read the headers of the response; close the response after reading its body.
@@ -202,21 +204,35 @@ class SentRequest:
             httpx.TransportError: the connection broke, or the response is not HTTP.
             TimeoutError: a timeout has passed.
         """
-        request, connection = self._request, self._connection
         with _translate_errors():
             try:
-                response = connection.receive(request.timeouts)
+                response = self._connection.receive(self._request.timeouts)
             except ConnectionError:
                 if not self.may_be_stale:
                     raise
                 # Its server may just have closed it. Every request to a feed may be repeated.
-                return self._pool.send_anew(request).receive()
-        body = _Body(self._pool, request.origin, connection, response)
-        return httpx.Response(response.status, headers=response.headers, stream=body)  # type: ignore[arg-type] # see `begin`
+                return self._pool.send_anew(self._request).receive()
+        self._response = response
+        return httpx.Response(response.status, headers=response.headers, stream=self)  # type: ignore[arg-type] # see `begin`
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the bytes of the response as they arrive."""
+        response = self._response
+        with _translate_errors():
+            while chunk := response.read1(CHUNK):
+                yield chunk
+            if response.length:
+                raise IncompleteRead(b"", response.length)
+        self._is_whole = not response.will_close
 
     def close(self) -> None:
-        """Give the response up, with its connection."""
-        self._connection.close()
+        """Keep the connection, or close it."""
+        if self._response is not None:
+            self._response.close()
+        if self._is_whole:
+            self._pool.put_back(self._request.origin, self._connection)
+        else:
+            self._connection.close()
 
 
 class _Connection(HTTPConnection):
@@ -330,35 +346,6 @@ class _TimedReader(io.RawIOBase):
         """Close the file, not the socket."""
         self._raw.close()
         super().close()
-
-
-class _Body(httpx.SyncByteStream):
-    """The bytes of a response; its connection is kept if they were read to their end."""
-
-    def __init__(
-        self, pool: ConnectionPool, origin: _Origin, connection: _Connection, response: HTTPResponse
-    ) -> None:
-        self._pool, self._origin = pool, origin
-        self._connection, self._response = connection, response
-        self._is_whole = False
-
-    def __iter__(self) -> Iterator[bytes]:
-        """Yield the bytes as they arrive."""
-        response = self._response
-        with _translate_errors():
-            while chunk := response.read1(CHUNK):
-                yield chunk
-            if response.length:
-                raise IncompleteRead(b"", response.length)
-        self._is_whole = not response.will_close
-
-    def close(self) -> None:
-        """Keep the connection, or close it."""
-        self._response.close()
-        if self._is_whole:
-            self._pool.put_back(self._origin, self._connection)
-        else:
-            self._connection.close()
 
 
 def open_http(
