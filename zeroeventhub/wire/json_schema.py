@@ -26,7 +26,8 @@ _NOT_OF_EACH = {"anyOf", "oneOf", "title"}
 """What a schema does not say of each of its alternatives."""
 
 MOST_CHOICES = 1_000
-"""How many alternatives a schema may name for a value: references multiply them."""
+"""How many alternatives a schema may name for a value, and how many schemas it may join: references
+multiply them."""
 
 ANYTHING = "anything"
 """The kind of a value that a schema does not bound."""
@@ -37,23 +38,25 @@ def resolve(schema: Any, root: Any) -> dict[str, Any]:
 
     A reference to another document is ignored.
     """
-    merged: dict[str, Any] = {}
+    found: list[dict[str, Any]] = []
     seen, parts = set(), [schema]
     while parts:
-        part = parts.pop(0)
+        part = parts.pop()
         below = {**part} if isinstance(part, dict) else {}
-        within = below.pop("allOf", [])
+        found.append(below)
+        if len(found) > MOST_CHOICES:
+            raise ProtocolError(f"A schema joins more than {MOST_CHOICES:,} schemas for a value.")
+        parts += reversed(below.pop("allOf", []))
         if (reference := below.pop("$ref", None)) is not None and reference not in seen:
             seen.add(reference)
-            within = [_at(reference, root), *within]
-        parts = [*within, *parts]
-        joined: dict[str, Any] = {}
-        if "properties" in below:
-            joined["properties"] = {**below["properties"], **merged.get("properties", {})}
-        if "required" in below:
-            joined["required"] = [*below["required"], *merged.get("required", [])]
-        merged = {**below, **merged, **joined}
-    return merged
+            parts.append(_at(reference, root))
+    merged: dict[str, Any] = {}
+    joined: dict[str, Any] = {"properties": {}, "required": []}
+    for one in reversed(found):  # what stands outside counts before what stands inside
+        merged |= one
+        joined["properties"].update(**one.get("properties", {}))
+        joined["required"] += one.get("required", [])
+    return merged | {name: both for name, both in joined.items() if name in merged}
 
 
 def _at(reference: Any, root: Any) -> Any:

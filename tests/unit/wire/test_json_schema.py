@@ -39,6 +39,12 @@ def test_schema_whose_references_multiply_is_refused():
         alternatives(root["$defs"]["d0"], root)
 
 
+def test_schema_that_joins_very_many_others_is_refused():
+    """A schema of more parts than anybody writes is refused at once, in place of hours later."""
+    with pytest.raises(ProtocolError, match="joins more than 1,000 schemas"):
+        alternatives({"allOf": [{}] * 2_000_000}, {})
+
+
 def test_parts_of_a_schema_are_joined():
     """What `allOf` and a reference beside other words say holds together."""
     part = {"properties": {"a": {}}, "required": ["a"]}
