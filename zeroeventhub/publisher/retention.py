@@ -10,12 +10,16 @@ import msgspec
 from sqlalchemy import (
     BigInteger,
     Column,
+    ColumnElement,
     Connection,
     Dialect,
     Insert,
     MetaData,
     String,
     Table,
+    and_,
+    bindparam,
+    case,
     exists,
     insert,
     literal,
@@ -220,9 +224,19 @@ class MarkTable:
         self.table = retention.table
         columns = retention.table.c
         self._own = columns.feed == self.feed
-        self._query = select(
-            columns.trimmed, columns.earliest, columns.compacted, columns.partitions
-        ).where(self._own)
+        # Those of many partitions are long, and change only with the mark: read them once for each.
+        self._known: tuple[int, str, Mapping[int, str]] = (0, "", {})
+        is_known = and_(
+            columns.trimmed == bindparam("trimmed", type_=BigInteger),
+            columns.earliest == bindparam("earliest", type_=String),
+        )
+        shown: tuple[ColumnElement[Any], ...] = (
+            columns.trimmed,
+            columns.earliest,
+            columns.compacted,
+            case((~is_known, columns.partitions)).label("partitions"),
+        )
+        self._query = select(*shown).where(self._own)
 
     def statements(self, dialect: Dialect) -> tuple[str, ...]:
         """Return the statements that create the table and the feed's row."""
@@ -231,16 +245,20 @@ class MarkTable:
 
     def read(self, connection: Connection) -> LowWaterMark:
         """Return the mark; raise ConfigurationError if the feed has no row."""
-        row = connection.execute(self._query).first()
+        trimmed, earliest, cursors = self._known
+        values = {"trimmed": trimmed, "earliest": earliest}
+        row = connection.execute(self._query, values).first()
         if row is None:
             raise self._missing()
-        cursors: Mapping[int, str] = {}
         if row.partitions is not None:
-            known = _decode(row.partitions)
+            known, cursors = _decode(row.partitions), {}
             if (known.scheme, known.trimmed) == (self._scheme, row.trimmed):
                 cursors = known.cursors
             elif known.trimmed == row.trimmed and self._ancestors.keys().isdisjoint(known.cursors):
                 cursors = self._inherited(known.cursors)
+            self._known = row.trimmed, row.earliest, cursors
+        elif (row.trimmed, row.earliest) != (trimmed, earliest):
+            cursors = {}
         return LowWaterMark(
             row.trimmed, row.earliest, row.compacted, partitions=cursors, closed=self._closed
         )
@@ -275,7 +293,7 @@ class MarkTable:
         """Return whether the feed has a row."""
         if not self._retention.exists(connection):
             return False
-        return connection.execute(self._query).first() is not None
+        return connection.execute(select(self.table.c.feed).where(self._own)).first() is not None
 
     def install(self, connection: Connection) -> None:
         """Create the table and the feed's row unless they exist."""

@@ -77,6 +77,15 @@ def test_cursor_at_the_last_trimmed_event_of_its_partition_goes_on(any_feed):
     assert feed.read(2, at_4, 10).events == []
 
 
+def test_what_partitions_have_lost_is_read_once_for_each_mark(shop, feed):
+    """Pages behind a trim do not each read what all partitions have lost, which can be long."""
+    at_4 = feed.cursor_after(5)
+    trim(feed, 11)
+    assert position_of(feed.read(2, at_4, 10).cursor) == 10
+    execute(shop, Retention().table.update().values(partitions="{"))
+    assert position_of(feed.read(2, at_4, 10).cursor) == 10
+
+
 def test_other_division_into_partitions_spares_no_reader(any_shop, any_feed):
     """Marks of partitions do not count after another feed with other partitions has trimmed."""
     feed, whole = any_feed, source(partition=None, partitions=None).bind(any_shop)
