@@ -287,6 +287,7 @@ class _Response(HTTPResponse):
         Raises:
             IncompleteRead: they were cut.
             HTTPException: they are not HTTP.
+            httpx.NetworkError: there are too many.
         """
         status: Any = self._read_status  # type: ignore[attr-defined] # it has no type
         version, self.status, _ = status()
@@ -322,7 +323,7 @@ class _Response(HTTPResponse):
                 raise HTTPException
             else:
                 fields.append((name, value.strip()))
-        raise HTTPException
+        raise httpx.NetworkError(f"its answer has more than {LINES} lines of headers")
 
 
 class _TimedReader(io.RawIOBase):

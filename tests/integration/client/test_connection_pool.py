@@ -160,6 +160,18 @@ def test_headers_that_are_not_http_are_no_answer(fields):
         Client(url, http).discover()
 
 
+def test_answer_with_too_many_headers_is_said_to_have_them():
+    """The error says what is wrong with an answer that has more headers than are read."""
+
+    def serve(connection):
+        if request_on(connection):
+            connection.sendall(b"HTTP/1.1 200 OK\r\n" + b"Server: a\r\n" * 101 + b"\r\n")
+
+    refused = pytest.raises(Unreachable, match="its answer has more than 100 lines of headers")
+    with listening(serve) as url, ConnectionPool() as http, refused:
+        Client(url, http).discover()
+
+
 def test_pool_sends_its_headers():
     """The headers of a pool are sent with each request, beside those of the client."""
     seen = []
