@@ -13,7 +13,6 @@ from sqlalchemy import (
     FromClause,
     Select,
     and_,
-    bindparam,
     case,
     func,
     literal,
@@ -32,7 +31,7 @@ from zeroeventhub.errors import BadCursor, ConfigurationError, FeedFailure
 from zeroeventhub.protocol import Lag, TypeFilter
 from zeroeventhub.publisher.archive_reader import ArchiveReader
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
-from zeroeventhub.publisher.keyset import BEFORE, LIMIT, ONE, NearRows, join_events, parameter
+from zeroeventhub.publisher.keyset import LIMIT, ONE, NearRows, join_events, parameter
 from zeroeventhub.publisher.mapping import moment
 from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.page_query import TypeCondition
@@ -51,9 +50,6 @@ MOST_LOOKED_UP = 100_000
 AT_ONCE = 100_000
 """Positions that a statement examines at most to find the place after a number of events, few
 enough even if the database has to look up each event."""
-
-# A literal, as LIMIT is.
-_EXAMINED: ColumnElement[int] = bindparam("examined", type_=sql.Integer, literal_execute=True)
 
 
 class Lookups:
@@ -93,7 +89,6 @@ class Lookups:
         column = source.given_at if time is None else time
         self._time = None if column is None else json_form(column, "time")
         self._most = MOST if source.events is None else MOST_LOOKED_UP
-        self._measuring = lru_cache(maxsize=2)(self._build_measuring)
         self._counting = lru_cache(maxsize=2)(self._build_counting)
 
     def last(self, connection: Connection, until: int) -> int:
@@ -269,29 +264,40 @@ class Lookups:
     def _lag_in_table(self, connection: Connection, partition: int, after: int, until: int) -> Lag:
         if after >= until:
             return Lag(0, 0.0)
-        query = self._measuring(self._near.hint(connection))
-        values = {"partition": partition, "after": after, "until": until}
-        places, events, first = connection.execute(query, values).one()
+        limit = self._most + 1
+        places, events, first, *_ = self._count(connection, partition, after, until, limit)
         exact = places <= self._most
         if not events:
             # All positions that were examined may belong to deleted events.
             return Lag(0, 0.0 if exact else None, exact)
         return Lag(min(events, self._most), _age(self.happened(connection, first)), exact)
 
-    def _build_measuring(self, hint: IndexHint) -> Select[Any]:
-        """Count positions and events, and find the first event."""
+    def _count(
+        self, connection: Connection, partition: int, after: int, until: int, limit: int
+    ) -> Any:
+        """Examine the first positions in (after, until]; see `_build_counting`."""
+        query = self._counting(self._near.hint(connection))
+        values = {"partition": partition, "after": after, "until": until, "limit": limit}
+        return connection.execute(query, values).one()
+
+    def _build_counting(self, hint: IndexHint) -> Select[Any]:
+        """Count positions and events, and find the first and last event, and the last position."""
         source = self._source
         references = [source.table.c[name] for name in source.key]
         query = self._near.rows(hint, source.position.label("position"), *references)
-        near = query.limit(literal_column(str(self._most + 1))).subquery("near")
+        near = query.limit(LIMIT).subquery("near")
         found: FromClause = near
-        presence: ColumnElement[Any] = near.c.position
+        count: ColumnElement[Any] = func.count()
+        there: ColumnElement[Any] = near.c.position
         if source.events is not None:
             found, _, presence = join_events(source, near)
+            count, there = func.count(presence), case((presence.is_not(None), near.c.position))
         columns: tuple[ColumnElement[Any], ...] = (
             func.count(),
-            func.count(presence),
-            func.min(case((presence.is_not(None), near.c.position))),
+            count,
+            func.min(there),
+            func.max(there),
+            func.max(near.c.position),
         )
         return select(*columns).select_from(found)
 
@@ -319,50 +325,24 @@ class Lookups:
 
         The count is smaller than `events` if the range has fewer.
         """
-        hint, position, found = self._near.hint(connection), after, 0
+        position, found = after, 0
         if self._archive is not None:
             boundary = self._archive.boundary(connection)
             position, found = self._archive.count(partition, after, min(boundary, until), events)
             after = max(after, boundary)
-        examined = min(events - found, AT_ONCE)
+        limit = min(events - found, AT_ONCE)
         while found < events and after < until:
-            values = {"partition": partition, "after": after, "until": until}
-            values |= {"limit": min(events - found, examined), "examined": examined}
-            count, last = connection.execute(self._counting(hint), values).one()
+            places, count, _, last, end = self._count(connection, partition, after, until, limit)
+            left = events - found
+            if count > left:  # the last one that is wanted comes earlier
+                limit = max(left, limit // 2)
+                continue
             if count:
-                found += count
-                position = after = last
-            if count < values["limit"]:
-                # All positions that were examined may belong to deleted events: continue after
-                # the last of them.
-                end = None
-                if self._source.events is not None:
-                    window = self._near.rows(hint, self._source.position).offset(BEFORE)
-                    values["before"] = examined - 1
-                    end = connection.scalar(window.limit(ONE), values)
-                after = until if end is None else int(end)
-                examined = min(2 * examined, AT_ONCE)
+                position, found = last, found + count
+            after = end if places == limit else until
+            # More positions at once where some belong to deleted events.
+            limit = min(left - count if count == places else 2 * limit, AT_ONCE)
         return position, found
-
-    def _build_counting(self, hint: IndexHint) -> Select[Any]:
-        """Count the first events that are not deleted, and find the last of them."""
-        source = self._source
-        order = [source.position.label("position")]
-        if source.events is None:
-            query = self._near.rows(hint, *order)
-        else:
-            if source.partition is not None:
-                order.insert(0, source.partition.label("partition"))
-            references = [source.table.c[name] for name in source.key]
-            # The positions in a subquery, so that no plan joins more than these.
-            page = self._near.rows(hint, *order, *references).limit(_EXAMINED).subquery("near")
-            joined, *_ = join_events(source, page, isouter=False)
-            # By all columns of the positions' order, so that the database need not sort.
-            query = select(page.c.position).select_from(joined)
-            query = query.order_by(*(page.c[each.name] for each in order))
-        found = query.limit(LIMIT).subquery("found")
-        columns: tuple[ColumnElement[Any], ...] = (func.count(), func.max(found.c.position))
-        return select(*columns).select_from(found)
 
 
 def _age(happened: datetime | None) -> float | None:
