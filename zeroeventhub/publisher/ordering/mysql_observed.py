@@ -79,7 +79,8 @@ _DRAWS = text("""
         AND COLUMN_NAME = :column AND EXTRA LIKE '%auto_increment%'
 """)
 _CLUSTERED = text("SHOW GLOBAL VARIABLES WHERE Variable_name = 'wsrep_on' AND Value = 'ON'")
-_NEXT = re.compile(r"\) ENGINE=\w+ (?:.*?\bAUTO_INCREMENT=(\d+))?")
+# Not in a comment: those of columns have no line ends, and that of the table follows a quote.
+_NEXT = re.compile(r"^\) ENGINE=\w+ (?:[^']*?\bAUTO_INCREMENT=(\d+))?", re.MULTILINE)
 
 _BLOCKERS = {
     True: f"""

@@ -190,6 +190,14 @@ def test_inherited_tables_are_watched(log):
     log.assert_order_of(lambda slow: slow.exec_driver_sql("INSERT INTO more (n) VALUES (1)"))
 
 
+@for_each(OBSERVED_MARIADB)
+def test_comment_is_not_read_as_the_last_number(log):
+    """A comment that looks like the end of a table's declaration passes no open writer over."""
+    log.run("ALTER TABLE log MODIFY n integer COMMENT ') ENGINE=InnoDB AUTO_INCREMENT=900 '")
+    log.assert_news(0)
+    log.assert_order_of(lambda slow: append(slow, 1))
+
+
 @shows("it needs", OBSERVED_MARIADB)
 def test_mariadb_has_to_show_its_metadata_locks(bare):
     """Without its plugin MariaDB is refused, and with it the feed goes on."""
