@@ -1,5 +1,6 @@
 """What the targets of a relay have in common: what failed, and what needs no second delivery."""
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Self, TypeAlias
@@ -40,6 +41,7 @@ class Target(ABC):
 
     def __init__(self) -> None:
         self._delivered: dict[int, tuple[str, dict[int, Event]]] = {}
+        self._delivered_lock = threading.Lock()  # lanes of a page are delivered at a time
 
     def __enter__(self) -> Self:
         """Return the target."""
@@ -55,10 +57,13 @@ class Target(ABC):
             TargetUnavailable: the target did not answer, or asked for a retry.
             EventRefused: the target does not take an event of the page.
         """
-        cursor, known = self._delivered.pop(page.partition, ("", {}))
-        comes_again = cursor == page.previous_cursor
-        if not comes_again:
-            known = {}
+        where, cursor = page.partition, page.previous_cursor
+        with self._delivered_lock:
+            before, known = self._delivered.get(where, ("", {}))
+            comes_again = before == cursor
+            if not comes_again:
+                known = {}
+                self._delivered.pop(where, None)
         fresh: list[Event] = []
         has_failed = True
         try:
@@ -69,8 +74,9 @@ class Target(ABC):
         finally:
             # What was set aside alone is followed by the rest of its page.
             if has_failed or comes_again:
-                known.update((id(event), event) for event in fresh)
-                self._delivered[page.partition] = page.previous_cursor, known
+                with self._delivered_lock:
+                    _, known = self._delivered.setdefault(where, (cursor, known))
+                    known.update((id(event), event) for event in fresh)
 
     @abstractmethod
     def deliver(

@@ -1,5 +1,7 @@
 """What every target of a relay has: no event is missing, and repeats only as said."""
 
+import time
+
 import pytest
 from harness.stores import NAME, call, new_store
 from sqlalchemy.exc import IntegrityError
@@ -79,3 +81,18 @@ def test_cursor_that_is_set_back_delivers_again(consume):
     call(consume.store, consume.store.reset)
     consume(target.apply)
     assert target.taken == [*ALL, *ALL]
+
+
+def test_lanes_that_fail_together_go_on_where_they_were(feed, postgresql):
+    """Where an outage hits lanes of a page at a time, nothing that was taken comes again."""
+
+    class Slow(Listing):
+        def deliver(self, *given):
+            time.sleep(0.1)  # so that lanes run at a time
+            super().deliver(*given)
+
+    target = Slow(once={70: TargetUnavailable("away"), 72: TargetUnavailable("away")})
+    lanes = {"lanes": 2, "key": lambda event: "ad"[event.data["data"]["n"] // 2 % 2]}
+    options = {"follow": False, "partitions": [0], "limit": 25, **lanes}
+    Consumer(Client(feed), new_store(postgresql), NAME, **options).run(target.apply)
+    assert sorted(target.taken) == ALL
