@@ -159,7 +159,7 @@ def run_to_head(
         Halted: `apply` has raised in every try.
         ZeroEventHubError: the feed has refused to be read.
     """
-    return blocking(_run_to_head(consumer, apply, sessions))
+    return blocking(any_run_to_head(consumer, apply, sessions))
 
 
 async def async_run_to_head(
@@ -169,14 +169,15 @@ async def async_run_to_head(
     sessions: Callable[[], Any] | None = None,
 ) -> list[Pause]:
     """Run an AsyncConsumer until it has applied all that is there; see `run_to_head`."""
-    return await _run_to_head(consumer, apply, sessions)
+    return await any_run_to_head(consumer, apply, sessions)
 
 
-async def _run_to_head(
+async def any_run_to_head(
     consumer: Consumer | AsyncConsumer,
     apply: Callable[..., object],
     sessions: Callable[[], Any] | None,
 ) -> list[Pause]:
+    """Run a consumer of either kind; with a Consumer this coroutine never suspends."""
     with no_pauses() as pauses:
         await maybe_await(replace(consumer, follow=False).run(apply, sessions=sessions))
     return pauses

@@ -234,8 +234,8 @@ class _Body(httpx.SyncByteStream, httpx.AsyncByteStream):
             yield piece
 
 
-class _AsyncTransport(httpx.AsyncBaseTransport):
-    """Send requests to an ASGI application of this process."""
+class _Transport(httpx.BaseTransport, httpx.AsyncBaseTransport):
+    """Send requests to an ASGI application of this process; those of threads in a loop apart."""
 
     def __init__(self, app: Any, faults: Faults) -> None:
         self._inner = httpx.ASGITransport(app, raise_app_exceptions=False)
@@ -256,15 +256,8 @@ class _AsyncTransport(httpx.AsyncBaseTransport):
         stream = _Body(reply.body[: reply.cut], is_cut=reply.cut is not None)
         return httpx.Response(reply.status, headers=headers, stream=stream)
 
-
-class _Transport(httpx.BaseTransport):
-    """The same for threads: the application runs in an event loop of its own thread."""
-
-    def __init__(self, app: Any, faults: Faults) -> None:
-        self._inner = _AsyncTransport(app, faults)
-
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        sent = self._inner.handle_async_request(request)
+        sent = self.handle_async_request(request)
         return asyncio.run_coroutine_threadsafe(sent, _event_loop(os.getpid())).result()
 
 
@@ -325,6 +318,6 @@ def async_client_of(
     faults: Faults | None = None,
 ) -> AsyncClient:
     """Return an AsyncClient of a feed in this process; see `client_of`."""
-    transport = _AsyncTransport(_app_of(feed, engine, path), faults or Faults())
+    transport = _Transport(_app_of(feed, engine, path), faults or Faults())
     http = httpx.AsyncClient(transport=transport, headers=headers)
     return AsyncClient(f"http://feed.test{path}", http)

@@ -30,13 +30,7 @@ from zeroeventhub.consumer.store_session import in_store
 from zeroeventhub.coroutines import blocking
 from zeroeventhub.errors import ConfigurationError, ZeroEventHubError, printable
 from zeroeventhub.protocol import Event
-from zeroeventhub.testing.consumers import (
-    Prepare,
-    async_run_to_head,
-    async_store_of,
-    run_to_head,
-    store_of,
-)
+from zeroeventhub.testing.consumers import Prepare, any_run_to_head, async_store_of, store_of
 from zeroeventhub.testing.feeds import (
     MemoryFeed,
     async_client_of,
@@ -368,13 +362,12 @@ class _HandlerCheck:
         }
         try:
             with watch.watched():
+                consumer: Consumer | AsyncConsumer
                 if isinstance(self.store.engine, Engine):
                     consumer = Consumer(client_of(feed), self.store, _NAME, **options)
-                    run_to_head(consumer, self.apply, sessions=self.sessions)
                 else:
-                    client = async_client_of(feed)
-                    follower = AsyncConsumer(client, self.store, _NAME, **options)
-                    await async_run_to_head(follower, self.apply, sessions=self.sessions)
+                    consumer = AsyncConsumer(async_client_of(feed), self.store, _NAME, **options)
+                await any_run_to_head(consumer, self.apply, self.sessions)
         except _Killed:
             pass
         except ZeroEventHubError as error:
