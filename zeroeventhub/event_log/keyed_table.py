@@ -10,7 +10,7 @@ from sqlalchemy.engine import RowMapping
 from sqlalchemy.orm import Session
 
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.bulk_insert import have_zones, table_form
+from zeroeventhub.databases.bulk_insert import Unfit, converted, have_zones, table_form
 from zeroeventhub.databases.error_codes import translate_store_errors
 from zeroeventhub.databases.statements import expect_unique
 from zeroeventhub.errors import ConfigurationError, Conflict, IdReused, StoreUnavailable
@@ -181,19 +181,34 @@ class KeyedTable:
         if cast("object", key) is None:
             raise ConfigurationError("None is no key: NULL values are distinct in a unique index.")
         connection = writing(handle, self._table)
-        ready = [self._ready(connection, key, row) for row in rows]
-        form = table_form(self._table, connection.dialect)
-        local = [name for name, one in form.columns.items() if one.in_session_zone]
-        in_utc = have_zones(row.get(name) for row in rows for name in local)
-        if len({frozenset(row) for row in ready}) > 1:
+        forms = table_form(self._table, connection.dialect).columns
+        names = dict.fromkeys(name for row in rows for name in row)
+        for name in names:
+            if name not in forms or forms[name].column in {self._key, self._version}:
+                raise ConfigurationError(
+                    f"{name!r} is not a column of table {self._table.fullname!r} that a row may "
+                    "have: give each row the table's columns without key and version."
+                )
+        if any(row.keys() != names.keys() for row in rows):
             raise ConfigurationError("Give every row values for the same columns.")
-        if ready and (missing := self._required - ready[0].keys()):
+        if rows and (missing := self._required - names.keys()):
             raise ConfigurationError(
                 f"A row has no {min(missing)!r}, which is needed to recognize a repeated append."
             )
+        local = [name for name in names if forms[name].in_session_zone]
+        in_utc = have_zones(row[name] for row in rows for name in local)
         zone = database_of(connection).in_utc(connection) if in_utc else nullcontext()
-        with translate_store_errors(_STORE), zone:
-            return self._append(connection, key, ready, expected_version)
+        chosen = [forms[name] for name in names]
+        values = [tuple(row[name] for name in names) for row in rows]
+        try:
+            values = converted(chosen, [one.from_python for one in chosen], values)
+            ready = [{self._key.name: key, **dict(zip(names, row, strict=True))} for row in values]
+            with translate_store_errors(_STORE), zone:
+                return self._append(connection, key, ready, expected_version)
+        except Unfit as error:
+            raise ConfigurationError(
+                f"A row does not fit table {self._table.fullname!r}: {error}."
+            ) from error.__cause__
 
     def _append(
         self,
@@ -286,22 +301,6 @@ class KeyedTable:
     def _version_of(self, connection: Connection, query: Any, key: str | int) -> int:
         version: int = connection.scalar(query, {"of": key})
         return version
-
-    def _ready(
-        self, connection: Connection, key: str | int, row: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Return a row with its key, and values in the form that the statement takes."""
-        forms = table_form(self._table, connection.dialect).columns
-        ready: dict[str, Any] = {self._key.name: key}
-        for name, value in row.items():
-            form = forms.get(name)
-            if form is None or form.column in {self._key, self._version}:
-                raise ConfigurationError(
-                    f"{name!r} is not a column of table {self._table.fullname!r} that a row may "
-                    "have: give each row the table's columns without key and version."
-                )
-            ready[name] = value if form.from_python is None else form.from_python(value)
-        return ready
 
 
 def _column(table: Table, name: str) -> Column[Any]:

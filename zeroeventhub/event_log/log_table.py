@@ -19,7 +19,12 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, scoped_session
 
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.bulk_insert import insert_columns, insert_statement, table_form
+from zeroeventhub.databases.bulk_insert import (
+    converted,
+    insert_columns,
+    insert_statement,
+    table_form,
+)
 from zeroeventhub.databases.error_codes import is_duplicate
 from zeroeventhub.databases.statements import (
     StatementMoment,
@@ -42,9 +47,11 @@ def insert_row(connection: Connection, table: Table, row: Mapping[str, Any]) -> 
 
     Raises:
         DuplicateKey: nothing was inserted.
+        Unfit: a column does not take a value, though SQLAlchemy may store another one.
     """
     columns = table_form(table, connection.dialect).columns
     chosen = tuple(columns[name] for name in row)
+    converted(chosen, [one.bind for one in chosen], [tuple(row.values())])
     statement = insert_statement(chosen, connection.dialect, is_new=True)
     values = {form.column.key: row[name] for name, form in zip(row, chosen, strict=True)}
     try:

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import partial
 from itertools import chain
 
@@ -219,6 +220,27 @@ def test_row_that_does_not_fit_is_refused(sqlite):
     ):
         with pytest.raises(ConfigurationError, match=sentence), sqlite.begin() as connection:
             keyed.append(connection, 17, rows, expected_version=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (sa.Numeric(9, 2), Decimal(1), Decimal("NaN")),
+        (sa.Boolean, True, "f"),
+        (sa.Uuid, None, "no UUID"),
+        (sa.DateTime, None, "2026"),
+        (sa.JSON, {}, object()),
+    ],
+)
+def test_value_that_a_column_does_not_take_is_refused(sqlite, kind, good, bad):
+    """A value is refused in any row, and not stored as another one where it is in the first."""
+    columns = {"key": sa.String(20), "version": sa.Integer, "value": kind}
+    table = event_table("valued", sa.UniqueConstraint("key", "version"), **columns)
+    table.create(sqlite)
+    for rows in ([{"value": bad}], [{"value": good}, {"value": bad}]):
+        with pytest.raises(ConfigurationError, match="'value'"), sqlite.begin() as connection:
+            KeyedTable(table).append(connection, "ada", rows, expected_version=0)
+    assert count_of(sqlite, table) == 0
 
 
 @pytest.mark.parametrize(
