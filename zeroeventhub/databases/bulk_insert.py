@@ -81,8 +81,8 @@ class ColumnForm:
         default = _default(column)
         kind = column.type.dialect_impl(dialect)
         if isinstance(kind, types.JSON):
-            # The serializer that the engine was made with, if any.
-            dumps = getattr(dialect, "_json_serializer", None) or json.dumps
+            # The serializer that the engine was made with, if any. SQLite would store NaN.
+            dumps = getattr(dialect, "_json_serializer", None) or _dumps
             null = None if kind.none_as_null else "null"
             read: Convert | None = partial(_json_read, null=null)
             write: Convert | None = partial(_json_written, null=null, dumps=dumps)
@@ -180,6 +180,9 @@ def _form(kind: types.TypeEngine[Any]) -> Any:
     except NotImplementedError:
         return Any
     return form if form in _FORMS else Any
+
+
+_dumps = partial(json.dumps, allow_nan=False)
 
 
 def _json_read(value: Any, null: str | None) -> str | None:

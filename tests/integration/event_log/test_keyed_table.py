@@ -230,6 +230,7 @@ def test_row_that_does_not_fit_is_refused(sqlite):
         (sa.Uuid, None, "no UUID"),
         (sa.DateTime, None, "2026"),
         (sa.JSON, {}, object()),
+        (sa.JSON, {}, [float("nan")]),
     ],
 )
 def test_value_that_a_column_does_not_take_is_refused(sqlite, kind, good, bad):
