@@ -1,7 +1,7 @@
 """Plan what tasks read: where a batch ends, how it is divided, and what happens if data is lost."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Mapping, Sized
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial, wraps
@@ -14,7 +14,7 @@ from zeroeventhub.bulk.offsets import Offsets, Range, chains
 from zeroeventhub.bulk.options import EARLIEST, LATEST, ReadOptions
 from zeroeventhub.consumer.steps import ready
 from zeroeventhub.errors import ConfigurationError, Diverged, Gone, TokenChanged, Trimmed
-from zeroeventhub.protocol import FIRST, MOST_SPLITS, Partition
+from zeroeventhub.protocol import FIRST, MOST_SPLITS
 
 _Answer = TypeVar("_Answer")
 _Lost = TypeVar("_Lost", Trimmed, Diverged)
@@ -264,18 +264,18 @@ class Plan:
                     "it: its answer is older than the change."
                 )
         # Partitions that are younger than the target are left out.
-        rest = [
-            one
+        unread = {
+            one.id: one
             for one in feed.partitions
             if target is None or target.cursor(one.id, one.cursor_from) not in {None, FIRST}
-        ]
+        }
         left = math.inf if limit is None else limit
         is_first = True
-        while rest and (is_first or left > 0):
-            share = None if limit is None else max(1, int(left) // len(rest))
-            for one in rest:
+        while unread and (is_first or left > 0):
+            share = None if limit is None else max(1, int(left) // len(unread))
+            for one in [*unread.values()]:
                 # A busy partition leaves some events to the partitions after it in this list.
-                if _waits(one, rest, ends) or not (is_first or left > 0):
+                if one.starts_after in unread or not (is_first or left > 0):
                     continue
                 if one.id not in ends:
                     begins[one.id] = feed.first(one.id)
@@ -289,7 +289,8 @@ class Plan:
                     found = Scan(stop or feed.head(one.id), 0, at_head=True)
                 left -= found.events
                 ends[one.id] = Scan(found.cursor, before.events + found.events, found.at_head)
-            rest = [one for one in rest if not _is_read(one.id, ends)]
+                if found.at_head:
+                    del unread[one.id]
             is_first = False
 
     def _past_quiet(
@@ -349,12 +350,3 @@ class Plan:
             else:
                 tasks.append(chain)
         return tasks
-
-
-def _waits(one: Partition, rest: Iterable[Partition], ends: Mapping[int, Scan]) -> bool:
-    """Return whether a partition has to wait for its parent, which is not read to its end."""
-    return any(other.id == one.starts_after and not _is_read(other.id, ends) for other in rest)
-
-
-def _is_read(partition: int, ends: Mapping[int, Scan]) -> bool:
-    return partition in ends and ends[partition].at_head
