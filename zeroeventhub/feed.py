@@ -395,7 +395,8 @@ class ArchiveMiss(Exception):
     """Name a part of the archive to fetch before the caller tries again.
 
     Attributes:
-        load: fetches the part; the caller keeps its result alive until the call has succeeded.
+        load: fetches the part, or a list of parts; the caller keeps its result alive until the call
+            has succeeded.
     """
 
     def __init__(self, load: Callable[[], object]) -> None:
@@ -404,11 +405,11 @@ class ArchiveMiss(Exception):
 
 
 def hold_part(held: list[object], part: object) -> None:
-    """Keep a fetched part alive until the call has succeeded.
+    """Keep a fetched part, or a list of them, alive until the call has succeeded.
 
     Raises:
         Unavailable: the call needs too many parts.
     """
-    held.append(part)
+    held += part if isinstance(part, list) else [part]
     if len(held) > _MOST:
         raise Unavailable("The answer needs too many parts of the archive.", retry_after=60)

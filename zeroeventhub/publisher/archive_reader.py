@@ -6,6 +6,7 @@ caller returns the connection, fetches the part, and runs the query again.
 """
 
 from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -34,6 +35,9 @@ SEGMENTS = 64
 
 GROUPS = 16
 """Row groups that are searched for an id, at most."""
+
+FETCHES = 4
+"""Footers that are fetched at a time."""
 
 FILES = 100
 """Files that one answer names, at most."""
@@ -158,8 +162,14 @@ class ArchiveReader:
 
     def groups(self, partition: int | None, after: int, until: int) -> Iterator[GroupPlace]:
         """Yield the row groups that overlap (after, until], of one partition or of all."""
-        for segment in self.segments(after, until):
-            footer = self._footer(segment)
+        segments = self.segments(after, until)
+        for read, segment in enumerate(segments):
+            try:
+                footer = self._footer(segment)
+            except ArchiveMiss:
+                # As many at once as were read before: a query runs again for each fetch.
+                ahead = segments[read : read + min(max(1, read), SEGMENTS)]
+                raise ArchiveMiss(partial(self._load_footers, ahead)) from None
             everything = range(len(footer.entries))
             for number in everything if partition is None else footer.groups.get(partition, ()):
                 entry = footer.entries[number]
@@ -234,6 +244,14 @@ class ArchiveReader:
                 "the archive when it is restarted."
             )
         return found
+
+    def _load_footers(self, segments: Sequence["Segment"]) -> list["Footer"]:
+        def load(segment: "Segment") -> "Footer":
+            held: Footer | None = self.archive.held(segment, "footer")
+            return held or self.archive.load(segment, "footer")
+
+        with ThreadPoolExecutor(FETCHES) as pool:
+            return [*pool.map(load, segments)]
 
     def pages(
         self, connection: Connection, request: ReadRequest, *, room: int, window: int

@@ -32,7 +32,7 @@ from harness.trimmed import numbers, position_of, trim
 from harness.waiting import until
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import delete
+from sqlalchemy import delete, event
 
 from zeroeventhub import FIRST, LAST
 from zeroeventhub import feed as parts
@@ -202,6 +202,17 @@ def test_pieces_of_many_segments_end_where_they_have_to(sqlite, tmp_path, monkey
     cuts = feed.splits(0, 50, stop=end)
     assert [*map(position_of, cuts)] == sorted({*map(position_of, cuts)})
     assert cuts[-1] == end
+
+
+def test_footers_of_many_segments_are_fetched_several_at_once(sqlite, tmp_path):
+    """A process that just began does not ask its database again for each segment of an archive."""
+    feed, queries = opened(sqlite, Archive(tmp_path / "archive")), []
+    feed.seal(segment_events=1)
+    trim(feed, 36)
+    feed = source(Archive(tmp_path / "archive")).bind(sqlite)
+    event.listen(sqlite, "begin", queries.append)
+    assert feed.cursor_of_count(2, FIRST, 12).events == 12
+    assert len(queries) < 15
 
 
 def test_files_of_an_archive_are_named_in_order(sqlite, tmp_path, monkeypatch):
