@@ -184,8 +184,10 @@ class MySQL(Database):
         # CAST would convert to the connection's character set first, and lose what it lacks.
         return f"CAST(CONV(LEFT(MD5(CONVERT({text} USING utf8mb4)), 8), 16, 10) AS UNSIGNED)"
 
-    def decimals(self, kind: TypeEngine[Any] | None, *, is_side_table: bool) -> int:
-        return getattr(kind, "fsp", None) or 0
+    def decimals(
+        self, connection: Connection, time: ColumnElement[Any], *, is_side_table: bool
+    ) -> int:
+        return getattr(time.type.dialect_impl(connection.dialect), "fsp", None) or 0
 
     def checked(self, kind: TypeEngine[Any]) -> Callable[[Any], Any] | None:
         return _time if isinstance(kind, Time) else None

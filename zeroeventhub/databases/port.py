@@ -366,10 +366,12 @@ class Database(ABC):
         """Give every connection of an engine what `text_hash` needs; repeating it is harmless."""
 
     @abstractmethod
-    def decimals(self, kind: TypeEngine[Any] | None, *, is_side_table: bool) -> int:
+    def decimals(
+        self, connection: Connection, time: ColumnElement[Any], *, is_side_table: bool
+    ) -> int:
         """Return how many decimals of a second a column of times keeps.
 
-        The type is SQLAlchemy's for the dialect, or None. A side table is one of positions.
+        A side table is one of positions.
         """
 
     def not_before(self, time: ColumnElement[Any], moment: datetime) -> ColumnElement[bool]:

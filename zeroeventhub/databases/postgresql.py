@@ -84,6 +84,12 @@ _TRIGGERS = text("""SELECT tgname FROM pg_trigger WHERE NOT tgisinternal AND (tg
 _INVALID = text("""SELECT relname FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid
     WHERE indrelid = CAST(:name AS regclass) AND NOT indisvalid""")
 
+_PRECISION = text("""SELECT nullif(coalesce(nullif(atttypmod, -1), typtypmod), -1)
+    FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid
+    WHERE attrelid = CAST(:name AS regclass) AND attname = :column
+        AND coalesce(nullif(typbasetype, 0), atttypid)
+            IN ('timestamp'::regtype, 'timestamptz'::regtype)""")
+
 _SECURED = text("SELECT row_security_active(CAST(:name AS regclass))")
 
 # That of psycopg, for which SQLAlchemy casts each parameter: PostgreSQL cannot infer all types.
@@ -215,8 +221,14 @@ class PostgreSQL(Database):
         # In a database of another encoding than UTF8 it is the hash of other bytes.
         return f"CAST(CAST('x' || substr(md5(CAST({text} AS text)), 1, 8) AS bit(32)) AS bigint)"
 
-    def decimals(self, kind: TypeEngine[Any] | None, *, is_side_table: bool) -> int:
-        precision: int | None = getattr(kind, "precision", None)
+    def decimals(
+        self, connection: Connection, time: ColumnElement[Any], *, is_side_table: bool
+    ) -> int:
+        # Neither the type for a dialect nor a declaration of DateTime says how many there are.
+        precision: int | None = getattr(time.type, "precision", None)
+        if isinstance(time, Column):
+            named = {"name": _name(connection, time.table), "column": time.name}
+            precision = connection.scalar(_PRECISION, named)
         return 6 if precision is None else precision
 
     def not_before(self, time: ColumnElement[Any], moment: datetime) -> ColumnElement[bool]:

@@ -161,7 +161,9 @@ class SQLite(Database):
             # Not on "connect": the pool may have connections already.
             event.listen(engine, "checkout", _prepare)
 
-    def decimals(self, kind: TypeEngine[Any] | None, *, is_side_table: bool) -> int:
+    def decimals(
+        self, connection: Connection, time: ColumnElement[Any], *, is_side_table: bool
+    ) -> int:
         # CURRENT_TIMESTAMP has seconds; the trigger of "sequenced" writes milliseconds.
         return 3 if is_side_table else 0
 

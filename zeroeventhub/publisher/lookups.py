@@ -128,8 +128,10 @@ class Lookups:
         if moment.tzinfo is None:
             raise ConfigurationError("A moment needs a time zone, such as datetime.now(UTC) has.")
         time = self._source.given_at if self.times is None else self.times.source.position
-        kind = None if time is None else time.type.dialect_impl(connection.dialect)
-        digits = database_of(connection).decimals(kind, is_side_table=self.times is None)
+        if time is None:
+            return moment
+        database = database_of(connection)
+        digits = database.decimals(connection, time, is_side_table=self.times is None)
         unit = 10 ** (6 - digits)
         return moment.replace(microsecond=moment.microsecond // unit * unit)
 

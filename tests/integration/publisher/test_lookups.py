@@ -115,17 +115,19 @@ def test_moment_of_sqlite_is_found_in_every_form(sqlite, form):
         assert Place.of(feed.cursor_at(moment)).position == position
 
 
-def test_event_whose_time_was_cut_follows_its_moment(engine):
-    """An event whose time the database truncated follows a moment of the same second."""
-    table = event_table("cut", at=TIMESTAMP_0)
-    table.create(engine)
-    written = NOON.replace(microsecond=700_000, tzinfo=None)
+@pytest.mark.parametrize("declared", [TIMESTAMP_0, DateTime()], ids=["as it is", "without digits"])
+@pytest.mark.parametrize("tenth", [7, 3])
+def test_event_whose_time_was_cut_follows_its_moment(engine, declared, tenth):
+    """An event whose time the database truncated or rounded follows a moment of the same second."""
+    event_table("cut", at=TIMESTAMP_0).create(engine)
+    table = event_table("cut", at=declared)
+    written = NOON.replace(microsecond=tenth * 100_000, tzinfo=None)
     with engine.begin() as connection:
         cut = {"sqlite": written.replace(microsecond=0)}.get(engine.dialect.name, written)
         connection.execute(insert(table), [{"at": cut - timedelta(seconds=2)}, {"at": cut}])
     feed = TableFeed(table, time="at", data={"id": table.c.id}).bind(engine)
-    cursor = feed.cursor_at(NOON.replace(microsecond=600_000))
-    assert [event.data for event in feed.read(0, cursor, 9).events][-1] == {"id": 2}
+    cursor = feed.cursor_at(NOON.replace(microsecond=(tenth - 1) * 100_000))
+    assert [event.data for event in feed.read(0, cursor, 9).events] == [{"id": 2}]
 
 
 @pytest.mark.parametrize("micros", [0, 400, 999])

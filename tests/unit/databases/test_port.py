@@ -97,7 +97,7 @@ class Pretend(Database):
     def text_hash(self, text):
         return f"length({text})"
 
-    def decimals(self, kind, *, is_side_table):
+    def decimals(self, connection, time, *, is_side_table):
         return 0
 
 
