@@ -271,7 +271,8 @@ def trim(
         with Meter("trimmed", plan.events if plan.exact else None) as meter:
             trimmed = feed.trim(plan, rows=rows, on_progress=lambda events, _: meter.show(events))
     done = [] if trimmed is None else [f"{trimmed:,} events are gone."]
-    report({**vars(plan), "trimmed": trimmed}, done, as_json=as_json)
+    shown = {name: value for name, value in vars(plan).items() if not name.startswith("_")}
+    report({**shown, "trimmed": trimmed}, done, as_json=as_json)
 
 
 @click.command(cls=FeedCommand)

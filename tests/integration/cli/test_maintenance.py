@@ -237,6 +237,7 @@ def test_table_is_trimmed(engine, database_url):
     by_age = ["trim", *options, "--older-than", "96h", "--yes"]
     said = json.loads(invoke(*by_age, "--json").stdout)
     assert (said["events"], said["first"], said["until"], said["trimmed"]) == (4, 4, 7, 4)
+    assert not [name for name in said if name.startswith("_")]
     assert invoke(*by_age).stdout == "Nothing to trim: the mark is at position 7.\n"
     given = {"partition": "part", "partitions": 2, "retention": Retention()}
     feed = TableFeed(orders, data="data", progress=Progress(), **given).bind(engine)
