@@ -361,6 +361,14 @@ def _open_log(given: dict[str, Any]) -> tuple[Engine, EventLog]:
     engine = open_database(database or f"sqlite:///{name}.db")
     options = {"partitions": partitions, "ordering": ordering, "append": True}
     log = log_named(name, snapshots=_snapshots(engine, name) is not None, **options)
+    if inspect(engine).has_table(log.table.name, log.table.schema):
+        there = reflect(engine, name).c
+        if missing := [one.name for one in log.table.c if one.name not in there]:
+            raise ConfigurationError(
+                f"Table {name!r} is not a log, as it has no column {', '.join(missing)}: choose "
+                "another name for the log.",
+                "table",
+            )
     log.table.metadata.create_all(engine)
     with engine.connect() as connection:
         highest = connection.scalar(select(func.max(log.table.c.partition))) or 0

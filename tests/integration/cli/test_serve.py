@@ -2,6 +2,7 @@
 
 import gc
 import json
+import os
 import socket
 import sqlite3
 from contextlib import closing
@@ -15,7 +16,7 @@ from harness.readers import client_of, get
 from harness.shop import fill, write
 from harness.statements import execute, scalars
 from harness.web import serving
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, inspect
 
 from zeroeventhub import FIRST, NewEvent
 from zeroeventhub.cli.serve import worker
@@ -224,6 +225,15 @@ def test_log_keeps_its_partitions(here, served):
         client.append(batch(20))
     with pytest.raises(ConfigurationError, match="partition 3: give --partitions as when"):
         served("--log", "shop_log", "--partitions", "3")
+
+
+def test_table_that_is_no_log_is_left_alone(here, sqlite):
+    """A table of other columns is refused as a log, and nothing is made beside it."""
+    before = inspect(sqlite).get_table_names()
+    refused = invoke("serve", "--log", "orders", "--database", os.environ["SHOP"])
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "Table 'orders' is not a log, as it has no column position, " in refused.stderr
+    assert inspect(sqlite).get_table_names() == before
 
 
 def test_log_with_snapshots_counts_on(here, served):
