@@ -290,6 +290,8 @@ def _site(context: click.Context) -> tuple[ASGIApp, dict[str, Any], str]:
             path = _path("path", options["path"])
             if path in feeds:
                 raise ConfigurationError(f"Another feed has the path {path} already.", "path")
+            if metrics and path == _path("metrics", metrics):
+                raise ConfigurationError(f"The path {path} is that of --metrics.", "path")
             table = (asked.feeds or {}).get(name, {})
             feed = _open(options, is_trimmed="trim" in table) if made is None else made[name]
             feeds[path] = feed

@@ -23,6 +23,7 @@ from zeroeventhub.cli.serve import worker
 from zeroeventhub.errors import ConfigurationError, Forbidden, Unauthorized
 
 FEED = "database = 'env:SHOP'\ntable = 'orders'\n"
+SHOP = ["--database", "env:SHOP", "--table", "orders"]
 MODULE = """\
 from starlette.applications import Starlette
 
@@ -91,6 +92,7 @@ def served(here, monkeypatch):
         ("", ["numbers_of_mine:feeds", "--log", "x"], "leave out --log, or FEED"),
         ("", ["--log", "x", "--table", "y"], "Give --log or --table, not both."),
         ("", ["--log", "x", "--data", "y"], "A log has columns of its own"),
+        ("", [*SHOP, "--path", "m", "--metrics", "/m"], "The path /m is that of --metrics."),
         ("", ["numbers_of_mine:app", "--arrow"], "chooses itself"),
         ("", ["numbers_of_mine:app", "--help-url", "https://x"], "chooses itself"),
         ("", ["numbers_of_mine:feeds", "--help-url", "errors.html"], "help_url is the address"),
