@@ -188,7 +188,7 @@ class Checkup:
             "columns": (self._check_columns, "The table has all columns that the feed reads."),
             "ordering": (self.ordering.check, "The order of events can be kept."),
             "partitions": (self.refuse_unpublished, "Every event is in a partition of the feed."),
-            "events": (self._read_first, "The first events have a JSON form."),
+            "events": (self._read_first, "The first event of each partition has a JSON form."),
         }
         if self.defined.unique:
             checks["versions"] = self._check_versions, "No two events of a key have one version."
