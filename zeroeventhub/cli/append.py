@@ -31,7 +31,7 @@ _Batch = Sequence[tuple[int, NewEvent]]
 @click.option(
     "--producer",
     metavar="NAME",
-    help="Let the log count the batches of FILE under this name, and skip those that it has.",
+    help="Let the log count the whole batches of FILE under this name, and skip those that it has.",
 )
 @as_json
 def append(*, client: Client, file: BinaryIO, producer: str | None, as_json: bool) -> None:
@@ -42,9 +42,9 @@ def append(*, client: Client, file: BinaryIO, producer: str | None, as_json: boo
 
     The command ends at the first event that the log refuses, and names its line; all lines before
     it are appended. You can run the same command again: the log stores no id twice, unless it was
-    trimmed or compacted meanwhile. With --producer
-    the command also asks the log which lines it has, and does not send them again: use one name for
-    one file. You may add lines at the end of the file.
+    trimmed or compacted meanwhile. With --producer the command skips the whole batches, of up to
+    1,000 lines, that the log has: use one name for one file. You may add lines at the end of the
+    file.
     """
     stored = client.producer_sequence(producer) if producer else 0
     appended = skipped = sequence = 0

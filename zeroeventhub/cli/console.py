@@ -67,7 +67,7 @@ def console(
         raise ConfigurationError("Say what to show: --feed with a URL, or --store with a database.")
     if allow_changes and not is_loopback(host):
         raise ConfigurationError(
-            "--allow-changes lets everybody change consumers who reaches the host: leave --host "
+            "--allow-changes lets everybody who reaches the host change consumers: leave --host "
             "out, or mount console_routes with an authorize hook in an application of yours."
         )
     engines = [open_database(url, must_exist=True) for url in databases]

@@ -112,7 +112,7 @@ def list_(engine: Engine, store: CursorStore, *, consumer: str | None) -> Answer
 @consumer_options
 @answering
 def show(engine: Engine, store: CursorStore, *, consumer: str) -> Answer:
-    """Show a consumer's cursors, who reads, and why it halted or retries."""
+    """Show a consumer's cursors, processes and last errors."""
     found = _statuses(engine, store, consumer)
     return found, map(_line, found)
 

@@ -106,6 +106,7 @@ help_option = click.option(
     "--help-url",
     metavar="URL",
     default="",
+    show_default=False,
     help="The address of a page of errors, which problem documents name.",
 )
 server_options = option_group(

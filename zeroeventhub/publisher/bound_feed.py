@@ -573,7 +573,8 @@ _NO_ARCHIVE = "This feed has no archive to be sealed into: TableFeed(…, archiv
 _NO_SCHEMAS = "This feed does not describe its events: TableFeed(…, schemas={…})."
 _NO_APPEND = "This feed's log takes no events over HTTP: EventLog(…, append=True)."
 _NO_PROGRESS = (
-    "This feed has no place to keep how far consumers have come: TableFeed(…, progress=Progress())."
+    "This feed has no place to keep how far consumers have come: "
+    "TableFeed(…, progress=Progress()), or the table that `zeroeventhub ddl --progress` prints."
 )
 
 

@@ -252,7 +252,9 @@ class TrimBound:
     def __post_init__(self) -> None:
         """Check the bounds."""
         if self.older_than is None and self.below is None and self.sealed is None:
-            raise ConfigurationError("Say what to trim: older_than, below or sealed.")
+            raise ConfigurationError(
+                "Say what to trim: older_than (--older-than), below (--below) or sealed."
+            )
         if self.older_than is not None and self.older_than < timedelta(0):
             raise ConfigurationError("older_than is zero or more.")
         if self.silence.total_seconds() < CLOCKS:
