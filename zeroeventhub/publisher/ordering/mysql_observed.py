@@ -14,7 +14,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, func, select, text
 from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub.databases.mysql import is_mariadb
@@ -151,7 +151,7 @@ class Observed(Ordering):
     def horizon(self, connection: Connection) -> Horizon:
         """Observe the writers once, and return the highest number known to be decided."""
         began, origin = self._tracker.begin(), _server_name(connection)
-        number = self._last_number(connection)
+        number, kept = self._last_numbers(connection)
         query = text(_WRITERS[is_mariadb(connection)])
         holders = connection.execute(query, self._table_name(connection)).all()
         # In this order: a writer that becomes prepared after the first query is in the second.
@@ -159,7 +159,7 @@ class Observed(Ordering):
         writers = frozenset(
             [*(str(holder.name) for holder in holders), *(f"{PREPARED}{name}" for name in prepared)]
         )
-        return self._tracker.horizon(began, origin, number, writers)
+        return self._tracker.horizon(began, origin, number, writers, kept)
 
     def continue_after(self, connection: Connection, position: int) -> None:
         """Set AUTO_INCREMENT, which commits the transaction."""
@@ -183,8 +183,11 @@ class Observed(Ordering):
         prepared = self._read_prepared(connection)
         return open_ + [Blocker(None, "", name, timedelta(), None) for name in prepared]
 
-    def _last_number(self, connection: Connection) -> int:
-        """Read the last number drawn from the engine; information_schema may be out of date."""
+    def _last_numbers(self, connection: Connection) -> tuple[int, int]:
+        """Read the last number drawn, and the one up to which none is drawn again.
+
+        They come from the engine, as information_schema may be out of date.
+        """
         name = quoted(self._events.schema(connection), self._events.table.name)
         declared = connection.execute(text(f"SHOW CREATE TABLE {name}")).one()[1]
         found = _NEXT.search(declared)
@@ -193,7 +196,13 @@ class Observed(Ordering):
                 "The session's sql_mode hides the next number of the table: leave NO_TABLE_OPTIONS "
                 "and the modes of other databases out of it."
             )
-        return int(found[1]) - 1 if found[1] else 0
+        drawn = int(found[1]) - 1 if found[1] else 0
+        if "PARTITION BY" not in declared[found.end() :]:
+            return drawn, drawn
+        # A statement draws numbers ahead of its rows, and a partitioned table takes back those that
+        # it did not use: others may draw them later. No number below a committed one is taken back.
+        highest = connection.scalar(select(func.max(self._events.position))) or 0
+        return drawn, min(drawn, highest)
 
     def _read_prepared(self, connection: Connection) -> list[str]:
         """Read the names of all transactions that are prepared and have not ended."""

@@ -52,7 +52,9 @@ class WriterTracker:
                     return None  # the sequence was set back
         return Horizon(settled=number, highest=number)
 
-    def horizon(self, began: int, origin: str, number: int, writers: frozenset[str]) -> Horizon:
+    def horizon(
+        self, began: int, origin: str, number: int, writers: frozenset[str], kept: int | None = None
+    ) -> Horizon:
         """Decide open rounds by a new reading, open another, and return the horizon.
 
         A reading that began before a round was complete does not count for that round: a writer of
@@ -64,6 +66,7 @@ class WriterTracker:
                 forgotten: another server, or one that has restarted, may draw them again.
             number: the last number drawn.
             writers: the writers open after it was read, by names that the server never reuses.
+            kept: the number up to which none is drawn again, if that is not the last one.
 
         Raises:
             Unavailable: no round has been decided yet, or another reader has found another origin
@@ -75,7 +78,7 @@ class WriterTracker:
                     raise Unavailable("The database has moved to another server.", retry_after=1)
                 self._origin, self._origin_since = origin, next(self._ticks)
                 self._settled, self._open = None, {}
-            self._decide(began, number, writers)
+            self._decide(began, number, writers, number if kept is None else kept)
             if self._settled is None:
                 raise Unavailable(
                     "The feed has just started and waits for open transactions to end before it "
@@ -85,7 +88,7 @@ class WriterTracker:
             settled = self._settled.number
         return Horizon(settled=settled, highest=max(number, settled))
 
-    def _decide(self, began: int, number: int, writers: frozenset[str]) -> None:
+    def _decide(self, began: int, number: int, writers: frozenset[str], kept: int) -> None:
         read_by = next(self._ticks)
         earlier = [*self._open.values(), *filter(None, [self._settled])]
         if any(began > round_.read_by and number < round_.number for round_ in earlier):
@@ -93,7 +96,7 @@ class WriterTracker:
             self._settled, self._open = None, {}
         prepared = {writer for writer in writers if writer.startswith(PREPARED)}
         judged: dict[frozenset[str], _Round] = {}
-        for holders, round_ in [*self._open.items(), (writers, _Round(number, read_by))]:
+        for holders, round_ in [*self._open.items(), (writers, _Round(kept, read_by))]:
             left = holders & writers if began > round_.read_by else holders
             if any(not holder.startswith(PREPARED) for holder in holders - left):
                 # A writer that is gone may have become any of the prepared transactions, under

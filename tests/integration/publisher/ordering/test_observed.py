@@ -128,6 +128,33 @@ def test_transaction_prepared_elsewhere_is_a_writer_on_mariadb(log):
     assert log.news() == [1]
 
 
+@for_each(OBSERVED_MARIADB)
+def test_numbers_that_a_partitioned_table_takes_back_are_waited_for(bare):
+    """Numbers that a statement drew ahead and gave back have not been decided by its end."""
+    bare.publish_partitioned()
+    with bare.engine.connect() as gate:
+        gate.exec_driver_sql("SELECT GET_LOCK(DATABASE(), 0)")
+        ahead = beside(
+            lambda: bare.run(
+                "INSERT INTO log (n) SELECT IF(n < 5, n, 4 + GET_LOCK(DATABASE(), 60)) FROM "
+                "JSON_TABLE('[1, 2, 3, 4, 5]', '$[*]' COLUMNS (n integer PATH '$')) AS five"
+            )
+        )
+        until(lambda: any(scalars(bare.engine, NAMED_LOCK_WAITS)), "four rows are written")
+        assert bare.news() == []
+        gate.exec_driver_sql("SELECT RELEASE_ALL_LOCKS()")
+        outcome(ahead)
+    with bare.engine.connect() as slow:
+        append(slow, 6)
+        bare.write(*range(7, 16))
+        early = bare.news()
+        slow.commit()
+    assert [*early, *bare.news()] == [*range(1, 16)]
+
+
+NAMED_LOCK_WAITS = "SELECT 1 FROM information_schema.PROCESSLIST WHERE STATE = 'User lock'"
+
+
 @pytest.mark.parametrize("more", [[4], [4, 5, 6]], ids=["below", "above"])
 @for_each(OBSERVED)
 def test_horizon_of_numbers_that_start_again_is_not_believed(log, more):
