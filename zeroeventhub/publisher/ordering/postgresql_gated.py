@@ -100,12 +100,16 @@ _UNINSTALL = (
 
 _DDL = Ddl(install=_INSTALL, uninstall=_UNINSTALL)
 
+# A partition has a guard of its own, which can be disabled there.
 _INSTALLED = text("""
-    SELECT count(*) = 2 AND bool_and(tgenabled = 'A') AS armed,
+    SELECT count(*) FILTER (WHERE tgrelid = CAST(:table AS regclass)) = 2
+               AND bool_and(tgenabled = 'A') AS armed,
            max(obj_description(tgfoid, 'pg_proc')) AS version
     FROM pg_trigger
-    WHERE tgrelid = CAST(:table AS regclass)
-        AND tgname IN ('zeroeventhub_gate', 'zeroeventhub_guard')
+    WHERE tgname IN ('zeroeventhub_gate', 'zeroeventhub_guard') AND (
+        tgrelid = CAST(:table AS regclass)
+        OR tgrelid IN (SELECT relid FROM pg_partition_tree(CAST(:table AS regclass)))
+    )
 """)
 
 

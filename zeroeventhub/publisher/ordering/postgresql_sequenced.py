@@ -153,9 +153,11 @@ _SCHEMA = text("""
     WHERE pg_class.oid = CAST(:table AS regclass)
 """)
 
+# A partition has a trigger of its own, which can be disabled there.
 _INSTALLED = text("""
-    SELECT tgenabled = 'A' AND obj_description(tgfoid, 'pg_proc') = :version AS armed
-    FROM pg_trigger WHERE tgrelid = CAST(:events AS regclass) AND tgname = :trigger
+    SELECT bool_and(tgenabled = 'A' AND obj_description(tgfoid, 'pg_proc') = :version) AS armed
+    FROM pg_trigger WHERE tgname = :trigger AND (tgrelid = CAST(:events AS regclass)
+        OR tgrelid IN (SELECT relid FROM pg_partition_tree(CAST(:events AS regclass))))
 """)
 
 _IS_PUBLIC = text("""

@@ -3,7 +3,7 @@
 from uuid import uuid4
 
 import pytest
-from harness.log import LOG, append
+from harness.log import LOG, PARTITIONED, append
 from harness.ordering_table import GATED, SEQUENCED, assert_refused, for_each, refusal, shows
 from harness.statements import behind
 from sqlalchemy.exc import IntegrityError
@@ -35,6 +35,29 @@ def test_disarmed_trigger_is_refused(log, case, change):
     log.run(change.format(first=first, last=last, function=function))
     with refusal("no (gate|trigger) of this version"):
         log.restarted().info()
+
+
+@pytest.mark.parametrize("change", ["DISABLE", "ENABLE"])
+@for_each(GATED, SEQUENCED)
+def test_disarmed_trigger_of_a_partition_is_refused(bare, change):
+    """A partition whose trigger was disabled, if only for a while, is refused until mended."""
+    bare.publish_partitioned()
+    source = bare.source(PARTITIONED, position=None if bare.ordering == "sequenced" else "id")
+    bare.run(
+        "CREATE TABLE leaf (id bigint NOT NULL, n integer NOT NULL)",
+        "ALTER TABLE log ATTACH PARTITION leaf FOR VALUES FROM (1000) TO (2000)",
+    )
+    source.bind(bare.engine).info()
+    bare.run("ALTER TABLE leaf DISABLE TRIGGER ALL")
+    bare.write(1000)
+    bare.run(f"ALTER TABLE leaf {change} TRIGGER ALL")
+    with refusal("no (gate|trigger) of this version"):
+        source.bind(bare.engine).info()
+    with bare.engine.begin() as connection:
+        source.install(connection)
+    bare.write(1001)
+    assert bare.news() == [1000, 1001]
+    source.bind(bare.engine).info()
 
 
 @for_each(GATED, SEQUENCED)
