@@ -142,7 +142,7 @@ class Observed(Ordering):
             )
         self._read_prepared(connection)
         events.check_lowest(connection)
-        if (number := self._last_number(connection)) > HIGHEST_POSITION:
+        if (number := self._last_numbers(connection)[0]) > HIGHEST_POSITION:
             raise ConfigurationError(
                 f"{events.position} has drawn {number}; the positions of a feed end at "
                 f"{HIGHEST_POSITION}, and no cursor could have a higher one."
