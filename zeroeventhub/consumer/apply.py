@@ -225,8 +225,10 @@ class PageTransactions:
         if len(works) == 1:
             results = [await self._do(step, works[0])]
         else:
-            do = partial(self._do, step)
-            results = await self._concurrency.all(do, works, self._at_once)
+            # What is set aside counts with the dead letters of the other lanes.
+            is_counted = isinstance(step, Deliver) and step.set_aside
+            do, most = partial(self._do, step), 1 if is_counted else self._at_once
+            results = await self._concurrency.all(do, works, most)
         observer, errors = self._config.observer, []
         for result in results:
             if isinstance(result, Exception):

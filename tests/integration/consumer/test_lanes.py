@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from sqlalchemy import delete, text
 
 from zeroeventhub import Event, Failures
-from zeroeventhub.errors import ConfigurationError, Halted, TokenChanged
+from zeroeventhub.errors import ConfigurationError, Halted, TokenChanged, TooManyDeadLetters
 from zeroeventhub.extensions import COMPACTED
 
 KEYS = [None, "a", "d", "c", "f", "j", "é"]
@@ -95,6 +95,21 @@ def test_no_more_lanes_write_than_there_are_now(postgresql_shop):
 
     shop.run(slow, lanes=2, observer=inside)
     assert (inside.most, len(shop.landed())) == (2, 7)
+
+
+def test_lanes_together_set_no_more_aside_than_a_partition_may_have(postgresql_shop):
+    """Where events of all lanes fail, the partition halts with its most dead letters."""
+    shop, aside = postgresql_shop, Failures(1, "set-aside", at_most=3)
+    shop.feed.publish(*[event(n, key) for n, key in enumerate("acdfjkv" * 3)])
+    shop.put("0")
+
+    def slow(connection, one: Event):
+        connection.execute(text("SELECT pg_sleep(0.02)"))
+        raise Poison(one.data["n"])
+
+    with halting(TooManyDeadLetters):
+        shop.run(slow, lanes=7, failures=aside)
+    assert count_of(shop.engine, shop.store.tables.dead_letters) == 3
 
 
 def test_progress_that_a_run_remembers_is_of_one_place(shop):
