@@ -50,7 +50,7 @@ class HorizonGauges:
 
     def collect(self, metric: str) -> Observations:
         """Yield the values of a metric, of each feed or of its oldest blocker."""
-        for name, horizon in self._horizons.items():
+        for name, horizon in [*self._horizons.items()]:  # another thread may add feeds
             if (report := horizon.read()) is None:
                 continue
             values: dict[str, float | None] = {

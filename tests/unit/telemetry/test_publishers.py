@@ -130,3 +130,17 @@ def test_horizon_that_cannot_be_had_is_absent(registry, value, caplog):
         "The horizon of feed 'orders' is not known: The database is away."
     )
     assert record.feed == "orders"
+
+
+def test_feed_that_is_added_while_metrics_are_collected_breaks_no_scrape(registry, value):
+    """The scrape shows the feeds before it, and the next one shows the new one as well."""
+    observer = PrometheusPublisher(registry)
+
+    class Slow(Watched):
+        def horizon(self):
+            observer.observe_horizon(Watched(3.0), "invoices")
+            return super().horizon()
+
+    observer.observe_horizon(Slow(2.0), "orders")
+    assert b'horizon_age_seconds{feed="orders"} 2.0' in generate_latest(registry)
+    assert value("publisher_horizon_age_seconds", feed="invoices") == 3
