@@ -42,6 +42,10 @@ _PATIENCE = 30.0
 _SLOWEST = 64 * 1024
 """The least rate in bytes per second at which a longer range has to arrive."""
 
+_LARGEST = 256 * 1024 * 1024
+"""The most bytes of a footer, of a range, and of an unpacked row group; publishers write some
+mebibytes."""
+
 _MOVED_ON = {
     httpx.codes.UNAUTHORIZED,
     httpx.codes.FORBIDDEN,
@@ -72,6 +76,8 @@ class _RangedFile(RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         length = min(len(buffer), self._size - self._at)
+        if length > _LARGEST:
+            raise ProtocolError("A file that the feed names has a part that is too large.")
         if length:
             content = self._read(self._at, length)
             if len(content) != length:
@@ -152,9 +158,6 @@ _COLUMNS = {"position": pa.int64(), "partition": pa.int32(), "data": pa.string()
 _READ = ["position", "data"]
 _REFUSED = (pa.ArrowException, OSError)
 
-_LARGEST_GROUP = 256 * 1024 * 1024
-"""The most bytes of an unpacked row group; publishers write some mebibytes."""
-
 _ROWS = 10_000
 """How many rows are unpacked at a time; a publisher writes no more into a row group."""
 
@@ -205,7 +208,7 @@ def _groups(metadata: parquet.FileMetaData, partition: int, after: int, upto: in
         group = metadata.row_group(number)
         # A value of a dictionary takes its bytes once in the file, and once for each row when read.
         is_packed = any("DICTIONARY" in one for one in group.column(data).encodings)
-        if is_packed or group.total_byte_size > _LARGEST_GROUP:
+        if is_packed or group.total_byte_size > _LARGEST:
             raise ProtocolError("A file that the feed names has a row group that is too large.")
     return found
 

@@ -332,7 +332,7 @@ def test_range_of_a_file_is_bounded(store, url, monkeypatch, hostile, error):
 @pytest.mark.parametrize("packed", [True, False], ids=["dictionary", "large"])
 def test_file_that_unpacks_to_much_more_is_refused(feed, url, monkeypatch, packed):
     """A small file whose rows would take much memory is refused because of its footer."""
-    monkeypatch.setattr(segment_reader, "_LARGEST_GROUP", 2**22)
+    monkeypatch.setattr(segment_reader, "_LARGEST", 2**22)
     position = range(1, 2**10 + 1)
     rows = {"position": position, "partition": [0] * 2**10, "data": ["x" * 2**14] * 2**10}
     kinds = {"position": pa.int64(), "partition": pa.int32(), "data": pa.string()}
@@ -340,6 +340,16 @@ def test_file_that_unpacks_to_much_more_is_refused(feed, url, monkeypatch, packe
     file = feed.folder / "0-15.parquet"
     parquet.write_table(table, file, compression="zstd", use_dictionary=packed)
     assert file.stat().st_size < 2**16
+    with pytest.raises(ProtocolError, match="too large"):
+        found(url, 0)
+
+
+def test_file_whose_footer_is_very_large_is_refused(feed, url, monkeypatch):
+    """A file that says that its footer takes much memory is refused before the footer is read."""
+    monkeypatch.setattr(segment_reader, "_LARGEST", 2**20)
+    footer = bytes(2**20 + 1)
+    content = b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+    (feed.folder / "0-15.parquet").write_bytes(content)
     with pytest.raises(ProtocolError, match="too large"):
         found(url, 0)
 
