@@ -105,6 +105,15 @@ class Layout:
         described = repr((*shares, self.next_id))
         return sha256(described.encode()).hexdigest()[:12]
 
+    @cached_property
+    def _open(self) -> dict[int, dict[int, int]]:
+        """The ids of the partitions that get events, by modulus and remainder."""
+        found: dict[int, dict[int, int]] = {}
+        for share in self.partitions:
+            if not share.closed:
+                found.setdefault(share.modulus, {})[share.remainder] = share.id
+        return found
+
     @property
     def ids(self) -> frozenset[int]:
         """The ids of all partitions that may have events."""
@@ -147,9 +156,9 @@ class Layout:
                 closed without a successor.
         """
         hashed = key_hash(key)
-        for share in self.partitions:
-            if not share.closed and share.holds(hashed):
-                return share.id
+        for modulus, ids in self._open.items():
+            if (found := ids.get(hashed % modulus)) is not None:
+                return found
         raise ConfigurationError(
             f"The partition of the key {key!r} was closed and has no successor: split it instead "
             "of closing it."
