@@ -119,16 +119,17 @@ class ConsoleStore:
 async def list_consumers(store: ConsoleStore, principal: Principal) -> list[dict[str, Any]]:
     """Return the consumers of a store, as far as a principal may see them."""
 
-    def ask(connection: Connection) -> tuple[list[CursorStatus], dict[str, dict[int, int]]]:
-        return store.store.standings(connection), store.store.dead_letters.counts(connection)
+    def ask(connection: Connection) -> list[dict[str, Any]]:
+        found = store.store.standings(connection)
+        letters = store.store.dead_letters.counts(connection)
+        lines = summaries(one for one in found if principal.may_read(one.partition))
+        for one in lines:
+            counts = letters.get(one["consumer"], {}).items()
+            visible = sum(count for number, count in counts if principal.may_read(number))
+            one |= {"store": store.name, "moved": one.pop("updated_at"), "dead_letters": visible}
+        return lines
 
-    found, letters = await store.look(ask)
-    lines = summaries(one for one in found if principal.may_read(one.partition))
-    for one in lines:
-        counts = letters.get(one["consumer"], {}).items()
-        visible = sum(count for number, count in counts if principal.may_read(number))
-        one |= {"store": store.name, "moved": one.pop("updated_at"), "dead_letters": visible}
-    return lines
+    return await store.look(ask)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import parse_qs, quote, urlencode
 from uuid import uuid4
 
+from anyio import to_thread
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -397,7 +398,8 @@ async def _show(
             answer = json_answer(data)
         else:
             data["may_change"] = console.allows_changes and _sees_all(principal)
-            answer = _page(console, request, view.template, data)
+            # In a thread: of thousands of consumers it takes seconds, in which feeds go on.
+            answer = await to_thread.run_sync(_page, console, request, view.template, data)
         if not console.sender.budget.fits(len(answer.body)):
             full = Unavailable("Answers to slow readers use up what a console may send.")
             return _error(console, request, full, as_json=as_json)
