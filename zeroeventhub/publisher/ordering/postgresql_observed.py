@@ -117,16 +117,7 @@ class Observed(SequenceOrdering):
 
 
 # The sequence that a column draws from by itself: by its default, or as an identity (i).
-_SEQUENCE_OF = text("""
-    SELECT format('%I.%I', space.nspname, sequence.relname) AS quoted,
-           facts.seqincrement AS increment, facts.seqcache AS cache, facts.seqcycle AS cycles,
-           has_sequence_privilege(sequence.oid, 'SELECT') AS readable,
-           attribute.attnotnull AND (attribute.attidentity = 'a' OR EXISTS (
-               SELECT FROM pg_index
-               WHERE indrelid = attribute.attrelid AND indisunique AND indisvalid
-                   AND indpred IS NULL AND indnkeyatts = 1 AND indkey[0] = attribute.attnum
-           )) AS identifies
-    FROM pg_attribute AS attribute
+_ITS_SEQUENCE = """
     JOIN pg_depend AS link ON
         (link.classid = 'pg_class'::regclass AND link.refclassid = 'pg_class'::regclass
             AND link.refobjid = attribute.attrelid AND link.refobjsubid = attribute.attnum
@@ -136,10 +127,34 @@ _SEQUENCE_OF = text("""
                               WHERE adrelid = attribute.attrelid AND adnum = attribute.attnum))
     JOIN pg_class AS sequence ON sequence.relkind = 'S'
         AND sequence.oid IN (link.objid, link.refobjid)
+"""
+_SEQUENCE_OF = text(f"""
+    SELECT format('%I.%I', space.nspname, sequence.relname) AS quoted,
+           facts.seqincrement AS increment, facts.seqcache AS cache, facts.seqcycle AS cycles,
+           has_sequence_privilege(sequence.oid, 'SELECT') AS readable,
+           attribute.attnotnull AND (attribute.attidentity = 'a' OR EXISTS (
+               SELECT FROM pg_index
+               WHERE indrelid = attribute.attrelid AND indisunique AND indisvalid
+                   AND indpred IS NULL AND indnkeyatts = 1 AND indkey[0] = attribute.attnum
+           )) AS identifies
+    FROM pg_attribute AS attribute {_ITS_SEQUENCE}
     JOIN pg_sequence AS facts ON facts.seqrelid = sequence.oid
     JOIN pg_namespace AS space ON space.oid = sequence.relnamespace
     WHERE attribute.attrelid = CAST(:table AS regclass) AND attribute.attname = :column
-""")
+""")  # noqa: S608 - nothing of it comes from outside
+
+# A table that inherits from it, and draws the numbers of its rows from another sequence. Partitions
+# may have such a default as well, of the time before they were attached.
+_OTHERWISE_NUMBERED = text(f"""
+    WITH RECURSIVE heirs(id) AS (
+        SELECT inhrelid FROM pg_inherits WHERE inhparent = CAST(:table AS regclass)
+        UNION SELECT inhrelid FROM pg_inherits JOIN heirs ON inhparent = heirs.id
+    )
+    SELECT CAST(CAST(heirs.id AS regclass) AS text) FROM heirs
+    JOIN pg_class AS heir ON heir.oid = heirs.id AND NOT heir.relispartition
+    JOIN pg_attribute AS attribute ON attribute.attrelid = heirs.id {_ITS_SEQUENCE}
+    WHERE attribute.attname = :column AND sequence.oid <> CAST(:sequence AS regclass) LIMIT 1
+""")  # noqa: S608 - nothing of it comes from outside
 
 _KIND = text("""
     SELECT relkind IN ('r', 'p') AS is_table, relpersistence = 'p' AS is_logged,
@@ -224,6 +239,13 @@ def find_sequence(connection: Connection, events: Events) -> str:
         raise ConfigurationError(
             f"The feed may not read sequence {found.quoted}: GRANT SELECT ON SEQUENCE "
             f"{found.quoted} TO its role."
+        )
+    heir = connection.scalar(_OTHERWISE_NUMBERED, named | {"sequence": found.quoted})
+    if heir is not None:
+        raise ConfigurationError(
+            f"Table {heir} inherits from {events.table.fullname!r}, but draws {position.name!r} "
+            "from a sequence of its own, and the feed would skip its events: ALTER TABLE "
+            f"{heir} ALTER {quoted(position.name)} SET DEFAULT nextval('{found.quoted}')."
         )
     events.check_lowest(connection)
     highest = connection.scalar(select(func.max(position)))

@@ -225,6 +225,19 @@ def test_comment_is_not_read_as_the_last_number(log):
     log.assert_order_of(lambda slow: append(slow, 1))
 
 
+@for_each(OBSERVED)
+def test_inherited_table_that_draws_its_own_numbers_is_refused(log):
+    """A table that inherits and has a sequence of its own is refused, with what mends it."""
+    log.assert_news(0, 1)
+    log.run("CREATE TABLE more (id bigserial PRIMARY KEY) INHERITS (log)")
+    with refusal("sequence of its own") as refused:
+        log.restarted().info()
+    log.run(re.search(r"ALTER TABLE .*\)", str(refused.value))[0])
+    log.feed = log.restarted()
+    log.run("INSERT INTO more (n) VALUES (2)")
+    assert log.news() == [2]
+
+
 @shows("it needs", OBSERVED_MARIADB)
 def test_mariadb_has_to_show_its_metadata_locks(bare):
     """Without its plugin MariaDB is refused, and with it the feed goes on."""
