@@ -154,9 +154,8 @@ class Consumer(_Consumer[Client]):
     feed sent them: for each partition in work, the page that is applied and the next one.
 
     Example:
-        with httpx.Client() as http:
-            client = Client("https://shop.example/orders", http)
-            Consumer(client, store, "billing").run(apply)
+        client = Client("https://shop.example/orders")
+        Consumer(client, store, "billing").run(apply)
 
     Args:
         client: reads the feed.
