@@ -25,11 +25,14 @@ ON_SQLITE = (SEQUENCED_SQLITE, SINGLE_WRITER)
 ON_SERVERS = (*WATCHING, SEQUENCED, SEQUENCED_MARIADB)
 ALL = (*WATCHING, *SEQUENCING, SINGLE_WRITER)
 
+ATTACHED = "a partition attached with rows (MariaDB, MySQL: EXCHANGE PARTITION)"
+
 # A cell of sequenced speaks of three databases. This is what some of them do not have.
 LACKING = {
     "CACHE above 1, descending or cycling numbers": {SEQUENCED_MARIADB, SEQUENCED_SQLITE},
     "two-phase commit": {SEQUENCED_SQLITE},
     "a partitioned table": {SEQUENCED_SQLITE},
+    ATTACHED: {SEQUENCED_SQLITE},
     "inherited tables": {SEQUENCED_MARIADB, SEQUENCED_SQLITE},
     "a table without a log or without transactions": {SEQUENCED_SQLITE},
     "on a standby or replica": {SEQUENCED_SQLITE},

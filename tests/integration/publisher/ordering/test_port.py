@@ -1,9 +1,10 @@
 """What every ordering promises: what open writers hold back, and every kind of statement."""
 
 import pytest
-from harness.log import LOG, append, connected, polling, prepared
+from harness.log import LOG, PARTITIONED, append, connected, polling, prepared
 from harness.ordering_table import (
     ALL,
+    ATTACHED,
     GATED,
     OBSERVED,
     OBSERVED_MARIADB,
@@ -272,6 +273,39 @@ def test_partitioned_table_is_published_whole(bare, case):
         leaf = "log_low" if bare.database == "postgresql" else "log PARTITION (p_high)"
         insert = f"INSERT INTO {leaf} (n) VALUES (1)"
         bare.assert_order_of(lambda slow: slow.exec_driver_sql(insert))
+
+
+@shows(ATTACHED, *WATCHING, SEQUENCED, SEQUENCED_MARIADB, later=(GATED,))
+def test_rows_of_a_partition_that_is_attached_are_not_seen(bare):
+    """Rows that come with a partition are behind every cursor, or have no position yet."""
+    bare.publish_partitioned()
+    if bare.database == "postgresql":
+        bare.run(
+            "CREATE TABLE leaf (id bigint NOT NULL, n integer NOT NULL)",
+            "INSERT INTO leaf VALUES (nextval('log_id_seq'), 1000)",
+        )
+        attach = "ALTER TABLE log ATTACH PARTITION leaf FOR VALUES FROM (1000) TO (2000)"
+    else:
+        bare.run(
+            "CREATE TABLE leaf (id bigint AUTO_INCREMENT PRIMARY KEY, n integer)",
+            "INSERT INTO leaf VALUES (2, 1000)",
+            "ALTER TABLE log REORGANIZE PARTITION p_low INTO "
+            "(PARTITION p_first VALUES LESS THAN (2), PARTITION p_low VALUES LESS THAN (3))",
+            "ALTER TABLE log AUTO_INCREMENT = 3",
+        )
+        attach = "ALTER TABLE log EXCHANGE PARTITION p_low WITH TABLE leaf"
+    bare.assert_news(2)
+    with bare.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql(attach)
+    bare.assert_news(3)
+    if bare.ordering != "sequenced":
+        assert bare.everything() == [0, 1000, 2, 3]
+        return
+    assert bare.everything() == [0, 2, 3]
+    is_pair = bare.database == "postgresql"
+    source = bare.source(PARTITIONED, position=None) if is_pair else bare.source()
+    install(source, bare.engine)
+    assert bare.news() == [1000]
 
 
 @shows("a partitioned table", OBSERVED, GATED, SEQUENCED)
