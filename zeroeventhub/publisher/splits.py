@@ -1,7 +1,7 @@
 """Cut a partition into pieces of about the same size, for parallel readers."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from heapq import nlargest
 from itertools import count as count_from
@@ -25,18 +25,18 @@ from zeroeventhub.publisher.keyset import HIGHEST, NearRows, Part, parameter
 ROWS = 100
 """Rows that a look reads on each side: about as many as a leaf of an index holds."""
 
-OPENED, OPENED_A_PIECE = 512, 6
-"""Intervals that are opened, each by two looks: a fixed number, and more for each piece."""
+LOOKS, LOOKS_A_PIECE = 1_024, 12
+"""Looks that are made: a fixed number, and more for each piece."""
 
-OPENED_IF_DENSE = 64
-"""The fixed number as long as every look has found a row at nearly every position: no interval can
+LOOKS_IF_DENSE = 128
+"""The fixed number as long as every look has found a row at nearly every position: no range can
 hold more rows than it seems to, and gaps that would matter are wide enough to be found."""
 
 DENSE = 0.9
 """Rows per position from which rows count as dense."""
 
-OPENED_AT_ONCE = 32
-"""Intervals that are chosen at once, at most."""
+LOOKS_AT_ONCE = 64
+"""Looks that are chosen at once, at most."""
 
 FEW = 1_000
 """Positions up to which they are read and cut exactly, without an estimate."""
@@ -71,38 +71,30 @@ class Window(NamedTuple):
         return 0.0 if self.is_whole else (self.rows - 1) / abs(self.far - self.near)
 
 
-class _Interval:
-    """A range of rows, with what a look has found in it."""
+class _Unseen(NamedTuple):
+    """A range between what looks have seen.
 
-    def __init__(
-        self, look: Look, below: Window, above: Window, *, left: float, right: float
-    ) -> None:
-        self.look, self.below, self.above = look, below, above
-        self.left, self.right = left, right
-        self.unseen_below = 0 if below.is_whole else below.far - look.low
-        self.unseen_above = 0 if above.is_whole else look.high - above.far
-        # Include the gap that the place is in: a random place falls into a gap as often as gaps
-        # occur, so the density is right on average.
-        self.density = (below.rows + above.rows - 1) / max(1, above.far - below.far)
-        densest = max(left, right, below.density, above.density)
-        self.potential = densest * (self.unseen_below + self.unseen_above)
+    Attributes:
+        left: the rows per position at its beginning; 0 if they are not known.
+        right: those at its end.
+        density: those around the look beside it.
+    """
 
-    def opened(self) -> Iterator[tuple[int, int, float, float]]:
-        """Yield the intervals on the sides of the place, with the densities at their ends."""
-        if self.unseen_below:
-            yield self.look.low, self.below.near, self.left, self.below.density
-        if self.unseen_above:
-            yield self.above.near, self.look.high, self.above.density, self.right
+    low: int
+    high: int
+    left: float = 0.0
+    right: float = 0.0
+    density: float = 0.0
 
-    def parts(self, *, opened: bool = False) -> Iterator[Part]:
-        """Yield estimates for its parts; with `opened`, without the intervals beside the place."""
-        below, above = self.below, self.above
-        if not (opened and self.unseen_below):
-            yield Part(self.look.low, below.far, self.unseen_below * self.density)
-            yield Part(below.far, below.near, below.rows)
-        if not (opened and self.unseen_above):
-            yield Part(above.near, above.far, above.rows)
-            yield Part(above.far, self.look.high, self.unseen_above * self.density)
+    @property
+    def width(self) -> int:
+        """Return the number of positions."""
+        return self.high - self.low
+
+    @property
+    def potential(self) -> float:
+        """Return how many rows it may have."""
+        return max(self.left, self.right, self.density) * self.width
 
 
 def places(
@@ -118,37 +110,40 @@ def places(
     the first row, which are cut as well. The places are in order, with or without rows at them.
     """
     numbers = count_from(1)
-    wanted = [(low, high, 0.0, 0.0)]
     parts = [*before]
-    intervals: list[_Interval] = []
-    opened, most_opened = 0, OPENED_IF_DENSE + OPENED_A_PIECE * count
-    while wanted:
+    unseen, chosen = list[_Unseen](), [_Unseen(low, high)]
+    looked, most_looks = 0, LOOKS_IF_DENSE + LOOKS_A_PIECE * count
+    while chosen:
         looks = []
-        for start, end, *_ in wanted:
-            # A place in the middle half of an interval of two rows or more.
+        for one in chosen:
+            # A place in the middle half.
             share = 0.25 + next(numbers) * GOLDEN % 1 / 2
-            looks.append(Look(start, min(start + int((end - start) * share), end - 1), end))
-        for look, (below, above), (*_, left, right) in zip(looks, see(looks), wanted, strict=True):
-            interval = _Interval(look, below, above, left=left, right=right)
-            if interval.density < DENSE:
-                most_opened = OPENED + OPENED_A_PIECE * count
-            if interval.potential:
-                intervals.append(interval)
-            else:
-                parts += interval.parts()
-        # The widest intervals, and those that may hold the most rows not looked at yet.
-        most = min(most_opened - opened, max(2, len(intervals) // 4), OPENED_AT_ONCE)
-        chosen = nlargest(most // 2, intervals, key=lambda each: each.look.high - each.look.low)
-        rest = [interval for interval in intervals if interval not in chosen]
+            looks.append(
+                Look(one.low, min(one.low + int(one.width * share), one.high - 1), one.high)
+            )
+        for one, (below, above) in zip(chosen, see(looks), strict=True):
+            # Include the gap that the place is in: a random place falls into a gap as often as
+            # gaps occur, so the density is right on average.
+            density = (below.rows + above.rows - 1) / max(1, above.far - below.far)
+            if density < DENSE:
+                most_looks = LOOKS + LOOKS_A_PIECE * count
+            parts.append(Part(below.far, below.near, below.rows))
+            parts.append(Part(above.near, above.far, above.rows))
+            if not below.is_whole:
+                unseen.append(_Unseen(one.low, below.far, one.left, below.density, density))
+            if not above.is_whole:
+                unseen.append(_Unseen(above.far, one.high, above.density, one.right, density))
+        looked += len(chosen)
+        unseen = [each for each in unseen if each.width]
+        # The widest ranges, and those that may have the most rows.
+        most = min(most_looks - looked, max(4, len(unseen) // 4), LOOKS_AT_ONCE)
+        chosen = nlargest(most // 2, unseen, key=lambda each: each.width)
+        rest = [each for each in unseen if each not in chosen]
         chosen += nlargest(most - most // 2, rest, key=lambda each: each.potential)
-        opened += len(chosen)
-        for interval in chosen:
-            intervals.remove(interval)
-            parts += interval.parts(opened=True)
-        wanted = [side for interval in chosen for side in interval.opened()]
-    for interval in intervals:
-        parts += interval.parts()
-    return cut(parts, count)
+        unseen = [each for each in rest if each not in chosen]
+    return cut(
+        [*parts, *(Part(one.low, one.high, one.width * one.density) for one in unseen)], count
+    )
 
 
 def cut(parts: Iterable[Part], count: int) -> list[int]:

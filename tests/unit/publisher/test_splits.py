@@ -7,14 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from zeroeventhub.publisher.splits import (
-    OPENED,
-    OPENED_A_PIECE,
-    OPENED_IF_DENSE,
-    ROWS,
-    Window,
-    places,
-)
+from zeroeventhub.publisher.splits import LOOKS, LOOKS_A_PIECE, LOOKS_IF_DENSE, ROWS, Window, places
 
 BALANCED = 1.5
 """How much larger than the mean the largest piece may be, if a piece has 1,000 rows in the mean."""
@@ -83,8 +76,8 @@ def cut(rows, count):
         return [rows.windows(look) for look in looks]
 
     found = places(low, high, count, see)
-    opened = OPENED_IF_DENSE if rows.is_dense else OPENED
-    assert lookups <= 4 * (opened + OPENED_A_PIECE * count) + 2
+    looks = LOOKS_IF_DENSE if rows.is_dense else LOOKS
+    assert lookups <= 2 * (looks + LOOKS_A_PIECE * count) + 2
     assert len(found) < count
     assert found == sorted(found)
     assert all(low <= place <= high for place in found)
@@ -110,7 +103,7 @@ DISTRIBUTIONS = {
 }
 
 
-@pytest.mark.parametrize("count", [8, 64])
+@pytest.mark.parametrize("count", [5, 8, 64])
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_pieces_are_balanced(name, count):
     """No piece is half as large again as the mean, however the rows lie."""
