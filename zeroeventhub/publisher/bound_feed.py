@@ -320,7 +320,7 @@ class _Feed:
             segment_events: how many events a segment has at most.
             segment_bytes: how many bytes of JSON it has at most, roughly.
             least: the fewest events that make a segment; fewer stay in the table until there are
-                more.
+                more, unless they fill a segment.
             on_progress: called from time to time with how many events have been read.
 
         Raises:

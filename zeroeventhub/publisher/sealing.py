@@ -226,7 +226,8 @@ class Sealer:
             last = await self._collect(
                 writer, options, ask, work, known=known, until=until, before=events
             )
-            if last is None or writer.places < options.least:
+            is_small = writer.places < min(options.least, options.segment_events)
+            if last is None or (is_small and writer.size < options.segment_bytes):
                 break
             written = await work(writer.finish, known.sealed, *last)
             description = None if has_closed else described

@@ -65,6 +65,15 @@ def test_segment_is_closed_once_it_has_its_bytes(sqlite, tmp_path, monkeypatch):
     assert (found.events, 4 < found.segments <= 9) == (36, True)
 
 
+def test_full_segment_is_written_whatever_the_least(sqlite, tmp_path, monkeypatch):
+    """Events that fill a segment are sealed, though `least` asks for more; the rest waits."""
+    monkeypatch.setattr(sealing, "AT_ONCE", 4)
+    feed = opened(sqlite, Archive(tmp_path))
+    assert feed.seal(segment_events=10, least=20).events == 30
+    monkeypatch.setattr(sealing, "AT_ONCE", 2)
+    assert feed.seal(segment_bytes=1, least=20).events == 6
+
+
 def test_young_events_of_partitions_to_come_are_not_sealed(sqlite, tmp_path):
     """`older_than` also considers events of partitions that readers cannot read yet."""
     layout = Layout.of(1).expecting(Layout.of(1).split(0, into=2))
