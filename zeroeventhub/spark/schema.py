@@ -90,10 +90,10 @@ def inferred_schema(published: Schemas, types: TypeFilter | None) -> StructType:
     Raises:
         ConfigurationError: the events that are read have no properties, or too many.
     """
-    row = StructType()
+    row, left = StructType(), iter(range(MOST_TYPES))
     for name, schema in published.types.items():
         is_read = types is None or name == EVERY_TYPE or types.lets_through(name)
-        found = _type_of(schema, schema, (), iter(range(MOST_TYPES))) if is_read else None
+        found = _type_of(schema, schema, (), left) if is_read else None
         if isinstance(found, StructType):
             row = _merge(row, found)
     if not row.fields:
@@ -111,16 +111,16 @@ _ATTRIBUTES = ("id", "type", "time")
 """The attributes of a CloudEvent that are columns beside its data."""
 
 
-MOST_TYPES = 10_000
-"""Types that the columns of a type of events have, at most, those within them included: a short
-schema whose references multiply would take all memory."""
+MOST_TYPES = 50_000
+"""Types that the columns of all types of events have, at most, those within them included: short
+schemas whose references multiply would take all memory, or hours."""
 
 
 def _type_of(schema: Any, root: Any, within: tuple[Hashable, ...], left: Iterator[int]) -> DataType:
     """Return the type of Spark for a schema; `left` has an item for each type that may follow."""
     if next(left, None) is None:
         raise ConfigurationError(
-            f"A schema of the feed names more than {MOST_TYPES:,} members: give a schema."
+            f"The schemas of the feed name more than {MOST_TYPES:,} members: give a schema."
         )
     choices = alternatives(schema, root)
     choices.pop("null", None)

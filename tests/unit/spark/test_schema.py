@@ -127,8 +127,11 @@ def test_schemas_without_members_give_no_columns(schema):
 
 
 def test_schema_whose_references_multiply_is_not_read():
-    """A short schema of a feed that has columns without an end in sight is refused at once."""
+    """Short schemas that have columns without an end in sight, alone or together, are refused."""
     members = {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(40)}
     deep = {name: of(a=one, b=one) for name, one in members.items()}
     with pytest.raises(ConfigurationError, match="give a schema"):
         columns({**deep["d0"], "$defs": deep})
+    few = {"d0": of(**{f"m{n}": {"$ref": "#/$defs/d1"} for n in range(90)}), "d1": of(**members)}
+    with pytest.raises(ConfigurationError, match="give a schema"):
+        columns(*[{**few["d0"], "$defs": {**few, "d40": TEXT}}] * 20)
