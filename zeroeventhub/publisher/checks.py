@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from sqlalchemy import (
     Column,
+    ColumnElement,
     Connection,
     DateTime,
     Select,
@@ -30,6 +31,7 @@ from zeroeventhub.publisher.archive_reader import ArchiveReader
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 from zeroeventhub.publisher.definition import Definition
 from zeroeventhub.publisher.keyset import NearRows, NeededIndex
+from zeroeventhub.publisher.lookups import value_of
 from zeroeventhub.publisher.ordering import Ordering
 from zeroeventhub.publisher.page_query import PageQuery
 from zeroeventhub.publisher.retention import MarkTable
@@ -226,19 +228,24 @@ class Checkup:
             )
             yield Finding("warning", "time", sentence)
         shown = self.defined.attributes.get("id") if self.defined.envelope else None
-        if isinstance(shown, Column) and self._may_be_null(connection, shown):
-            sentence = (
-                f"An event whose {shown.name!r} is NULL has its position for an id, which "
-                "may be the id of another event: the inbox of a consumer then skips one of them. "
-                "Declare the column NOT NULL."
-            )
-            yield Finding("warning", "id", sentence)
+        if shown is not None:
+            for sentence in self._of_ids(connection, shown):
+                yield Finding("warning", "id", sentence)
 
-    def _may_be_null(self, connection: Connection, column: Column[Any]) -> bool:
+    def _of_ids(self, connection: Connection, identity: ColumnElement[Any]) -> Iterator[str]:
+        try:
+            value_of(identity, "")
+        except ConfigurationError as error:
+            yield f"{error} Clients of HTTP feeds, who ask by it, get 500 after their first page."
         schema = connection.schema_for_object(self.table)
         columns = inspect(connection).get_columns(self.table.name, schema=schema)
         nullable = {one["name"] for one in columns if one["nullable"]}
-        return column.name in nullable and not column.primary_key
+        if isinstance(identity, Column) and identity.name in nullable and not identity.primary_key:
+            yield (
+                f"An event whose {identity.name!r} is NULL has its position for an id, by which no "
+                "HTTP feed finds it, and which may be the id of another event: the inbox of a "
+                "consumer then skips one of them. Declare the column NOT NULL."
+            )
 
     def _warn(self, connection: Connection) -> None:
         """Log a warning if pages lack an index and the table is not small."""

@@ -61,6 +61,7 @@ class Lookups:
     Attributes:
         times: finds events by their time column; None without one.
         ids: finds events by the column of ids; None if an event's id is its position.
+        searches: those of both that have queries: ids of some types cannot be searched.
     """
 
     def __init__(
@@ -86,6 +87,9 @@ class Lookups:
             self.times = NearRows(Source(table, time, partition))
         if identity is not None:
             self.ids = NearRows(Source(table, identity, None))
+        self.searches = [] if self.times is None else [self.times]
+        if self.ids is not None and is_searched(self.ids.source.position):
+            self.searches.append(self.ids)
         column = source.given_at if time is None else time
         self._time = None if column is None else json_form(column, "time")
         self._most = MOST if source.events is None else MOST_LOOKED_UP
@@ -363,6 +367,15 @@ def same_as(
     if isinstance(column.type, sql.String):
         same.append(database.exact(column) == database.exact(literal(value, sql.Text)))
     return same
+
+
+def is_searched(identity: ColumnElement[Any]) -> bool:
+    """Return whether events can be found by a column of ids."""
+    try:
+        value_of(identity, "")
+    except ConfigurationError:
+        return False
+    return True
 
 
 def value_of(column: ColumnElement[Any], text: str) -> Any:

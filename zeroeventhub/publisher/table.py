@@ -335,7 +335,7 @@ def build(
             info=replace(defined.info, extensions=_extensions(defined, source, types)),
             ordering=ordering,
             pages=pages,
-            near=[one for one in (near, all_near, lookups.times, lookups.ids) if one is not None],
+            near=[near, all_near, *lookups.searches],
             indexes=_needed_indexes(defined, near, all_near, lookups),
             marks=marks,
             archive=archive,
@@ -419,7 +419,7 @@ def _needed_indexes(
         needed.append(
             NeededIndex(lookups.times.source, "a search for the events of a moment", more)
         )
-    if lookups.ids:
+    if lookups.ids in lookups.searches:
         purpose = "a search for an event by its id, as HTTP feeds make it"
         needed.append(NeededIndex(lookups.ids.source, purpose))
     return needed

@@ -10,7 +10,17 @@ from harness.published import published
 from harness.shop import metadata, orders, place, write
 from harness.statements import execute
 from harness.tables import event_table
-from sqlalchemy import Column, DateTime, Integer, String, Text, UniqueConstraint, func, text
+from sqlalchemy import (
+    Column,
+    DateTime,
+    Integer,
+    Numeric,
+    String,
+    Text,
+    UniqueConstraint,
+    func,
+    text,
+)
 
 from zeroeventhub import FIRST, TableFeed
 from zeroeventhub.errors import ConfigurationError, Diverged, FeedFailure
@@ -273,3 +283,15 @@ def test_id_that_may_be_null_is_a_warning(engine, options, is_warned_of):
         assert [event.data["id"] for event in feed.read(0, FIRST, 9).events] == ["2", "2"]
     assert ["inbox" in one for one in warnings(feed, "id")] == ([True] * is_warned_of)
     assert warnings(TableFeed(table, id="id", cloudevents=True).bind(engine), "id") == []
+
+
+def test_id_by_which_no_event_is_found_is_a_warning(engine):
+    """An id of a type that HTTP feeds cannot look up is shown, and a warning names the type."""
+    table = event_table("letters", Column("amount", Numeric(5, 1), nullable=False))
+    table.create(engine)
+    execute(engine, table.insert().values(amount=2.5))
+    feed = TableFeed(table, id="amount", cloudevents=True).bind(engine)
+    assert [event.data["id"] for event in feed.read(0, FIRST, 9).events] == ["2.5"]
+    (sentence,) = warnings(feed, "id")
+    assert "Numeric" in sentence
+    assert "HTTP feeds" in sentence
