@@ -129,6 +129,11 @@ class Capture:
         for full in self._tables:
             given, _, name = full.rpartition(".")
             schema = connection.schema_for_object(Table(name, MetaData(), schema=given or None))
+            if full == self._log.fullname and not removing:
+                raise ConfigurationError(
+                    f"Table {full!r} is the log itself: each of its events would be a change that "
+                    "has an event."
+                )
             try:
                 types = {one["name"]: one["type"] for one in look.get_columns(name, schema)}
             except NoSuchTableError:

@@ -738,11 +738,13 @@ def test_dropped_column_is_never_silent(engine):
 
 
 def test_what_cannot_be_captured_is_refused(any_engine):
-    """A missing table, one without a primary key, and a log of several partitions are refused."""
+    """A missing table, one without a primary key, the log itself, or one of several partitions."""
     execute(any_engine, "CREATE TABLE heap (name VARCHAR(9))")
     log = EventLog(sa.MetaData(), "changes")
+    log.table.create(any_engine)
+    refused = {"heap": "no primary key", "ghost": "no table 'ghost'", "changes": "the log itself"}
     with any_engine.connect() as connection:
-        for table, sentence in (("heap", "no primary key"), ("ghost", "no table 'ghost'")):
+        for table, sentence in refused.items():
             with pytest.raises(ConfigurationError, match=sentence):
                 Capture(log, table).install(connection)
     with pytest.raises(ConfigurationError, match="one partition"):
