@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from sqlalchemy import CheckConstraint, Table, column, inspect, literal_column
+from sqlalchemy import CheckConstraint, Table, column, literal_column
 from sqlalchemy.schema import AddConstraint, CreateIndex, CreateTable
 
 from zeroeventhub.cli.configuration import FeedCommand
@@ -22,6 +22,7 @@ from zeroeventhub.cli.output import table as in_columns
 from zeroeventhub.cli.table_options import (
     archive_of,
     compact_options,
+    has_log,
     log_named,
     open_database,
     open_feed,
@@ -216,7 +217,7 @@ def _capture_script(url: str | None, tables: tuple[str, ...], into: str, *, unin
         statements = [each for ddl in found for each in (*ddl.install, *ddl.release)]
         if uninstall:
             statements = [each for ddl in found for each in ddl.uninstall]
-        elif not inspect(connection).has_table(log.table.name, log.table.schema):
+        elif not has_log(engine, log):
             made: list[Any] = [CreateTable(log.table), *map(CreateIndex, log.table.indexes)]
             statements[:0] = [statement_text(engine.dialect, one).strip() for one in made]
     return database_of(engine).script(tuple(statements))

@@ -100,6 +100,20 @@ def log_named(name: str, **options: Any) -> EventLog:
     return EventLog(MetaData(), table, schema=schema or None, **options)
 
 
+def has_log(engine: Engine, log: EventLog) -> bool:
+    """Return whether the table of a log exists; refuse another table of its name."""
+    if not inspect(engine).has_table(log.table.name, log.table.schema):
+        return False
+    there = reflect(engine, log.table.fullname).c
+    if missing := [one.name for one in log.table.c if one.name not in there]:
+        raise ConfigurationError(
+            f"Table {log.table.fullname!r} is not a log, as it has no column "
+            f"{', '.join(missing)}: choose another name for the log.",
+            "table",
+        )
+    return True
+
+
 def _attributes(_context: click.Context, _option: Any, texts: tuple[str, ...]) -> dict[str, str]:
     """Read the columns of attributes, as a callback of an option."""
     pairs = [text.partition("=") for text in texts]
@@ -361,14 +375,7 @@ def _open_log(given: dict[str, Any]) -> tuple[Engine, EventLog]:
     engine = open_database(database or f"sqlite:///{name}.db")
     options = {"partitions": partitions, "ordering": ordering, "append": True}
     log = log_named(name, snapshots=_snapshots(engine, name) is not None, **options)
-    if inspect(engine).has_table(log.table.name, log.table.schema):
-        there = reflect(engine, name).c
-        if missing := [one.name for one in log.table.c if one.name not in there]:
-            raise ConfigurationError(
-                f"Table {name!r} is not a log, as it has no column {', '.join(missing)}: choose "
-                "another name for the log.",
-                "table",
-            )
+    has_log(engine, log)
     log.table.metadata.create_all(engine)
     with engine.connect() as connection:
         highest = connection.scalar(select(func.max(log.table.c.partition))) or 0

@@ -140,6 +140,9 @@ def test_script_of_captures_is_whole(engine, database_url):
     assert types == [*read, "person.insert", *read * 2, *delete * 2]
     found = invoke("ddl", "--capture", "person")
     assert (found.exit_code, "by --database" in found.stderr) == (2, True)
+    execute(engine, "CREATE TABLE pet (id INTEGER NOT NULL PRIMARY KEY)")
+    found = invoke(*ddl[:-1], "pet")
+    assert (found.exit_code, "Table 'pet' is not a log, " in found.stderr) == (2, True)
 
 
 def test_index_of_some_rows_is_none(postgresql):
