@@ -100,12 +100,13 @@ _UNINSTALL = (
 
 _DDL = Ddl(install=_INSTALL, uninstall=_UNINSTALL)
 
-# A partition has a guard of its own, which can be disabled there.
+# A partition has a guard of its own, which can be disabled there. A gate with the numbers of
+# another sequence would hold back everything until no writer is open.
 _INSTALLED = text("""
     SELECT count(*) FILTER (WHERE tgrelid = CAST(:table AS regclass)) = 2
-               AND bool_and(tgenabled = 'A') AS armed,
+               AND bool_and(tgenabled = 'A') AND bool_or(strpos(prosrc, :sequence) > 0) AS armed,
            max(obj_description(tgfoid, 'pg_proc')) AS version
-    FROM pg_trigger
+    FROM pg_trigger JOIN pg_proc ON pg_proc.oid = tgfoid
     WHERE tgname IN ('zeroeventhub_gate', 'zeroeventhub_guard') AND (
         tgrelid = CAST(:table AS regclass)
         OR tgrelid IN (SELECT relid FROM pg_partition_tree(CAST(:table AS regclass)))
@@ -120,8 +121,9 @@ class Gated(SequenceOrdering):
 
     def check(self, connection: Connection) -> None:
         """Refuse a table without its gate, and one whose numbers do not always rise."""
-        super().check(connection)
-        armed, version = connection.execute(_INSTALLED, self._table_name(connection)).one()
+        sequence, table = self._names = self._find_names(connection)
+        values = {"table": table, "sequence": "'{}'".format(sequence.replace("'", "''"))}
+        armed, version = connection.execute(_INSTALLED, values).one()
         refuse_heirs(connection, self._events)
         if not armed or version != VERSION:
             raise ConfigurationError(

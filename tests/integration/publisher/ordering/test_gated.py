@@ -5,6 +5,7 @@ from uuid import uuid4
 import pytest
 from harness.log import LOG, PARTITIONED, append
 from harness.ordering_table import GATED, SEQUENCED, assert_refused, for_each, refusal, shows
+from harness.published import install
 from harness.statements import behind
 from sqlalchemy.exc import IntegrityError
 
@@ -58,6 +59,28 @@ def test_disarmed_trigger_of_a_partition_is_refused(bare, change):
     bare.write(1001)
     assert bare.news() == [1000, 1001]
     source.bind(bare.engine).info()
+
+
+@for_each(GATED)
+def test_gate_of_another_sequence_is_refused_until_it_is_installed_again(log):
+    """A column that draws from another sequence needs a gate with the numbers of that one."""
+    log.assert_news(0)
+    log.run(
+        'CREATE SEQUENCE "it\'s" START 9 OWNED BY log.id',
+        "ALTER TABLE log ALTER id SET DEFAULT nextval('\"it''s\"')",
+    )
+    with refusal("no gate of this version"):
+        log.restarted().info()
+    install(log.source(), log.engine)
+    log.feed = log.restarted()
+    log.assert_order_of(lambda slow: append(slow, 1))
+    with log.engine.connect() as slow:
+        append(slow, 3)
+        log.write(4)
+        with log.engine.connect() as later:
+            append(later, 5)
+            slow.commit()
+            assert log.news() == [3, 4]
 
 
 @for_each(GATED, SEQUENCED)
