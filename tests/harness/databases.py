@@ -100,7 +100,7 @@ class MariaDB:
     def __init__(self, program: str, options: list[str], folder: str) -> None:
         self._address = f"{folder}/socket"
         self._log = Path(folder) / "log"
-        self._command = [program, *options, "--skip-networking", f"--socket={self._address}"]
+        self._command = [program, *options, f"--socket={self._address}"]
         url = URL.create(
             "mariadb+pymysql", "root", database="mysql", query={"unix_socket": self._address}
         )
@@ -151,6 +151,7 @@ def own_mariadb(*settings: str) -> Iterator[MariaDB]:
         if installed.returncode:
             raise RuntimeError(f"mariadb-install-db failed:\n{installed.stdout}")
         options = [*place, "--max-connections=200", "--plugin-load-add=metadata_lock_info"]
+        options.append("--skip-networking")
         own = MariaDB(server, [*options, *settings], folder)
         own.start()
         try:

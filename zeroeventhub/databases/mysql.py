@@ -64,6 +64,14 @@ _OTHER_TEXTS = text("""SELECT column_name
     AND table_name = :table
     AND (character_set_name <> 'utf8mb4' OR data_type IN ('inet4', 'inet6'))""")
 
+# Without rights on MariaDB; MySQL has no such variable.
+_REPLICATES = text("""SHOW GLOBAL STATUS
+    WHERE Variable_name = 'Slaves_running' AND Value > 0 AND NOT @@global.read_only""")
+_WRITABLE_REPLICA = (
+    "This server replicates from another and may be written to itself. If events come from there, "
+    "observed skips some of them, and sequenced gives positions here, which stops the replication."
+)
+
 # SQLAlchemy leaves out those of a period that has no overlaps.
 _KEY = text("""SELECT column_name
     FROM information_schema.statistics WHERE table_schema = coalesce(:schema, DATABASE())
@@ -171,6 +179,11 @@ class MySQL(Database):
             if index["column_names"][: len(names)] == names and not index.get("column_sorting"):
                 return IndexHint(index["name"], _HINT)
         return IndexHint()
+
+    def warnings(self, connection: Connection) -> list[tuple[str, str, str]]:
+        if connection.execute(_REPLICATES).first() is None:
+            return []
+        return [("replica", _WRITABLE_REPLICA, "SET GLOBAL read_only = 1")]
 
     def exact(self, text: ColumnElement[Any]) -> ColumnElement[Any]:
         # Cast text in the database, as aiomysql cannot send bytes.

@@ -434,7 +434,7 @@ class Database(ABC):
     # Checks and statements for operators.
 
     def warnings(self, connection: Connection) -> list[tuple[str, str, str]]:
-        """Return the settings that make a feed slow: a word for each, a sentence, and SQL."""
+        """Return settings that harm a feed: a word for each, a sentence, and SQL."""
         return []
 
     def updated_rows(self, connection: Connection, table: Table) -> int:

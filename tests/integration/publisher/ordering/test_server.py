@@ -1,6 +1,7 @@
 """What a server tells of itself: engines, versions, standbys and replicas, promotions, dumps."""
 
-from contextlib import contextmanager, nullcontext
+import socket
+from contextlib import contextmanager, nullcontext, suppress
 from uuid import uuid4
 
 import pytest
@@ -21,7 +22,8 @@ from harness.ordering_table import (
     shows,
 )
 from harness.waiting import until
-from sqlalchemy import event
+from sqlalchemy import event, make_url
+from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub.errors import Diverged, Unavailable
 
@@ -138,6 +140,55 @@ def test_replica_is_refused(log):
     """A server that is read-only does not see who writes on its primary, and is refused."""
     with read_only(log), refusal("read-only"):
         log.restarted().info()
+
+
+@for_each(OBSERVED_MARIADB)
+def test_replica_that_may_be_written_to_is_a_warning(case):
+    """A replica that is not read-only does not see who writes on its primary; check says so."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    reached = ("--skip-networking=0", "--bind-address=127.0.0.1", f"--port={port}")
+    with (
+        own_mariadb("--server-id=1", "--log-bin=log", *reached) as first,
+        own_mariadb("--server-id=2") as second,
+        new_database(first.url) as url,
+        connected(url) as source,
+        connected(second.url) as other,
+        connected(make_url(second.url).set(database=source.url.database)) as target,
+    ):
+        log, copied = Log(source, case), Log(target, case)
+        log.run("GRANT REPLICATION SLAVE ON *.* TO replica@'127.0.0.1' IDENTIFIED BY 'replica'")
+        with other.connect() as connection:
+            connection.exec_driver_sql(
+                f"CHANGE MASTER TO master_host='127.0.0.1', master_port={port}, "
+                "master_user='replica', master_password='replica', master_use_gtid=slave_pos"
+            )
+            connection.exec_driver_sql("START SLAVE")
+        log.publish()
+        log.assert_news(0)
+        copied.feed = copied.source().bind(target)
+        until(lambda: _has_arrived(copied, 1), "the first event is there", 20)
+        until(lambda: copied.news() == [0], "the first event is read", 20)
+        with source.connect() as slow:
+            append(slow, 1)
+            log.write(2)
+            until(lambda: copied.news() == [2], "the third event is read", 20)
+            slow.commit()
+        until(lambda: _has_arrived(copied, 3), "the second event is there", 20)
+        log.write(3)
+        until(lambda: copied.news() == [3], "the second event is passed over", 20)
+        for server, expected in ((log, []), (copied, ["SET GLOBAL read_only = 1"])):
+            found = [one for one in server.feed.check() if one.subject == "replica"]
+            assert [one.statement for one in found] == expected
+        with read_only(copied):
+            assert "replica" not in {one.subject for one in copied.restarted().check()}
+
+
+def _has_arrived(log, count):
+    """Tell whether so many events are on a server that has at first not even their table."""
+    with suppress(DBAPIError):
+        return log.count("SELECT count(*) FROM log") == count
+    return False
 
 
 @shows("on a standby or replica", SEQUENCED_MARIADB)
