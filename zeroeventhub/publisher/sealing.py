@@ -40,8 +40,12 @@ Columns = Mapping[str, Sequence[Any]]
 """Rows in the form of a segment: its columns by name."""
 
 
-AT_ONCE = 10_000
-"""Rows that one statement reads."""
+AT_FIRST, AT_ONCE = 100, 10_000
+"""Rows that the first statement of a segment reads, and each other one, at most."""
+
+BYTES_AT_ONCE = 16 * 1024 * 1024
+"""Bytes of JSON that one statement reads, by the size of the rows before, unless a segment has
+fewer."""
 
 SEGMENT_EVENTS = 1_000_000
 """Events of a segment at most, by default."""
@@ -271,12 +275,13 @@ class Sealer:
     ) -> tuple[int, str] | None:
         """Collect the events of a segment; return its last position and the cursor after it."""
         after: tuple[int, str | None] = known.sealed, known.last
-        last, places = None, 0
+        last, places, rows = None, 0, AT_FIRST
+        most_bytes = min(options.segment_bytes, BYTES_AT_ONCE)
         begun: Future[None] | None = None
         worker = ThreadPoolExecutor(1)
         try:
             while places < options.segment_events and writer.size < options.segment_bytes:
-                limit = min(AT_ONCE, options.segment_events - places)
+                limit = min(rows, AT_ONCE, options.segment_events - places)
                 columns, found = await ask(self._rows, after, until, limit)
                 if found is None:
                     break
@@ -286,6 +291,8 @@ class Sealer:
                 begun = worker.submit(writer.add, columns)
                 count, after, last = len(columns["position"]), found, found
                 places += count
+                size = sum(len(text) for text in columns["data"] if text)
+                rows = 1 + count * most_bytes // max(size, 1)
                 options.on_progress(before + places)
                 if count < limit:
                     break
