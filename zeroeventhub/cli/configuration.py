@@ -28,6 +28,7 @@ from zeroeventhub.cli.options import (
 )
 from zeroeventhub.cli.table_options import (
     LOG_COLUMNS,
+    OF_LOG,
     columns,
     compact_options,
     mount_options,
@@ -323,7 +324,7 @@ class FeedCommand(FileCommand):
             return ()
         feed = entry("feeds", name, words.get("config"))
         if feed.get("log"):
-            feed = LOG_COLUMNS | feed
+            feed, ctx.meta[OF_LOG] = LOG_COLUMNS | feed, True
         loses_events = not feed.keys().isdisjoint({"trim", "compact", "compacted", "archive"})
         own = feed.get(str(self.name), {})
         ctx.default_map = defaults({"retention": loses_events, **feed, **own})

@@ -237,6 +237,9 @@ publish_options = option_group(table_options, event_options)
 LOG_COLUMNS = {name: name for name in ("partition", "time", "data", "type", "key", "version", "id")}
 """The columns of a log, by the options that name them for other tables."""
 
+OF_LOG = f"{__name__}.log"
+"""Where the context of a command says that the table is that of a log."""
+
 mount_options = option_group(
     click.option("--path", default="/events", help="Serve the feed at this path."),
     click.option("--http-feed", is_flag=True, help="Also answer clients of HTTP Feeds."),
@@ -318,21 +321,23 @@ def open_feed(*, log: bool = False, must_have_mark: bool = False, **given: Any) 
     """Open a database and return the feed of one of its tables, from `publish_options`.
 
     The table of a feed that is compacted or has an archive must have a low-water mark; with
-    `must_have_mark`, that of any feed. That of a log is made unless it exists.
+    `must_have_mark`, that of any feed. With `log`, that of a log is made unless it exists.
     """
+    context = click.get_current_context(silent=True)
+    is_log = log or (context is not None and OF_LOG in context.meta)
     if given["data"] and given["columns"]:
         raise ConfigurationError("An event's data is --data or --columns, not both.", "data")
-    if given["partitions"] and not given["partition"] and not log:
+    if given["partitions"] and not given["partition"] and not is_log:
         raise ConfigurationError(
             "--partitions needs --partition, the column to read it from.", "partitions"
         )
     archive, compaction = archive_of(given), _compaction(given)
     if given["cursor_secret"]:
         given["cursor_secret"] = from_environment(given["cursor_secret"], "cursor_secret")
-    if log:
-        engine, made = _open_log(given)
-        events = made.table
-        feed = partial(made.feed, compaction=compaction, **given)
+    if is_log:
+        engine, opened = _open_log(given, makes=log)
+        events = opened.table
+        feed = partial(opened.feed, compaction=compaction, **given)
     else:
         engine, events = _open(given.pop("database"), name := given.pop("table"))
         snapshots = _snapshots(engine, name)
@@ -365,18 +370,23 @@ def _snapshots(engine: Engine, name: str) -> Table | None:
     return found if [*found.c.keys()] == ["key", "version", "data"] else None
 
 
-def _open_log(given: dict[str, Any]) -> tuple[Engine, EventLog]:
-    """Make the table of a log unless it exists; take the options that are not of its feed."""
+def _open_log(given: dict[str, Any], *, makes: bool) -> tuple[Engine, EventLog]:
+    """Open a log, whose table is made unless it exists; take the options that are not of its feed.
+
+    Only the server makes tables, and lets others append.
+    """
     database, name, ordering = given.pop("database"), given.pop("table"), given.pop("ordering")
     partitions = given.pop("partitions") or 1
-    foreign = [given.pop(option) for option in ("position", "columns", *LOG_COLUMNS)]
-    if any(foreign):
+    foreign = {option: given.pop(option) for option in ("position", "columns", *LOG_COLUMNS)}
+    if any(column and column != LOG_COLUMNS.get(option) for option, column in foreign.items()):
         raise ConfigurationError("A log has columns of its own: leave out the options of columns.")
-    engine = open_database(database or f"sqlite:///{name}.db")
-    options = {"partitions": partitions, "ordering": ordering, "append": True}
+    engine = open_database(database or f"sqlite:///{name}.db", must_exist=not makes)
+    options = {"partitions": partitions, "ordering": ordering, "append": makes}
     log = log_named(name, snapshots=_snapshots(engine, name) is not None, **options)
-    has_log(engine, log)
-    log.table.metadata.create_all(engine)
+    if not has_log(engine, log) and not makes:
+        raise ConfigurationError(f"There is no table {name!r} in this database.", "table")
+    if makes:
+        log.table.metadata.create_all(engine)
     with engine.connect() as connection:
         highest = connection.scalar(select(func.max(log.table.c.partition))) or 0
     if highest >= partitions:

@@ -18,7 +18,7 @@ from harness.statements import execute, scalars
 from harness.web import serving
 from sqlalchemy import create_engine, inspect
 
-from zeroeventhub import FIRST, NewEvent
+from zeroeventhub import FIRST, NewEvent, Retention
 from zeroeventhub.cli.serve import worker
 from zeroeventhub.errors import ConfigurationError, Forbidden, Unauthorized
 
@@ -251,6 +251,29 @@ def test_log_with_snapshots_counts_on(here, served):
     with served(*options) as url, client_of(f"{url}/events") as client:
         [appended] = client.append([NewEvent("paid", {}, "ada", expected_version=1)])
         assert appended.version == 2
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_log_of_the_file_is_sealed_and_trimmed(here, served, partitions):
+    """The commands of upkeep open a log as the one that is served."""
+    (here / "zeroeventhub.toml").write_text(
+        "[feeds.all]\ndatabase = 'sqlite:///log.db'\ntable = 'orders'\nlog = true\n"
+        "archive = 'archive'\n" + ("partitions = 4\n" if partitions > 1 else "")
+    )
+    engine = create_engine(f"sqlite:///{here}/log.db")
+    log = made(engine, partitions=partitions)
+    with engine.begin() as connection:
+        log.feed(retention=Retention()).install(connection)
+        log.append(connection, batch(10))
+    tables = inspect(engine).get_table_names()
+    for command in (["check"], ["seal"], ["trim", "--below", 6, "--yes"]):
+        found = invoke(*command, "all")
+        assert (found.exit_code, found.stderr) == (0, "")
+    assert inspect(engine).get_table_names() == tables
+    engine.dispose()
+    with served() as url, client_of(f"{url}/all") as client:
+        pages = [client.fetch(number, FIRST) for number in range(partitions)]
+        assert sum(len(page.events) for page in pages) == 10
 
 
 def test_tokens_append_as_the_file_says(here, served):
