@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 ROWS = 1_000
 """Events that a batch deletes or examines by default."""
 
-AT_ONCE = 10_000
-"""Events that a statement deletes at most: it may name each, and databases limit parameters."""
+NAMED = 1_000
+"""Events that a statement names, at most: PostgreSQL takes 65,535 parameters."""
 
 TRIES = 10
 """How often a batch is tried while writers hold its locks for too long."""
@@ -134,27 +134,22 @@ def delete_events(
     Each statement of the transaction sees the last commits. Each of the rows `found`, in order,
     ends with the columns of the source's key. They are a range if no row between them is left out.
     """
-    return sum(
-        _delete_some(connection, source, found[start : start + AT_ONCE], is_range=is_range)
-        for start in range(0, len(found), AT_ONCE)
-    )
-
-
-def _delete_some(
-    connection: Connection, source: Source, found: Sequence[Row[Any]], *, is_range: bool
-) -> int:
-    """Delete as many events as a statement can name."""
-    if source.events is not None:
-        return _delete_with_positions(connection, source, found)
     table: Any = source.table
     here = source.position
     # For a range MariaDB and MySQL also lock the row after it, and wait for a writer to release it.
-    if is_range and database_of(connection).deletes_ranges:
+    if source.events is None and is_range and database_of(connection).deletes_ranges:
         chosen = here.between(found[0].position, found[-1].position)
-    else:
-        chosen = here.in_([row.position for row in found])
-    connection.execute(delete(table).where(chosen))
-    return len(found)
+        connection.execute(delete(table).where(chosen))
+        return len(found)
+    events = 0
+    for start in range(0, len(found), NAMED):
+        part = found[start : start + NAMED]
+        if source.events is not None:
+            events += _delete_with_positions(connection, source, part)
+        else:
+            connection.execute(delete(table).where(here.in_([row.position for row in part])))
+            events += len(part)
+    return events
 
 
 def _delete_with_positions(
