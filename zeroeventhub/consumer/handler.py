@@ -20,7 +20,13 @@ from sqlalchemy.orm import Session
 
 from zeroeventhub.consumer.page import AsyncPendingPage, PendingPage
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.error_codes import has_rolled_back, is_full, is_transient, not_reached
+from zeroeventhub.databases.error_codes import (
+    free_cursors,
+    has_rolled_back,
+    is_full,
+    is_transient,
+    not_reached,
+)
 from zeroeventhub.errors import ConfigurationError, Fenced, StoreUnavailable, ZeroEventHubError
 from zeroeventhub.protocol import EVERY_TYPE, Event, Page
 from zeroeventhub.wire.cloud_event import CloudEvent
@@ -402,6 +408,9 @@ async def transact(
         if is_connected:  # it is an error of `apply`
             raise
         raise not_reached(error) from error
+    except asyncio.CancelledError as error:
+        free_cursors(error)
+        raise
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """What a consumer does in its store outside of pages, each step in a transaction of its own."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -18,7 +19,12 @@ from zeroeventhub.consumer.steps import (
     Step,
 )
 from zeroeventhub.consumer.store.cursor_store import CursorStore
-from zeroeventhub.databases.error_codes import is_late, not_reached, translate_store_errors
+from zeroeventhub.databases.error_codes import (
+    free_cursors,
+    is_late,
+    not_reached,
+    translate_store_errors,
+)
 from zeroeventhub.databases.transactions import COMMITS_EACH, driver_commits_each
 from zeroeventhub.errors import ConfigurationError, StoreUnavailable
 from zeroeventhub.protocol import FIRST
@@ -66,6 +72,9 @@ async def _transact(store: CursorStore, write: Callable[..., _Result], *argument
                 return await connection.run_sync(write, *arguments)
         except OSError as error:
             raise not_reached(error) from error
+        except asyncio.CancelledError as error:
+            free_cursors(error)
+            raise
 
 
 def carry_out(connection: Connection, config: Config, owner: str, step: Step) -> Any:

@@ -5,6 +5,7 @@ By the database's error numbers; by an error's text only if the database gives n
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from traceback import clear_frames
 from typing import Any
 
 from sqlalchemy import exc
@@ -75,6 +76,14 @@ def not_reached(error: OSError) -> StoreUnavailable:
     """
     kind = type(error).__name__
     return StoreUnavailable(f"The consumer's database cannot be reached ({kind}).")
+
+
+def free_cursors(error: BaseException) -> None:
+    """Free the cursors of a cancelled statement: for each one, SQLite keeps the lock of readers.
+
+    SQLAlchemy's frames refer to the error, and so would live until garbage is collected.
+    """
+    clear_frames(error.__traceback__)
 
 
 def feed_error(error: exc.SQLAlchemyError | OSError) -> FeedFailure | Unavailable:

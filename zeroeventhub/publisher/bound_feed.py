@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from zeroeventhub.coroutines import blocking
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.error_codes import feed_error
+from zeroeventhub.databases.error_codes import feed_error, free_cursors
 from zeroeventhub.databases.port import Autocommit, read_only
 from zeroeventhub.errors import ConfigurationError, FeedFailure, Gone, ZeroEventHubError
 from zeroeventhub.extensions import EXTENSIONS
@@ -551,6 +551,9 @@ class AsyncBoundFeed(_Feed):
                 return answer
         except (SQLAlchemyError, OSError) as error:
             raise feed_error(error) from error
+        except asyncio.CancelledError as error:
+            free_cursors(error)
+            raise
 
     _query = with_connection
 

@@ -1,12 +1,14 @@
 """A feed bound to an engine, sync or async: each question, and looks at the head that are small."""
 
+import asyncio
+import gc
 import threading
 import uuid
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from harness.engines import connected
+from harness.engines import async_url, connected
 from harness.published import install
 from harness.shop import fill, metadata, orders, place, write
 from harness.statements import execute, scalars
@@ -135,6 +137,30 @@ async def test_method_works_with_every_engine(any_engine, any_async_engine):
     assert sync == [7, "late", threading.get_ident()]
     assert found[:2] == sync[:2]
     assert found[2] != sync[2]
+
+
+@pytest.mark.anyio
+async def test_read_that_is_cancelled_keeps_no_writer_waiting(sqlite):
+    """SQLite's lock goes with a read that is cancelled, and not when garbage is collected."""
+    fill(sqlite, 2_000)
+    engine = create_async_engine(async_url(sqlite.url))
+
+    def cancel(_connection, _cursor, statement, *_):
+        if "FROM orders" in statement:
+            asyncio.get_running_loop().call_soon(asyncio.current_task().cancel)
+
+    gc.disable()
+    try:
+        feed = TableFeed(orders, data="data").bind(engine)
+        await feed.info()
+        event.listen(engine.sync_engine, "before_cursor_execute", cancel)
+        done, _ = await asyncio.wait([asyncio.create_task(feed.read(0, FIRST, 1_000))])
+        assert done.pop().cancelled()
+        with connected(sqlite.url, timeout=0.5) as other:
+            write(other, 1)
+    finally:
+        gc.enable()
+        await engine.dispose()
 
 
 def test_database_that_is_away_is_unavailable(tmp_path):
