@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from harness.command_line import PATIENCE, children, invoke, started
+from harness.command_line import PATIENCE, PROGRAM, children, invoke, started
 from harness.guides import block
 from harness.readers import get
 from harness.shop import orders, write
@@ -116,6 +116,20 @@ def test_sealing_ends_with_a_server_that_is_killed(shop, tmp_path):
         until(lambda: archive.look().sealed == 10, "all events are sealed", PATIENCE)
         process.kill()
         process.communicate(timeout=PATIENCE)  # to the end of stderr, which sealing shares
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_server_that_is_stopped_with_its_processes_says_nothing_of_them(shop, tmp_path, ending):
+    """Ctrl-C, or a service manager that ends all processes, is no failure of the upkeep."""
+    with started("serve", program=["setsid", *PROGRAM]) as process:
+        archive = Archive(tmp_path / "archive")
+        until(lambda: archive.look().sealed == 10, "all events are sealed", PATIENCE)
+        sealing = children(process.pid, "zeroeventhub seal")
+        if ending == signal.SIGTERM:
+            for one in sealing:
+                os.kill(one, ending)
+        os.killpg(process.pid, ending)
+        assert process.communicate(timeout=PATIENCE)[1] == ""
 
 
 def test_archive_is_sealed_continuously(shop, tmp_path):

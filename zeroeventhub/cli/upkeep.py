@@ -52,6 +52,7 @@ class Task:
                 stdout=subprocess.PIPE,
                 stderr=None if self.command == "seal" else subprocess.PIPE,
                 text=True,
+                start_new_session=True,  # Ctrl-C is for the server, which ends this one
             ) as process,
         ):
             its_input.close()
@@ -64,7 +65,7 @@ class Task:
                         process.terminate()
         if process.returncode == 0:
             _log.info("%s %s: %s", self.command, self.feed, output.strip())
-        elif not stopping.is_set():
+        elif not stopping.wait(_TICK * 2):  # who ends all processes ends this one first at times
             _log.warning("%s %s failed: %s", self.command, self.feed, (errors or "").strip())
 
 
