@@ -126,8 +126,8 @@ class WebhookTarget(Target):
         identity = self._identity(event)
         if identity is None:
             raise EventRefused(
-                "The event has no id, by which the receiver could tell that it comes again: name "
-                "the member of its data that is unique."
+                "The event has no id, by which the receiver could tell that it comes again: say "
+                "which of its members is unique (identity, --id)."
             )
         # As CloudEvents' HTTP binding writes attributes in headers.
         identity = quote(identity, safe="!#$&'()*+,/:;=?@[]^`{|}\\<>")
