@@ -29,21 +29,24 @@ OLDEST = {True: (10, 5), False: (8, 0, 13)}
 """The first versions of MariaDB (True) and of MySQL (False) that list prepared transactions
 reliably and keep the last AUTO_INCREMENT number over a restart."""
 
-# The excluded modes are those of connections that only read. MySQL also identifies each lock of a
-# connection, so that a connection which writes again and again does not hold the horizon back.
+# The excluded modes are those of connections that only read, or that alter the table: with these
+# alone, nobody inserts. MySQL also identifies each lock of a connection, so that a connection which
+# writes again and again does not hold the horizon back.
 _WRITERS = {
     True: """
         SELECT DISTINCT THREAD_ID AS id, THREAD_ID AS name
         FROM information_schema.METADATA_LOCK_INFO
         WHERE LOCK_MODE NOT IN (
-            'MDL_SHARED', 'MDL_SHARED_HIGH_PRIO', 'MDL_SHARED_READ', 'MDL_INTENTION_EXCLUSIVE'
+            'MDL_SHARED', 'MDL_SHARED_HIGH_PRIO', 'MDL_SHARED_READ', 'MDL_SHARED_READ_ONLY',
+            'MDL_SHARED_UPGRADABLE', 'MDL_SHARED_NO_WRITE', 'MDL_INTENTION_EXCLUSIVE'
         ) AND TABLE_SCHEMA = COALESCE(:schema, DATABASE()) AND TABLE_NAME = :name""",
     False: """
         SELECT DISTINCT OWNER_THREAD_ID AS id,
             CONCAT(OWNER_THREAD_ID, '/', OWNER_EVENT_ID) AS name
         FROM performance_schema.metadata_locks
         WHERE OBJECT_TYPE = 'TABLE' AND LOCK_STATUS = 'GRANTED' AND LOCK_TYPE NOT IN (
-            'SHARED', 'SHARED_HIGH_PRIO', 'SHARED_READ', 'SHARED_READ_ONLY', 'INTENTION_EXCLUSIVE'
+            'SHARED', 'SHARED_HIGH_PRIO', 'SHARED_READ', 'SHARED_READ_ONLY',
+            'SHARED_UPGRADABLE', 'SHARED_NO_WRITE', 'INTENTION_EXCLUSIVE'
         ) AND OBJECT_SCHEMA = COALESCE(:schema, DATABASE()) AND OBJECT_NAME = :name""",
 }
 # Identifies a server among those that replicate from each other, and since when it runs: after a

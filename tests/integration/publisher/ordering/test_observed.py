@@ -24,7 +24,7 @@ from harness.stores import LOCK_WAITS, beside, outcome
 from harness.waiting import until
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from zeroeventhub import FIRST
+from zeroeventhub import FIRST, LAST
 from zeroeventhub.errors import ConfigurationError, FeedFailure, Unavailable
 
 BOTH = (OBSERVED, OBSERVED_MARIADB)
@@ -207,6 +207,37 @@ def test_table_can_be_emptied_beside_a_reader(log):
         host.exec_driver_sql("TRUNCATE log RESTART IDENTITY")
         host.commit()
     outcome(reading)
+
+
+@pytest.mark.parametrize("lock", ["LOCK TABLES log READ", "FLUSH TABLES log FOR EXPORT"])
+@for_each(OBSERVED_MARIADB)
+def test_lock_that_only_keeps_writers_out_holds_nothing_back(log, lock):
+    """A dump that locks the table is no writer, also to a feed that starts meanwhile."""
+    log.assert_news(0)
+    with log.engine.connect() as dump:
+        dump.exec_driver_sql(lock)
+        log.feed = log.restarted()
+        assert log.everything() == [0]
+        dump.exec_driver_sql("UNLOCK TABLES")
+
+
+@for_each(OBSERVED_MARIADB)
+def test_table_can_be_altered_beside_a_reader(log):
+    """While a table is altered online, its events are seen as ever."""
+    log.assert_news(0)
+    log.run(
+        "CREATE TEMPORARY TABLE digits SELECT * FROM "
+        "JSON_TABLE('[0,1,2,3,4,5,6,7,8,9]', '$[*]' COLUMNS (d integer PATH '$')) AS ten",
+        "INSERT INTO log (n) SELECT 1 FROM log, " + ", ".join(f"digits AS d{n}" for n in range(5)),
+    )
+    log.cursor = log.feed.read(0, LAST, 1).cursor
+    altering = beside(lambda: log.run("ALTER TABLE log FORCE, ALGORITHM = INPLACE, LOCK = NONE"))
+    is_altering = "SELECT 1 FROM information_schema.PROCESSLIST WHERE INFO LIKE 'ALTER TABLE log%%'"
+    until(lambda: any(scalars(log.engine, is_altering)), "the table is altered")
+    log.write(2)
+    until(lambda: log.news() == [2], "the event is seen")
+    assert any(scalars(log.engine, is_altering))
+    outcome(altering)
 
 
 @shows("inherited tables", OBSERVED)
