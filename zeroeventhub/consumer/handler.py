@@ -27,6 +27,7 @@ from zeroeventhub.databases.error_codes import (
     is_transient,
     not_reached,
 )
+from zeroeventhub.databases.transactions import COMMITS_EACH, commits_each, driver_commits_each
 from zeroeventhub.errors import ConfigurationError, Fenced, StoreUnavailable, ZeroEventHubError
 from zeroeventhub.protocol import EVERY_TYPE, Event, Page
 from zeroeventhub.wire.cloud_event import CloudEvent
@@ -372,7 +373,7 @@ async def transact(
             with handler.sessions() as session:
                 session.bind = session.bind or engine
                 with session.begin():
-                    return act(Transaction(session, session.connection(), session))
+                    return act(_begun(session, session))
         with engine.begin() as connection:
             is_driver = kind is Kind.DRIVER
             argument = connection.connection.driver_connection if is_driver else connection
@@ -381,9 +382,9 @@ async def transact(
 
     def act_in(own: Session) -> _Result:
         nonlocal is_connected
-        connection = own.connection()
+        own.connection()
         is_connected = True
-        return act(Transaction(own, connection, argument))
+        return act(_begun(own, argument))
 
     try:
         if kind is Kind.SESSION:
@@ -443,10 +444,6 @@ class Transaction:
             ConfigurationError: `apply` has ended the transaction.
         """
         connection, info = self.connection, self.connection.info
-        if connection.engine not in _watched:
-            # The caller's sessions may have another engine.
-            _watch(connection)
-            watch_commits(connection.engine)
         self.was_refused = False
         keep: Callable[[], object]
         undo: Callable[[], object]
@@ -517,6 +514,21 @@ class Transaction:
                 "apply has rolled back the transaction that moves the cursor, or has tried to "
                 "commit it: to undo a part of it, use a savepoint (begin_nested)."
             )
+
+
+def _begun(session: Session, argument: Any) -> Transaction:
+    """Return the transaction of a session of the caller's, which may have another engine.
+
+    Raises:
+        ConfigurationError: it commits each statement by itself; nothing was written yet.
+    """
+    connection = session.connection()
+    if connection.engine not in _watched:
+        if commits_each(connection) or driver_commits_each(connection):
+            raise ConfigurationError(COMMITS_EACH)
+        _watch(connection)
+        watch_commits(connection.engine)
+    return Transaction(session, connection, argument)
 
 
 _watched: WeakSet[Engine] = WeakSet()

@@ -3,14 +3,14 @@
 from contextlib import closing
 
 import pytest
-from harness.deliveries import effects, event, opened, write_page
+from harness.deliveries import effects, event, halting, opened, write_page, write_page_async
 from harness.engines import async_url, connected, driver_connection
 from sqlalchemy import NullPool, create_engine, inspect
 from sqlalchemy.event import listen
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from zeroeventhub import CursorStore
+from zeroeventhub import CursorStore, Failures
 from zeroeventhub.errors import ConfigurationError
 
 
@@ -140,3 +140,18 @@ def test_engine_without_transactions_is_refused(sqlite_url, make, level):
             shop.run(write_page)
         assert (shop.cursor(), shop.landed()) == ("_first", [])
         engine.dispose()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("database", AUTOCOMMIT)
+def test_sessions_without_transactions_are_refused(request, database, is_async):
+    """Where the caller's sessions commit each statement, the cursor moves past no page."""
+    with opened(request.getfixturevalue(f"{database}_url"), is_async=is_async) as shop:
+        shop.feed.publish(event(1), event(2))
+        engine = shop.async_engine if is_async else shop.engine
+        alone = engine.execution_options(isolation_level="AUTOCOMMIT")
+        sessions = async_sessionmaker(alone) if is_async else sessionmaker(alone)
+        apply = write_page_async if is_async else write_page
+        with halting(ConfigurationError, "AUTOCOMMIT"):
+            shop.run(apply, sessions=sessions, failures=Failures(1, "set-aside"))
+        assert (shop.cursor(), shop.landed()) == ("_first", [])
