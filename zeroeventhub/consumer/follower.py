@@ -335,8 +335,11 @@ class PartitionFollower:
         """
         if isinstance(error, LeaseLost):
             raise error
-        if isinstance(error, TransientError):
+        if isinstance(error, TransientError) or self._commits.failed:
             yield from self._commits.wait_out(error)
+        else:
+            # Another process or an operator was first. If nobody was, the next one waits.
+            self._commits.failed = 1
         yield from self._load()
 
     def _load(self) -> Generator[Step, Any, None]:

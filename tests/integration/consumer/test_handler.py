@@ -33,7 +33,7 @@ from zeroeventhub import (
     Page,
     PendingPage,
 )
-from zeroeventhub.errors import ConfigurationError, ProtocolError
+from zeroeventhub.errors import ConfigurationError, Fenced, ProtocolError
 from zeroeventhub.protocol import EVERY_TYPE
 
 ASIDE = Failures(tries=1, then="set-aside")
@@ -259,6 +259,15 @@ class Effect(Base):
 
 class Audited(Session):
     """A session class of the caller's own."""
+
+
+def test_sessions_of_another_store_end_the_run(sync_shop, postgresql_url):
+    """A cursor that stands still, as the sessions see that of another database, is an error."""
+    sync_shop.feed.publish(event(1))
+    with opened(postgresql_url) as other, pytest.raises(Fenced, match="has moved"):
+        sync_shop.run(write_page, sessions=sessionmaker(other.engine), attempts=2)
+    assert sync_shop.observer["waited"] == []
+    assert (sync_shop.landed(), sync_shop.cursor()) == ([], "_first")
 
 
 def test_sessions_are_made_as_the_caller_says(shop):

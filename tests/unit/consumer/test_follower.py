@@ -300,6 +300,18 @@ def test_commits_of_unknown_outcome_are_no_tries():
     assert world.applied == [(0, "a")]
 
 
+def test_page_that_is_fenced_over_and_over_is_waited_for():
+    """After the first fence, for which someone moved the cursor, each is a failure with a pause."""
+    moved = Fenced("moved")
+    world = leased("a", answers={Deliver: [*[moved] * 4, None]})
+    assert read(world)
+    assert [pause.reason for pause in of_kind(world.taken, Pause)] == [moved] * 3
+    world = leased("a", answers={Deliver: [moved] * 9})
+    with pytest.raises(Fenced):
+        read(world, attempts=3)
+    assert kinds(world.taken).count(Deliver) == 3
+
+
 def test_partition_halts_where_nothing_can_be_set_aside():
     """An error of the delivery that sets failing events aside is final."""
     world = leased("a", answers={Deliver: [BROKEN] * 3})
