@@ -4,12 +4,21 @@ import asyncio
 import inspect
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, is_dataclass
 from enum import Enum, auto
 from functools import partial
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, TypeAlias, TypeVar, get_args, get_origin, get_type_hints, is_typeddict
+from typing import (
+    Any,
+    NoReturn,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 from weakref import WeakSet
 
 import msgspec
@@ -160,6 +169,8 @@ class Handler:
                 is_whole = True
         except Fenced as error:
             raise ConfigurationError(_COMMITTED) from error
+        except asyncio.CancelledError as error:
+            _pass_cancellation(error)
         finally:
             transaction.applied = applied
         if not is_whole:
@@ -177,15 +188,20 @@ class Handler:
         except Fenced as error:
             raise ConfigurationError(_COMMITTED) from error
         except asyncio.CancelledError as error:
-            # Unless this task is cancelled, it is an error of apply, and must not end the run.
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            raise HandlerCancelled("apply has awaited a task that was cancelled.") from error
+            _pass_cancellation(error)
         finally:
             transaction.applied = applied
         if not is_whole:
             raise ConfigurationError(_UNDONE)
+
+
+def _pass_cancellation(error: asyncio.CancelledError) -> NoReturn:
+    """Raise an error that cancels this task; of another task, it is an error of `apply`."""
+    with suppress(RuntimeError):  # in a thread, which nobody cancels
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise error
+    raise HandlerCancelled("apply has waited for a task that was cancelled.") from error
 
 
 _COMMITTED = (
@@ -356,7 +372,7 @@ _APPLYING = "zeroeventhub is applying"
 
 
 class HandlerCancelled(ZeroEventHubError):
-    """Raised when `apply` has awaited something that was cancelled."""
+    """Raised when `apply` has waited for something that was cancelled."""
 
 
 class TransactionEnded(ConfigurationError):

@@ -86,6 +86,27 @@ def test_task_that_apply_awaits_and_that_was_cancelled_is_an_error_of_apply(asyn
     assert shop.observer["failed"] == [("HandlerCancelled", 1)]
 
 
+def test_cancelled_task_that_a_sync_apply_asks_is_an_error_of_apply(either_shop):
+    """It is set aside like any other error, instead of ending the run without a word."""
+    shop = either_shop
+
+    async def cancelled():
+        task = asyncio.ensure_future(asyncio.sleep(60))
+        task.cancel()
+        await asyncio.wait([task])
+        return task
+
+    def apply(connection: Connection, one: Event) -> None:
+        write(connection, [one])
+        if one.data["n"] == 2:
+            outcome(beside(asyncio.run, cancelled())).result()
+
+    shop.feed.publish(event(1), event(2), event(3))
+    shop.run(apply, failures=ONE_TRY)
+    assert (shop.landed(), shop.letters()) == ([1, 3], [(2, "failed", 1)])
+    assert shop.observer["failed"] == [("HandlerCancelled", 1)] * 2
+
+
 def test_error_of_apply_undoes_everything(either_shop):
     """What apply raises is the cause of the halt, and neither effects nor cursor stay."""
     shop = either_shop
