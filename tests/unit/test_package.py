@@ -135,6 +135,8 @@ def is_tested(file):
         room, name = room.parent, room.name
     elif room == Path("publisher/ordering") and database in {"mysql", "postgresql"}:
         name = strategy
+    elif name == "postgresql_capture":
+        room, name = Path("event_log"), strategy
     test = f"test_{name}.py"
     places = [TESTS / "unit" / room, TESTS / "integration" / room, TESTS / "acceptance"]
     return any((place / test).is_file() for place in places)
