@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from harness.appended import made
 from harness.nginx_paths import Deployment, deployed, example
 from harness.readers import client_of
 from harness.shop import fill, orders, write
@@ -15,7 +16,7 @@ from harness.waiting import until
 from harness.web import serving
 from starlette.applications import Starlette
 
-from zeroeventhub import FIRST, LAST, TableFeed, feed_routes
+from zeroeventhub import FIRST, LAST, NewEvent, TableFeed, feed_routes
 from zeroeventhub.errors import BadCursor, TransientError
 from zeroeventhub.server.server_sent_events import HEARTBEAT
 from zeroeventhub.settings import Capacity
@@ -114,6 +115,19 @@ def test_requests_of_one_client_are_limited(shop):
         answers = [answer.result(PATIENCE) for answer in waiting]
         assert all(answer.status_code == 200 and b'"data"' in answer.content for answer in answers)
         client.fetch(0, FIRST)
+
+
+def test_largest_batch_reaches_a_log(sqlite):
+    """A batch of the bytes that a log takes is appended through nginx."""
+    log = made(sqlite, append=True, partitions=1)
+    app = Starlette(routes=feed_routes("/orders", log.feed(), sqlite))
+    batch = [NewEvent("placed", {"text": "x" * 1_000_000}) for _ in range(4)]
+    with (
+        serving(app) as publisher,
+        deployed(Deployment.PACKED, f"{publisher}/orders") as url,
+        reading(url) as client,
+    ):
+        assert len(client.append(batch)) == 4
 
 
 def test_guide_explains_what_is_shipped():
