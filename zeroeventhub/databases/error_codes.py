@@ -63,7 +63,9 @@ def store_error(error: Exception, store: str = "The consumer's database") -> Exc
     if isinstance(error, StoreUnavailable) or not is_transient(error):
         return error
     # The error's own text may hold statements, values, or an address.
-    kind = type(error.orig if isinstance(error, exc.DBAPIError) else error).__name__
+    driver: Any = error.orig if isinstance(error, exc.DBAPIError) else error
+    number = next((one for one in driver.args[:1] if isinstance(one, int)), "")
+    kind = f"{type(driver).__name__} {getattr(driver, 'sqlite_errorname', number)}".strip()
     unavailable = StoreUnavailable(f"{store} did not answer, or asked to try again ({kind}).")
     unavailable.__cause__ = error
     return unavailable

@@ -1,12 +1,13 @@
 """Which errors of each database are transient, by their codes."""
 
 import sqlite3
+from contextlib import closing
 
 import psycopg
 import pymysql
 import pytest
 
-from zeroeventhub.databases.error_codes import is_transient
+from zeroeventhub.databases.error_codes import is_transient, store_error
 
 
 def of_postgresql(state):
@@ -47,3 +48,18 @@ def test_error_is_transient_by_its_code(make):
     """An error is transient if its code is, whatever its details, and any other one stays."""
     codes = f"{PASSING[make]} {STAYING[make]}".split()
     assert " ".join(code for code in codes if is_transient(make(code))) == PASSING[make]
+
+
+def test_error_of_a_store_that_is_away_has_its_code(tmp_path):
+    """Where one class has many reasons, the number or name of the reason is said, and no text."""
+    with closing(sqlite3.connect(tmp_path / "store.db", timeout=0)) as writer:
+        writer.execute("BEGIN EXCLUSIVE")
+        with (
+            closing(sqlite3.connect(tmp_path / "store.db", timeout=0)) as other,
+            pytest.raises(sqlite3.OperationalError) as locked,
+        ):
+            other.execute("BEGIN IMMEDIATE")
+    said = {"OperationalError SQLITE_BUSY": locked.value, "OperationalError 1213": of_mysql(1213)}
+    said["OperationalError"] = of_postgresql("40P01")
+    for kind, error in said.items():
+        assert str(store_error(error)).endswith(f"asked to try again ({kind}).")
