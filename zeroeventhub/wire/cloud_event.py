@@ -83,10 +83,10 @@ def event_id(event: Event) -> str | None:
 def event_identity(event: Event) -> str | None:
     """Return `source` and `id` together as text; None for an event without an id.
 
-    Ids are unique within a source (CloudEvents 1.0, Required Attributes).
+    Ids are unique within a source, and not empty (CloudEvents 1.0, Required Attributes).
     """
     identifier = event_id(event)
-    if identifier is None:
+    if not identifier:
         return None
     return json.dumps([_string(attributes(event).get("source")), identifier])
 

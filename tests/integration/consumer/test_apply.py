@@ -501,9 +501,10 @@ def test_lanes_share_the_inbox(shop):
     assert sum(count for (count,) in shop.observer["duplicate"]) == 8
 
 
-def test_event_without_an_id_halts_or_is_warned_of_once(sync_shop, caplog):
+@pytest.mark.parametrize("attributes", [{}, {"specversion": "1.0", "source": "/shop", "id": ""}])
+def test_event_without_an_id_halts_or_is_warned_of_once(sync_shop, caplog, attributes):
     """An inbox that was asked for halts the partition; one that only the feed needs warns."""
-    shop, nameless = sync_shop, [Event.of({"n": n}) for n in (2, 2, 3)]
+    shop, nameless = sync_shop, [Event.of({**attributes, "n": n}) for n in (2, 2, 3)]
     shop.feed.exactly_once = False
     shop.feed.publish(event(1), *nameless[:2], event(1), nameless[2])
     with halting(ConfigurationError, "has no id"):
