@@ -54,8 +54,12 @@ class ConnectionPool:
 
     Args:
         headers: sent with every request.
-        timeout: seconds for one operation on a connection, or an httpx.Timeout; None for no limit.
+        timeout: seconds for one operation on a connection, more than 0, or an httpx.Timeout; None
+            for no limit.
         verify: the TLS context; by default one that trusts public authorities, as httpx does.
+
+    Raises:
+        ConfigurationError: a timeout is not a number above 0.
     """
 
     def __init__(
@@ -71,6 +75,13 @@ class ConnectionPool:
         self.headers = httpx.Headers({"User-Agent": "zeroeventhub"})
         self.headers.update(httpx.Headers(headers))
         self.timeout = httpx.Timeout(timeout)
+        for seconds in self.timeout.as_dict().values():
+            is_number = isinstance(seconds, int | float)
+            if seconds is not None and not (is_number and seconds > 0):
+                raise ConfigurationError(
+                    f"A timeout is a number of seconds above 0, or None for no limit; {seconds!r} "
+                    "is neither."
+                )
 
     def __enter__(self) -> Self:
         """Return the pool."""

@@ -13,6 +13,9 @@ from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.protocol import FIRST, Event, TypeFilter, is_cursor
 from zeroeventhub.wire.cloud_event import event_identity, event_key
 
+LONGEST = 1_000_000
+"""Seconds below which a wait has to be: the operating system cannot wait for some longer ones."""
+
 _KINDS: dict[Any, tuple[Any, str]] = {
     int: (int, "a whole number"),
     int | None: (int | None, "a whole number"),
@@ -129,8 +132,8 @@ class Config:
                 "A consumer of no partitions reads nothing: leave partitions out to read all.",
             ),
             (
-                0 <= self.poll_interval < math.inf,
-                "A consumer waits at the head for a number of seconds: poll_interval is 0 or more.",
+                0 <= self.poll_interval < LONGEST,
+                f"poll_interval is a number of seconds, 0 or more and below {LONGEST:,}.",
             ),
             (
                 self.limit is None or self.limit >= 1,
@@ -153,7 +156,10 @@ class Config:
                 "observer is one of consumers, such as Prometheus() of zeroeventhub.telemetry.",
             ),
             (self.lanes >= 1, "A partition has at least one lane: lanes is 1 or more."),
-            (0 < self.lease < math.inf, "A lease is a number of seconds above 0."),
+            (
+                0 < self.lease < LONGEST,
+                f"A lease is a number of seconds above 0 and below {LONGEST:,}.",
+            ),
             (0 < self.inbox_days < math.inf, "An inbox keeps events for a number of days above 0."),
             (
                 self.synchronous_commit or database_of(self.store.engine).commits_without_disk,

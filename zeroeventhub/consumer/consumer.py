@@ -170,8 +170,9 @@ class Consumer(_Consumer[Client]):
         limit: how many events to request in a page; None to leave it to the feed.
         types: the types of events to request; None for all. A feed that does not announce the
             extension "event-types" may send events of other types as well.
-        poll_interval: seconds between two requests at the head. Where a run has more partitions
-            than `concurrency`, those without news are asked less often, down to every 5 seconds.
+        poll_interval: seconds between two requests at the head, 0 or more. Where a run has more
+            partitions than `concurrency`, those without news are asked less often, down to every 5
+            seconds.
         attempts: how often a request to the feed or the store is tried, with growing pauses,
             before its error is raised, 1 or more; None for no limit.
         concurrency: how many partitions are in work at a time, 1 or more; further ones take turns.

@@ -172,6 +172,13 @@ def test_answer_with_too_many_headers_is_said_to_have_them():
         Client(url, http).discover()
 
 
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), "30", httpx.Timeout(30, connect=0)])
+def test_timeout_that_no_request_can_keep_is_refused(timeout):
+    """A timeout that is not above zero is refused before a server seems not to answer."""
+    with pytest.raises(ConfigurationError, match="seconds above 0"):
+        ConnectionPool(timeout=timeout)
+
+
 def test_pool_sends_its_headers():
     """The headers of a pool are sent with each request, beside those of the client."""
     seen = []

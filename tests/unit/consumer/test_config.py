@@ -38,6 +38,7 @@ def test_failures_that_cannot_be_are_refused(options):
         ({"limit": 0}, "limit is 1 or more"),
         ({"partitions": ()}, "leave partitions out"),
         ({"poll_interval": -1}, "0 or more"),
+        ({"poll_interval": 10_000_000_000}, "below 1,000,000"),
         ({"lanes": 0}, "lanes is 1 or more"),
         ({"failures": "set-aside"}, "failures is a Failures"),
         ({"lease": float("inf")}, "above 0"),
