@@ -16,6 +16,9 @@ from zeroeventhub.protocol import Event
 LONGEST_NAME = 200
 """The most characters of the id, the key or the type of an event."""
 
+IN_A_LIST = "Give the events in a list, also a single one: [NewEvent(…)]."
+"""What is said to somebody who appends an event by itself."""
+
 
 @dataclass(frozen=True)
 class NewEvent:

@@ -1,6 +1,6 @@
 """A table of events by key and version, and appends that expect a version."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from enum import Enum, auto
 from typing import Any, cast
@@ -153,7 +153,7 @@ class KeyedTable:
         self,
         handle: Connection | Session,
         key: str | int,
-        rows: Sequence[Mapping[str, Any]],
+        rows: Iterable[Mapping[str, Any]],
         *,
         expected_version: int | ExpectedVersion,
     ) -> int:
@@ -180,6 +180,7 @@ class KeyedTable:
         check_expected(expected_version)
         if cast("object", key) is None:
             raise ConfigurationError("None is no key: NULL values are distinct in a unique index.")
+        rows = _listed(rows)
         connection = writing(handle, self._table)
         forms = table_form(self._table, connection.dialect).columns
         names = dict.fromkeys(name for row in rows for name in row)
@@ -301,6 +302,16 @@ class KeyedTable:
     def _version_of(self, connection: Connection, query: Any, key: str | int) -> int:
         version: int = connection.scalar(query, {"of": key})
         return version
+
+
+def _listed(rows: Any) -> list[Mapping[str, Any]]:
+    """Return rows as a list, as an iterator can be read only once."""
+    listed = [*rows] if isinstance(rows, Iterable) else [rows]
+    if not all(isinstance(row, Mapping) for row in listed):
+        raise ConfigurationError(
+            'Give the rows in a list, also a single one, by the names of columns: [{"amount": 1}].'
+        )
+    return listed
 
 
 def _column(table: Table, name: str) -> Column[Any]:

@@ -25,7 +25,7 @@ from zeroeventhub.event_log.log_table import (
     writing,
 )
 from zeroeventhub.event_log.snapshots import AFTER, RestoredKey, Snapshots
-from zeroeventhub.new_events import NewEvent, Run, check_name, json_text, runs_of
+from zeroeventhub.new_events import IN_A_LIST, NewEvent, Run, check_name, json_text, runs_of
 from zeroeventhub.partitions import Layout
 from zeroeventhub.protocol import Appended, Event
 from zeroeventhub.publisher import TableFeed
@@ -395,7 +395,9 @@ class EventLog:
         ]
 
 
-def _checked(events: Iterable[Any]) -> Iterator[NewEvent]:
+def _checked(events: Any) -> Iterator[NewEvent]:
+    if not isinstance(events, Iterable):
+        raise ConfigurationError(IN_A_LIST)
     for new in events:
         if not isinstance(new, NewEvent):
             raise ConfigurationError(f"A log appends NewEvent(…), not {type(new).__name__}.")

@@ -7,7 +7,7 @@ from typing import Literal, cast
 import msgspec
 
 from zeroeventhub.errors import BadRequest, ConfigurationError, TooLarge, UnsupportedMediaType
-from zeroeventhub.new_events import NewEvent, make_events, runs_of
+from zeroeventhub.new_events import IN_A_LIST, NewEvent, make_events, runs_of
 from zeroeventhub.protocol import LARGEST_BATCH, LARGEST_BATCH_BYTES, LARGEST_EVENT_BYTES
 from zeroeventhub.wire import CLOUDEVENTS_BATCH_TYPE, NDJSON_TYPE
 from zeroeventhub.wire.ndjson import one_line
@@ -82,6 +82,8 @@ def encode_events(events: Iterable[NewEvent]) -> list[bytes]:
         ConfigurationError: one of them is not an event, or cannot be stored.
         TooLarge: the batch has too many events or bytes, or one of them is too large.
     """
+    if not isinstance(cast("object", events), Iterable):
+        raise ConfigurationError(IN_A_LIST)
     lines = [encode_event(event) for event in events]
     _expect_few(len(lines))
     if sum(map(len, lines)) > LARGEST_BATCH_BYTES:

@@ -202,6 +202,18 @@ def test_unique_value_of_another_column_is_no_row_that_came_before(engine):
                 assert keyed.version(connection, 17) == 0
 
 
+def test_rows_of_a_generator_are_appended(sqlite):
+    """Rows that can be read only once are appended as those of a list."""
+    table = own_table(sa.UniqueConstraint("account", "nth"))
+    table.create(sqlite)
+    keyed = KeyedTable(table, key="account", version="nth")
+    with sqlite.begin() as connection:
+        rows = ({"amount": n} for n in range(3))
+        assert keyed.append(connection, "ada", rows, expected_version=0) == 3
+        found = keyed.read(connection, "ada")
+    assert [row["amount"] for row in found] == [0, 1, 2]
+
+
 def test_row_that_does_not_fit_is_refused(sqlite):
     """A row without a key, or with unknown, fixed or missing columns, is refused."""
     table = own_table(sa.UniqueConstraint("account", "nth"))
@@ -217,6 +229,9 @@ def test_row_that_does_not_fit_is_refused(sqlite):
         (plain, [{"amount": 5}, {"note": 5}], "same columns"),
         (known, [{"amount": 1}], "command"),
         (known, [{"command": "c1"}], "amount"),
+        (plain, {"amount": 5}, "in a list"),
+        (plain, NewEvent("paid", {"amount": 5}), "in a list"),
+        (plain, None, "in a list"),
     ):
         with pytest.raises(ConfigurationError, match=sentence), sqlite.begin() as connection:
             keyed.append(connection, 17, rows, expected_version=0)

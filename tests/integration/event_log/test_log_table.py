@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
-from zeroeventhub import EventLog, NewEvent
+from zeroeventhub import Client, EventLog, NewEvent
 from zeroeventhub.errors import ConfigurationError, StoreUnavailable
 
 
@@ -143,6 +143,10 @@ def test_what_is_no_event_or_no_transaction_is_refused(sqlite):
     log = made(sqlite)
     with pytest.raises(ConfigurationError, match="NewEvent"):
         append(sqlite, log, [{"type": "placed"}])
+    with pytest.raises(ConfigurationError, match="in a list"):
+        append(sqlite, log, NewEvent("x", {}))
+    with pytest.raises(ConfigurationError, match="in a list"):
+        Client("https://shop.example/orders").append(NewEvent("x", {}))
     with pytest.raises(ConfigurationError, match="Engine is not a Connection"):
         log.append(sqlite, batch(1))
     with pytest.raises(ConfigurationError, match="Engine is not a Connection"):
