@@ -141,6 +141,21 @@ def test_archive_is_sealed_continuously(shop, tmp_path):
     assert [(task.command, task.seconds) for task in tasks] == [("seal", 10), ("tidy", 3600)]
 
 
+@pytest.mark.parametrize(
+    ("good", "bad", "words"),
+    [
+        (', older_than = "4d"', "", "feeds.orders.trim: Say which events are old enough"),
+        ('time = "placed"\n', "", "feeds.orders.trim: older_than needs the times of events"),
+    ],
+)
+def test_upkeep_that_would_fail_each_time_is_refused(shop, tmp_path, good, bad, words):
+    """A server whose trimming cannot work ends with a sentence that names the line."""
+    (tmp_path / "zeroeventhub.toml").write_text(FILE.replace(good, bad))
+    result = invoke("serve")
+    assert result.exit_code == 2
+    assert words in result.stderr
+
+
 @pytest.mark.test_all
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL], ids=["ended", "killed"])
 def test_workers_leave_upkeep_to_their_server(shop, tmp_path, ending):

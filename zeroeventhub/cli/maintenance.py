@@ -334,6 +334,8 @@ def seal(
     is stopped, run it again.
     """
     _expect_archive(table, "seal into")
+    if repeat is not None and not repeat:
+        raise ConfigurationError("--repeat has to be more than zero.")
     if until_input_ends:
         threading.Thread(target=_exit_at_end_of_input, daemon=True).start()
     feed = open_feed(**table)
@@ -367,9 +369,12 @@ def tidy(**table: Any) -> Answer:
     Give --archive, or FEED. The archive has replaced these files, or a killed command left them.
     They stay for a day, for processes that still read or write them.
     """
-    _expect_archive(table, "tidy")
-    files = archive_of(table).tidy()
-    return {"deleted": files}, [f"{len(files):,} files are gone."]
+    place, archive = _expect_archive(table, "tidy"), archive_of(table)
+    files = archive.tidy()
+    line = f"{len(files):,} files are gone."
+    if not archive.manifest.generation:  # a server tidies also before the first event is sealed
+        line = f"There is no archive {place} yet, so no file is gone."
+    return {"deleted": files}, [line]
 
 
 @click.command(cls=FeedCommand)

@@ -39,8 +39,9 @@ from zeroeventhub.cli.options import CONFIG, server_options
 from zeroeventhub.cli.output import write_log
 from zeroeventhub.cli.table_options import mount_options, open_archive, open_feed, publish_options
 from zeroeventhub.cli.tokens import authorization, read_tokens
-from zeroeventhub.cli.upkeep import Task, upkeep
+from zeroeventhub.cli.upkeep import NEEDED, Task, check_upkeep, upkeep
 from zeroeventhub.errors import ConfigurationError, FeedFailure, Unauthorized, Unavailable, require
+from zeroeventhub.extensions import CURSOR_OF_TIME
 from zeroeventhub.protocol import FIRST
 from zeroeventhub.publisher.bound_feed import BoundFeed
 from zeroeventhub.server import (
@@ -89,7 +90,7 @@ class _Asked:
         return [
             Task(name, feed, self.file, table["every"])
             for feed, entries in (self.feeds or {}).items()
-            for name in ("seal", "trim", "compact", "tidy")
+            for name in NEEDED
             if "every" in (table := entries.get(name, {}))
         ]
 
@@ -294,6 +295,8 @@ def _site(context: click.Context) -> tuple[ASGIApp, dict[str, Any], str]:
                 raise ConfigurationError(f"The path {path} is that of --metrics.", "path")
             table = (asked.feeds or {}).get(name, {})
             feed = _open(options, is_trimmed="trim" in table) if made is None else made[name]
+            if table:
+                check_upkeep(table, knows_times=CURSOR_OF_TIME in feed.info().extensions)
             feeds[path] = feed
             is_named = made is not None or asked.feeds is not None
             shown[name if is_named else options["table"] or "archive"] = feed_routes(

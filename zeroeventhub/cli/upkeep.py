@@ -7,16 +7,44 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from zeroeventhub.cli.options import age
+from zeroeventhub.errors import ConfigurationError
 
 _log = logging.getLogger(__name__)
 
 _TICK = 0.5
 """Seconds between two looks at whether the server has ended."""
+
+NEEDED = {"seal": "archive", "trim": None, "compact": "compacted", "tidy": "archive"}
+"""The commands of upkeep, in the order in which they run, and the key that its feed needs."""
+
+
+def check_upkeep(feed: Mapping[str, Any], *, knows_times: bool) -> None:
+    """Refuse upkeep that would fail at every interval, or would leave no interval.
+
+    Args:
+        feed: what the file says of the feed.
+        knows_times: whether the feed finds events by their times.
+    """
+    for command, needed in NEEDED.items():
+        table, complaint = feed.get(command, {}), ""
+        if "every" not in table:
+            continue
+        if not age(table["every"]):
+            complaint = "every has to be more than zero."
+        elif needed and not feed.get(needed):
+            complaint = f"{command} needs a feed with {needed}: give it as well."
+        elif command == "trim" and "older_than" not in table:
+            complaint = "Say which events are old enough to trim: give older_than."
+        elif "older_than" in table and not knows_times:
+            complaint = "older_than needs the times of events: give time, the column of them."
+        if complaint:
+            raise ConfigurationError(complaint, command)
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,14 @@ def served(here, monkeypatch):
     ("text", "arguments", "words"),
     [
         (f"[feeds.a]\n{FEED}trim = {{}}\n", [], "feeds.a: Table 'zeroeventhub_retention' has no"),
+        (
+            f"[feeds.a]\n{FEED}seal = {{ every = '1h' }}\n",
+            [],
+            "line 4, feeds.a.seal: seal needs a feed with archive",
+        ),
+        (f"[feeds.a]\n{FEED}tidy = {{ every = '1h' }}\n", [], "tidy needs a feed with archive"),
+        (f"[feeds.a]\n{FEED}compact = {{ every = '1d' }}\n", [], "needs a feed with compacted"),
+        (f"[feeds.a]\n{FEED}tidy = {{ every = '0s' }}\n", [], "every has to be more than zero"),
         ("", [], "zeroeventhub.toml describes no feeds."),
         ("", ["numbers_of_mine:nothing"], "not found in module"),
         ("", ["nothing_of_mine:feeds"], "Could not import module"),
