@@ -27,6 +27,7 @@ from sqlalchemy import (
     literal_column,
     or_,
     select,
+    true,
     tuple_,
 )
 from sqlalchemy.sql.util import ClauseAdapter
@@ -508,7 +509,12 @@ class Compactor:
         else:
             events = source.events.alias("other_event")
             pairs = [(other.c[name], str(one.key)) for name, one in source.key.items()]
-            rows = other.join(events, and_(*(one == events.c[name] for one, name in pairs)))
+            same = and_(*(one == events.c[name] for one, name in pairs))
+            if source.lateral:
+                # It would read all later positions for each event, as it takes them for few.
+                other = select(*other.c).where(same).limit(ONE).lateral("place")
+                same = true()
+            rows = events.join(other, same)
         own, needed = self.defined.attributes["key"], self.defined.needed
         position, key = other.c[str(source.position.key)], events.c[str(own.key)]
         query = select(ONE).select_from(rows).where(key == own)

@@ -193,6 +193,25 @@ def test_every_ordering_is_compacted(request, case):
     assert sorted(log.everything()) == [0, 1, 2]
 
 
+def test_other_keys_cost_a_compaction_nothing(postgresql):
+    """Of a sequenced feed, a batch reads the events of its keys and no others."""
+    log = Log(postgresql, SEQUENCED)
+    log.publish(key="n", retention=Retention(), compaction=Compaction())
+    log.run(
+        "CREATE INDEX log_by_n ON log (n, id)",
+        "INSERT INTO log (n) SELECT mod(i, 100) FROM generate_series(1, 10000) AS i",
+    )
+    until(lambda: log.feed.head() == 10_000, "every event has its position")
+    log.run("ANALYZE")
+    name = log.feed.reader.ordering.source.table.name
+    read = f"SELECT idx_tup_fetch FROM pg_stat_user_tables WHERE relname = '{name}'"
+    before = log.count(read)
+    assert log.feed.compact(rows=2000) == 9900
+    postgresql.dispose()  # a session that ends says what it has read
+    until(lambda: log.count(read) - before > 10_000, "the statistics are there")
+    assert log.count(read) - before < 500_000
+
+
 @given(
     st.lists(st.tuples(st.sampled_from(["a", "b", "c", None]), st.booleans()), max_size=30),
     st.integers(1, 7),
