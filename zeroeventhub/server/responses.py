@@ -12,7 +12,7 @@ from starlette.responses import Response
 from zeroeventhub.errors import require
 from zeroeventhub.extensions import ARROW
 from zeroeventhub.server.feed_runner import FeedRunner
-from zeroeventhub.server.pages import EncodedPage, tag_of
+from zeroeventhub.server.pages import EncodedPage
 from zeroeventhub.server.sending import BUFFERED, ResponseInParts
 from zeroeventhub.wire import ARROW_TYPE, NDJSON_TYPE
 
@@ -129,7 +129,8 @@ class Renderer:
             media_type = ARROW_TYPE
             parts = (await self._runner.work(size, self._as_arrow, *parts),)
             size = len(parts[0])
-            tag = None if tag is None else tag_of(page.cursor, size)
+            # The two forms of a page may have as many bytes as each other.
+            tag = None if tag is None else f'{tag[:-1]}-arrow-{size}"'
         coding = preferred_coding(request, size, self._codings) if self._codings else None
         if tag is not None:
             tag = tag if coding is None else f'{tag[:-1]}-{coding.edition}"'

@@ -116,6 +116,23 @@ def test_each_form_has_a_tag_of_its_own(url):
             assert ("content-encoding" in again.headers) is (tag != own)
 
 
+def test_forms_of_one_length_have_tags_of_their_own():
+    """A client that holds a page as lines is sent it as Arrow, also if that has as many bytes."""
+
+    class Even:
+        def info(self):
+            return FeedInfo.of(1)
+
+        def read(self, partition, cursor, limit):
+            return Page([Event(b'"%b"' % (b"x" * 35))] * 353, "end", full=True)
+
+    with mounted(Even(), arrow=True) as url:
+        lines, arrow = (get(url, "identity", accept=accept) for accept in (LINES, ARROW))
+        assert len(lines.raw) == len(arrow.raw)
+        tag = lines.headers["etag"]
+        assert get(url, "identity", accept=ARROW, tag=tag).raw == arrow.raw
+
+
 @pytest.mark.parametrize(
     ("coding", "accept", "module", "name"),
     [("gzip", LINES, zlib, "compress"), ("identity", ARROW, pa, "record_batch")],
