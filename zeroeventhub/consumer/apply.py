@@ -8,10 +8,11 @@ over async connections.
 """
 
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import Any, TypeAlias
 from zlib import crc32
 
@@ -103,6 +104,8 @@ class PageTransactions:
         self._at_once = 1 if database_of(engine).single_writer else config.lanes
         self._progress: dict[int, tuple[Place, LaneProgress | None]] = {}
         self._failures: dict[int, tuple[Place, int]] = {}
+        # By partition, the numbers of the next dead letters, which all lanes of a page take.
+        self._counts: dict[int, Iterator[int]] = {}
         self._ended: str | None = None
         self._warned = False
         self.methods: dict[type[Any], Callable[[Any], Coroutine[Any, Any, None]]] = {
@@ -124,6 +127,7 @@ class PageTransactions:
         """
         if self._ended is not None:
             raise TransactionEnded(self._ended)
+        self._counts.pop(step.partition, None)
         place, progress = self._progress.pop(step.partition, (None, None))
         if place != step.place:
             progress = await self._look_up(step)
@@ -225,10 +229,8 @@ class PageTransactions:
         if len(works) == 1:
             results = [await self._do(step, works[0])]
         else:
-            # What is set aside counts with the dead letters of the other lanes.
-            is_counted = isinstance(step, Deliver) and step.set_aside
-            do, most = partial(self._do, step), 1 if is_counted else self._at_once
-            results = await self._concurrency.all(do, works, most)
+            do = partial(self._do, step)
+            results = await self._concurrency.all(do, works, self._at_once)
         observer, errors = self._config.observer, []
         for result in results:
             if isinstance(result, Exception):
@@ -407,7 +409,6 @@ class PageTransactions:
         """
         together = []
         failures, connection = self._config.failures, transaction.connection
-        room = 0
         for event in events:
             key = self._config.key(event)
             error = None
@@ -420,10 +421,10 @@ class PageTransactions:
                     continue
                 if key is not None and failures.hold_back:
                     held_keys.add(key)
-            if not tally.letters:
-                known = self._letters.count(connection, self._name)
-                room = failures.at_most - known.get(step.partition, 0)
-            if len(tally.letters) >= room:
+            if step.partition not in self._counts:
+                known = self._letters.count(connection, self._name).get(step.partition, 0)
+                self._counts.setdefault(step.partition, count(known + 1))
+            if next(self._counts[step.partition]) > failures.at_most:
                 raise TooManyDeadLetters(
                     f"The partition has {failures.at_most} dead letters, as many as "
                     "Failures.at_most allows: have them retried or discarded, and start again."
