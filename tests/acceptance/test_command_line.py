@@ -52,6 +52,16 @@ def test_tail_follows(feed, sqlite):
         assert numbers(process.stdout.readline()) == [100]
 
 
+def test_command_works_though_its_streams_are_closed(feed, tmp_path):
+    """A command whose standard streams its caller has closed does its work without a traceback."""
+    url = f"sqlite:///{tmp_path}/closed.db"
+    sync = f"sync {feed} --into {url} --table copy --consumer copy"
+    for command, stream in ((f"tail {feed}", ">&-"), (sync, "2>&-"), (sync, ">&- 2>&- <&-")):
+        line = f"{' '.join(PROGRAM)} {command} {stream}"
+        shown = subprocess.run(["sh", "-c", line], capture_output=True, check=False)
+        assert (shown.returncode, shown.stdout, shown.stderr) == (0, b"", b"")
+
+
 def test_tail_ends_quietly_when_its_reader_does(feed):
     """A pipe that is closed while tail prints is no error to be shown."""
     line = f"{' '.join(PROGRAM)} tail {feed} | head -n 1"
