@@ -1,5 +1,6 @@
 """Append the events of a file to a log."""
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import BinaryIO
@@ -105,7 +106,8 @@ def _batches(file: BinaryIO) -> Iterator[tuple[_Batch, bool]]:
     """Divide a file into batches; say of each whether it is full, and so stays as it is."""
     batch: list[tuple[int, NewEvent]] = []
     size = 0
-    for number, line in enumerate(iter(partial(file.readline, LONGEST_LINE), b""), 1):
+    for number, read in enumerate(iter(partial(file.readline, LONGEST_LINE), b""), 1):
+        line = read.removeprefix(BOM_UTF8) if number == 1 else read
         if not line.strip():
             continue
         try:

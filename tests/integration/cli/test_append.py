@@ -48,9 +48,9 @@ def counts(result):
 
 
 def test_lines_of_a_file_or_of_stdin_are_appended_once(written, sqlite, file):
-    """The command appends each line, in order, and run again nothing twice."""
+    """The command appends each line, in order, also after a byte order mark, and nothing twice."""
     log, url, _ = written
-    shown = invoke("append", url, answer=f"\n{lines(1_100)}")
+    shown = invoke("append", url, answer=f"\ufeff{lines(1_100)}\n")
     assert (shown.exit_code, shown.stdout) == (0, "")
     assert "Events appended: 1,100; skipped: 0\n" in shown.stderr
     assert counts(invoke("append", url, file, "--json")) == {"appended": 2_100, "skipped": 0}
