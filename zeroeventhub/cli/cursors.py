@@ -189,6 +189,8 @@ def set_(
     match partition, cursor, checkpoint, source:
         case int(), str(), None, None:
             found = {partition: NAMED_CURSORS.get(cursor, cursor)}
+            if client is not None:
+                _expect_partition(client, partition)
         case None, None, str(), _:
             with engine.connect() as connection:
                 before = store.cursors(connection, consumer)
@@ -198,6 +200,15 @@ def set_(
                 "Give --partition and a cursor, or --from-spark-checkpoint instead."
             )
     return _set_cursors(engine, store, client, consumer, found, yes=yes)
+
+
+def _expect_partition(client: Client, number: int) -> None:
+    """Refuse a partition that the feed does not have."""
+    known = [partition.id for partition in client.discover().partitions]
+    if number not in known:
+        raise ConfigurationError(
+            f"This feed has no partition {number}; it has {', '.join(map(str, known))}."
+        )
 
 
 def _stream_cursors(

@@ -225,6 +225,9 @@ def test_operator_learns_how_many_events_are_read_again(feed, sqlite, sqlite_url
     between = {"again": 0, "left_out": 25, "exact": True}
     assert done == [{"partition": 1, "before": before[1], "cursor": further[1], **between}]
     assert run(*place, "1-77-0000-0000000000", "--yes").exit_code == 2
+    refused = run("set", *options, "--partition", 7, "--feed", feed, "first", "--yes")
+    assert (refused.exit_code, sorted(stands(store))) == (2, [0, 1])
+    assert "This feed has no partition 7; it has 0, 1." in refused.stderr
     asked = run("reset", *options, "--feed", feed, answer="n\n")
     assert "About 65 events are read again: effects that are there" in asked.stderr
     asked = run("reset", *options, "--feed", feed, "--empty", "orders", answer="n\n")
