@@ -45,8 +45,15 @@ def new(name: str) -> Answer:
 
 def read_tokens(file: Path) -> dict[str, str]:
     """Read the names of readers by the hashes of their tokens."""
-    readers = read_toml(file, dict[str, list[_Hash]])
-    return {each: name for name, hashes in readers.items() for each in hashes}
+    readers: dict[str, str] = {}
+    for name, hashes in read_toml(file, dict[str, list[_Hash]]).items():
+        for each in hashes:
+            if (other := readers.setdefault(each, name)) != name:
+                raise ConfigurationError(
+                    f"{file} has one hash for two readers, {other} and {name}: make each a token "
+                    "of its own."
+                )
+    return readers
 
 
 def authorization(

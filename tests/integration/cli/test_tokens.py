@@ -39,6 +39,14 @@ def test_token_itself_is_not_taken_for_its_hash(tmp_path):
     assert BILLING not in str(raised.value)
 
 
+def test_token_of_two_readers_is_refused(tmp_path):
+    """A hash under two names would give its reader the rights of the last one alone."""
+    file = tmp_path / "tokens.toml"
+    file.write_text(f"audit = ['{hashed(OLD)}']\nbilling = ['{hashed(BILLING)}', '{hashed(OLD)}']")
+    with pytest.raises(ConfigurationError, match="one hash for two readers, audit and billing"):
+        read_tokens(file)
+
+
 @pytest.mark.parametrize(
     ("tokens", "readers", "words"),
     [
