@@ -332,7 +332,7 @@ def _console(
         return []
     from zeroeventhub.console import console_routes  # noqa: PLC0415 - of another extra
 
-    names = {re.sub(r"[^A-Za-z0-9._-]", "-", name): routes for name, routes in feeds.items()}
+    names = {re.sub(r"[^A-Za-z0-9._-]", "-", name)[:100]: routes for name, routes in feeds.items()}
     return console_routes(place, feeds=names, authorize=hook, help_url=help_url)
 
 

@@ -23,7 +23,7 @@ from zeroeventhub.databases.error_codes import is_late, not_reached, translate_s
 from zeroeventhub.databases.port import read_only
 from zeroeventhub.errors import BadCursor, ConfigurationError, FeedError, NotFound, StoreUnavailable
 from zeroeventhub.extensions import CURSOR_OF_COUNT
-from zeroeventhub.protocol import FIRST, LAST, FeedInfo, Lag
+from zeroeventhub.protocol import FIRST, LAST, FeedInfo, Lag, is_name
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.server.auth import Principal
 
@@ -151,7 +151,8 @@ async def find(
     Raises:
         NotFound: it has no cursor that the principal may see.
     """
-    found = await store.look(store.store.standings, name)
+    # PostgreSQL refuses a text with U+0000.
+    found = await store.look(store.store.standings, name) if is_name(name) else []
     visible = [one for one in found if principal.may_read(one.partition)]
     if not visible:
         raise NotFound("This store has no such consumer.")
@@ -306,10 +307,10 @@ async def dead_letter(
     Raises:
         NotFound: there is none, or the principal may not see it.
     """
-    try:
-        letter = await store.look(store.store.dead_letters.get, name, number)
-    except ConfigurationError:
-        letter = None
+    letter = None
+    if is_name(name):
+        with suppress(ConfigurationError):
+            letter = await store.look(store.store.dead_letters.get, name, number)
     if letter is None or principal.types is not None or not principal.may_read(letter.partition):
         raise NotFound("This consumer has no such dead letter.")
     headers = dict(letter.event.headers)

@@ -226,6 +226,13 @@ def test_sites_reach_nothing_through_a_browser(here, served):
             assert (answer.status_code == 400) is (status == 400)
 
 
+def test_table_of_a_long_name_is_served_with_its_console(here, served):
+    """A name that is too long for the console's addresses is cut there, and keeps no feed away."""
+    with served("--log", "x" * 120) as url:
+        assert httpx.get(f"{url}/api/feeds/{'x' * 100}.json").status_code == 200
+        assert httpx.get(f"{url}/events").status_code == 200
+
+
 def test_log_keeps_its_partitions(here, served):
     """A log that has events beyond the partitions with which it is to be served is refused."""
     with (

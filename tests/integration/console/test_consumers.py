@@ -287,6 +287,15 @@ def test_store_may_be_async(any_engine, store, tmp_path):
     stand(store, FIRST)
 
 
+@pytest.mark.parametrize("name", ["", "\0", "other", "x" * 1000])
+def test_name_of_no_consumer_is_not_found(postgresql, name):
+    """An address with a name that the store has not, or that no consumer can have, is not found."""
+    with store_console(new_store(postgresql)) as http:
+        for view in ("consumer", "lag", "dead-letter"):
+            answer = http.get(f"api/stores/billing/{view}.json", params={"name": name, "id": 5})
+            assert answer.status_code == 404
+
+
 def test_look_holds_no_connection(sqlite, store):
     """A look at a store is read-only, has a deadline, and gives its connection back."""
     append(sqlite, {})
