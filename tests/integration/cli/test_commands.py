@@ -23,6 +23,7 @@ LAG = ["lag", NOWHERE, "--store", "{shop}"]
     [
         (["check"], 2, "--database"),
         (["seal", *TABLE], 2, "Give the archive to seal into"),
+        (["seal", *TABLE, "--archive", "x", "--repeat", "0s"], 2, "more than zero"),
         (["restore", *TABLE], 2, "Give the archive to restore"),
         (["tidy", *TABLE], 2, "Give the archive to tidy"),
         (["serve", "--archive", "x", "--data", "data"], 2, "--data describes a table"),

@@ -415,6 +415,9 @@ def test_table_is_restored(table, trimmed, tmp_path):
     found = json.loads(invoke("restore", *options, "--newer-than", "1d", "--json").stdout)
     assert found == {"events": 0, "written": 0, "after": 5, "until": 5, "cursors": 0}
     assert json.loads(invoke("tidy", *options, "--json").stdout) == {"deleted": []}
+    assert output_of("tidy", "--archive", "typo") == (
+        "There is no archive typo yet, so no file is gone.\n"
+    )
 
 
 def test_events_are_erased(trimmed, table, tmp_path):
