@@ -225,6 +225,10 @@ def _in_utc(value: Any) -> Any:
     return value
 
 
+_ODD = frozenset('"\\' + "".join(map(chr, range(32))))
+"""Characters that no key has as which msgspec decodes a column."""
+
+
 class TableForm:
     """The columns of a table that rows may have values for.
 
@@ -244,6 +248,11 @@ class TableForm:
             for column in table.columns
             if column.computed is None
         }
+        if odd := [name for name in self.columns if set(name) & _ODD]:
+            raise ConfigurationError(
+                f"Rows cannot be inserted into table {table.fullname!r}, as the name of its column "
+                f"{odd[0]!r} has a quotation mark, a backslash or a control character."
+            )
         forms = tuple(self.columns.values())
         self.optional = [place for place, form in enumerate(forms) if form.default is ABSENT]
         fields = [(f"column_{place}", *form.field) for place, form in enumerate(forms)]

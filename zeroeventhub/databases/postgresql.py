@@ -406,7 +406,8 @@ def _statement_error(connection: Connection, statement: str, error: Exception) -
 def _copy_statement(columns: tuple[Column[Any], ...], dialect: Dialect) -> str:
     quoted = dialect.identifier_preparer
     names = ", ".join(quoted.format_column(column) for column in columns)
-    return f"COPY {quoted.format_table(columns[0].table)} ({names}) FROM STDIN"
+    statement = f"COPY {quoted.format_table(columns[0].table)} ({names}) FROM STDIN"
+    return statement.replace("%%", "%")  # it has no parameters, for which percent signs are doubled
 
 
 def _copy_sync(

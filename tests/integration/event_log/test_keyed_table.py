@@ -214,6 +214,31 @@ def test_rows_of_a_generator_are_appended(sqlite):
     assert [row["amount"] for row in found] == [0, 1, 2]
 
 
+@pytest.mark.parametrize("name", ["discount_%", "a%(b)s", "a b", "a'b", "a`b", "a:b", "?"])
+def test_column_may_have_any_usual_name(engine, name):
+    """Rows are stored in a column whose name has characters that mean something to a driver."""
+    columns = {"key": sa.String(20), "version": sa.Integer, name: sa.Integer}
+    table = event_table("odd", sa.UniqueConstraint("key", "version"), **columns)
+    table.create(engine)
+    with engine.begin() as connection:
+        keyed, rows = KeyedTable(table), [{name: n} for n in range(3)]
+        assert keyed.append(connection, "ada", rows, expected_version=0) == 3
+        assert [row[name] for row in keyed.read(connection, "ada")] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("name", ['height"', "a\\b", "a\nb"])
+def test_column_of_an_odd_name_is_refused(sqlite, name):
+    """A table with a column that no row can be decoded for is refused with the column's name."""
+    columns = {"key": sa.String(20), "version": sa.Integer, name: sa.Integer}
+    table = event_table("odd", sa.UniqueConstraint("key", "version"), **columns)
+    table.create(sqlite)
+    with (
+        pytest.raises(ConfigurationError, match="the name of its column"),
+        sqlite.begin() as opened,
+    ):
+        KeyedTable(table).append(opened, "ada", [{name: 5}], expected_version=0)
+
+
 def test_row_that_does_not_fit_is_refused(sqlite):
     """A row without a key, or with unknown, fixed or missing columns, is refused."""
     table = own_table(sa.UniqueConstraint("account", "nth"))
