@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Generator, Mapping, Sized
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from zeroeventhub.client.requests import backoff
@@ -37,6 +38,7 @@ from zeroeventhub.consumer.steps import (
     ready,
 )
 from zeroeventhub.errors import (
+    ConfigurationError,
     Fenced,
     Halted,
     LeaseLost,
@@ -91,7 +93,7 @@ class Follower:
             yield from self._persist(inherit)
         among = begun_together(info, chosen, self.config.start)
         drained: set[int] = set()
-        known: dict[int, _PartitionState] = defaultdict(_PartitionState)
+        known: dict[int, _PartitionState] = defaultdict(partial(_PartitionState, self.stopped))
         epochs: dict[int, int] = {}
         confirmed = False
         while in_turn := ready(chosen, drained):
@@ -147,6 +149,10 @@ class Follower:
     ) -> _Steps:
         """Read one page of a partition; return whether it moved the cursor and reached the head."""
         cursor, mine, other = place.cursor, known[partition.id], known[following.id]
+        if mine.delivered == cursor:
+            yield from mine.repeats.wait_out(_uncommitted(partition.id, cursor))
+        elif mine.repeats.failed:
+            mine.repeats.failed = 0
         at_head = mine.head == cursor
         if at_head and (partition.closed or not self.config.follow):
             return False, True
@@ -164,6 +170,7 @@ class Follower:
             if other.cursor is not None and other.cursor != other.head:
                 ahead = Fetch(following.id, other.cursor)
             yield Deliver(partition.id, place, page, ahead)
+            mine.delivered = cursor if page.cursor != cursor else None
         elif found:
             # Fenced: another process of this consumer has moved the cursor; Load reads it next.
             with suppress(Fenced):
@@ -181,12 +188,28 @@ class _PartitionState:
     Attributes:
         cursor: where to read next, if the last page was committed.
         head: the cursor at which the partition's head was last reached.
+        delivered: the cursor of the last page that the host got.
         empty_pages: those since the last event.
+        repeats: how often in a row the host got a page again, as it had not committed it.
     """
 
+    stopped: Callable[[], bool]
     cursor: str | None = None
     head: str | None = None
+    delivered: str | None = None
     empty_pages: EmptyPages = field(default_factory=EmptyPages)
+    repeats: RetryBudget = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Give the host as many tries as it takes."""
+        self.repeats = RetryBudget(None, self.stopped)
+
+
+def _uncommitted(partition: int, cursor: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"The page of partition {partition} after cursor {cursor!r} was not committed, and comes "
+        "again: call page.commit in the transaction of its effects, and commit that."
+    )
 
 
 @dataclass

@@ -82,6 +82,15 @@ def test_loop_reads_ahead_where_the_feed_takes_its_time(open_http, sync_shop):
     assert [cursor for _, cursor in shop.feed.asked] == ["_first", "3", "6"]
 
 
+def test_page_that_is_not_committed_comes_again_with_a_warning(sync_shop, caplog):
+    """A loop that commits no page gets it again after a pause, and the log says why."""
+    with filled(sync_shop, 5, 1).pages() as pages:
+        found = [numbers(page.events) for _, page in zip(range(3), pages, strict=False)]
+    assert found == [[0, 1, 2, 3, 4]] * 3
+    warning = "was not committed, and comes again: call page.commit in the transaction"
+    assert caplog.text.count(warning) == len(found) - 1
+
+
 def test_loop_that_is_stopped_ends(sync_shop):
     """A loop ends at its next step when it is stopped, and a stopped consumer stays stopped."""
     filled(sync_shop, 4, 1)
