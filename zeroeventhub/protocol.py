@@ -473,7 +473,8 @@ class FeedInfo:
         Raises:
             ConfigurationError: the number is outside of this range.
         """
-        if partitions not in range(1, HIGHEST_PARTITION + 2):
+        given: object = partitions
+        if not isinstance(given, int) or given not in range(1, HIGHEST_PARTITION + 2):
             raise ConfigurationError(
                 f"A feed has 1 to {HIGHEST_PARTITION + 1} partitions, not {partitions!r}."
             )

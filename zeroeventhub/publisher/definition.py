@@ -188,6 +188,12 @@ class Definition:
             given = getattr(self, option)
             if given is not None and not isinstance(given, kind):
                 raise ConfigurationError(f"{option} is a {kind.__name__}, not {given!r}.", option)
+        if self.append is not None and not hasattr(self.append, "append"):
+            raise ConfigurationError(
+                "append is what appends events, such as EventLog(…, append=True) has for its feed; "
+                f"{self.append!r} does not.",
+                "append",
+            )
         for mistake in (*self._versions(), *self._compaction(), *self._archive()):
             raise ConfigurationError(mistake)
         for kept in (self.retention, self.progress):

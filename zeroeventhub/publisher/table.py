@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from sqlalchemy import Connection, DateTime, Engine, Enum, String, Table
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -223,6 +223,11 @@ class TableFeed:
         Raises:
             ConfigurationError: the feed's ordering does not work with this database.
         """
+        if not isinstance(given := cast("object", engine), Engine | AsyncEngine):
+            raise ConfigurationError(
+                "A feed reads through an engine, such as create_engine('sqlite:///shop.db'), not "
+                f"through an object of the class {type(given).__name__}."
+            )
         hash_on_connect(engine)
         return build(self._defined, engine, capacity or Capacity())
 

@@ -72,6 +72,8 @@ ENVELOPE = {"cloudevents": True, "attributes": {"subject": "person"}}
         (orders, {"partitions": 2}, "Say which column"),
         (orders, {"partitions": 0, "partition": "part"}, "partitions, not 0"),
         (orders, {"partitions": "4", "partition": "part"}, "partitions, not '4'"),
+        (orders, {"partitions": 4.0, "partition": "part"}, "partitions, not 4.0"),
+        (orders, {"append": True}, "append is what appends events"),
         (orders, {"partition": "kind"}, "a whole number from 0"),
         (orders, {"retention": Retention(schema="other")}, r"Retention\(schema=None\)"),
         (orders, {"progress": Progress(schema="other")}, r"Progress\(schema=None\)"),
@@ -101,3 +103,10 @@ def test_options_that_cannot_be_are_refused(table, options, complaint):
     """What a feed cannot be made from is said when it is made."""
     with pytest.raises(ConfigurationError, match=complaint):
         TableFeed(table, **options)
+
+
+@pytest.mark.parametrize("through", ["sqlite:///shop.db", None, orders])
+def test_feed_reads_through_an_engine_alone(through):
+    """What is no engine is said when the feed is bound to it."""
+    with pytest.raises(ConfigurationError, match="A feed reads through an engine"):
+        TableFeed(orders, data=["id"]).bind(through)
