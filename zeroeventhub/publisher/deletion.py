@@ -160,6 +160,9 @@ def _delete_with_positions(
 
     A writer may have inserted a deleted key again: that event still waits for a position, and is
     kept. The events are locked before the waiting ones are read, so that no insert comes between.
+
+    Raises:
+        ConfigurationError: an event is there, but not found by its key.
     """
     positions: Any = source.table
     events: Any = source.events
@@ -167,14 +170,26 @@ def _delete_with_positions(
     database = database_of(connection)
     known = [*map(database.as_stored, source.key.values())]
     same = tuple_(*known)
-    locked = select(*known).where(same.in_(keys)).with_for_update()
+    chosen = source.position.in_([row.position for row in found])
+    # What Python makes of a key may be the key of an event that stays.
+    own = exists().where(source.same(positions), chosen)
+    locked = select(*known).where(same.in_(keys), own).with_for_update()
     left = {tuple(row) for row in connection.execute(locked)}
+    if len(left) < len(keys):
+        # Some events are gone already, or are not found again by what was read of their keys.
+        missed = select(ONE).select_from(positions.join(events, source.same(positions)))
+        missed = missed.where(chosen, same.not_in(keys)).limit(ONE)
+        if connection.execute(missed).first() is not None:
+            names = ", ".join(map(str, source.key.values()))
+            raise ConfigurationError(
+                f"Rows are not found again by what is read of {names}, and would stay without "
+                "their positions: let the key have a type that Python has for all its values."
+            )
     if source.waiting is not None:
         waiting = [database.as_stored(source.waiting.c[name]) for name in source.key]
         query = select(*waiting).where(tuple_(*waiting).in_(keys))
         left -= {tuple(row) for row in connection.execute(query)}
-    numbers = [row.position for row in found]
-    connection.execute(delete(positions).where(source.position.in_(numbers)))
+    connection.execute(delete(positions).where(chosen))
     if left:
         connection.execute(delete(events).where(same.in_([*left])))
     return len(left)

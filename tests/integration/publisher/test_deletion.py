@@ -6,7 +6,15 @@ from functools import partial
 from itertools import product
 
 import pytest
-from harness.ordering_table import ALL, OBSERVED, OBSERVED_MARIADB, SEQUENCING, for_each
+from harness.ordering_table import (
+    ALL,
+    OBSERVED,
+    OBSERVED_MARIADB,
+    SEQUENCED,
+    SEQUENCED_MARIADB,
+    SEQUENCING,
+    for_each,
+)
 from harness.published import install, published
 from harness.shop import orders, place, write
 from harness.statements import count_of, execute
@@ -115,6 +123,49 @@ def test_positions_beside_the_events_go_with_them(log, case):
     assert log.news() == [9]
     assert log.everything() == [3, 9]
     assert found <= 2
+
+
+@for_each(SEQUENCED, SEQUENCED_MARIADB)
+def test_key_that_gets_a_new_position_beside_a_batch_stays(log, case):
+    """An event stays whose key is inserted again, and gets a position, while a batch is deleted."""
+    log.assert_news(0, 1, 2, 3)
+    done = []
+
+    def insert_again(statement):
+        if "FOR UPDATE" in statement and not done:
+            done.append(statement)
+            log.run("DELETE FROM log WHERE n = 1", "INSERT INTO log (id, n) VALUES (2, 9)")
+            assert log.restarted().head() == 5
+
+    plan = log.feed.plan_trim(below=4)
+    event.listen(log.engine, "before_cursor_execute", lambda *call: insert_again(call[2]))
+    log.feed.trim(plan)
+    assert len(done) == 1
+    assert log.news() == [9]
+
+
+@pytest.mark.parametrize(
+    ("database", "kind", "keys"),
+    [
+        ("postgresql", "interval", ["'1 year'", "'365 days'"]),
+        ("mariadb", "time", ["'30:00'", "'06:00'"]),
+        ("mariadb", "double", ["1e308", "1"]),
+    ],
+)
+def test_keys_by_which_rows_are_not_found_again_are_refused(request, database, kind, keys):
+    """A trim does not leave rows without their positions, nor delete another row for one."""
+    engine = request.getfixturevalue(database)
+    execute(engine, f"CREATE TABLE visits (at {kind} PRIMARY KEY, n integer)")
+    visits = Table("visits", MetaData(), autoload_with=engine)
+    publisher = TableFeed(visits, data=["n"], ordering="sequenced", retention=Retention())
+    install(publisher, engine)
+    for number, key in enumerate(keys):
+        execute(engine, f"INSERT INTO visits VALUES ({key}, {number})")
+    feed = publisher.bind(engine)
+    with pytest.raises(ConfigurationError, match=r"not found again by what is read of visits\.at"):
+        trim(feed, 2)
+    assert numbers(feed) == [0, 1]
+    assert count_of(engine, visits) == 2
 
 
 @pytest.fixture
