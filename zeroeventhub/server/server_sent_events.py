@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import AsyncIterator
+from typing import Any
 
 import anyio
 from starlette.exceptions import HTTPException
@@ -66,6 +67,10 @@ async def _blocks(
 ) -> AsyncIterator[bytes]:
     """Send pages until the feed fails or changes, or the principal's permissions change."""
     check_at = anyio.current_time() + HEARTBEAT
+    # The response itself notices when its reader has left; some servers can be asked only once.
+    never: Any = anyio.sleep_forever
+    waiting = FeedRequest(request.scope, never)
+    waiting.principal = request.principal
     try:
         while True:
             moved = page.cursor != wanted.cursor
@@ -83,7 +88,7 @@ async def _blocks(
                 return
             # Always some time, so that the stream waits at the head.
             left = max(0.001, check_at - anyio.current_time())
-            page = await app.runner.read(wanted, request, seconds=min(HEARTBEAT, left))
+            page = await app.runner.read(wanted, waiting, seconds=min(HEARTBEAT, left))
     except (Unauthorized, Forbidden, HTTPException):
         # The text is the hook's, and may repeat a token.
         _log.info("A stream of server-sent events ended: its reader may not read any more.")

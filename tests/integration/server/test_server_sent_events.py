@@ -14,6 +14,7 @@ from harness.shop import fill, orders, write
 from harness.statements import add
 from harness.waiting import DEADLINE, until
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 
 from zeroeventhub import Event, Principal, TableFeed
 from zeroeventhub.errors import Unauthorized, Unavailable
@@ -67,6 +68,40 @@ def test_stream_brings_what_there_is_and_what_comes(any_engine, watcher, pool):
         for key, number in found[::3]:
             rest = [json.loads(line) for line in get(url, cursor=key).text.splitlines()[:-1]]
             assert [event["data"]["n"] for event in rest] == list(range(number + 1, 7))
+        watcher.until_waiting(0)
+
+
+class HastyServer:
+    """Say that a reader has left once a question for it was cancelled, as gunicorn does."""
+
+    def __init__(self, app):
+        self._app = app
+
+    async def __call__(self, scope, receive, send):
+        left = False
+
+        async def answer():
+            nonlocal left
+            if left:
+                return {"type": "http.disconnect"}
+            left = True
+            message = await receive()
+            left = False
+            return message
+
+        await self._app(scope, answer, send)
+
+
+def test_stream_waits_on_a_server_that_is_asked_once(empty_shop, watcher, pool):
+    """A stream asks whether its reader has left only once, and is silent until an event comes."""
+    asking_once = [Middleware(HastyServer)]
+    with streaming(FEED, empty_shop, observer=watcher, middleware=asking_once) as url:
+        reader = pool.submit(open_stream, url, lambda received: len(parse(received)[0]) == 3)
+        watcher.until_waiting(1)
+        for number in range(3):
+            write(empty_shop, first=number)
+            time.sleep(0.2)
+        assert b":\n\n" not in reader.result(PATIENCE)
         watcher.until_waiting(0)
 
 
