@@ -40,8 +40,15 @@ def moment(text: str, zone: tzinfo | None = None) -> datetime:
     return found if found.tzinfo else found.replace(tzinfo=zone).astimezone(zone)
 
 
+def expect_age(age: object) -> None:
+    """Raise ConfigurationError if an age is no timedelta."""
+    if not isinstance(age, timedelta):
+        raise ConfigurationError(f"An age is a timedelta, such as timedelta(days=30), not {age!r}.")
+
+
 def ago(age: timedelta) -> datetime:
     """Return the moment that was so long ago; raise ConfigurationError if there is none."""
+    expect_age(age)
     try:
         return datetime.now(UTC) - age
     except OverflowError:

@@ -57,6 +57,11 @@ class Objects:
     """
 
     def __init__(self, store: "str | Path | ObjectStore", *, private: bool = True) -> None:
+        given: object = store
+        if given is None or given == "":
+            raise ConfigurationError(
+                f"An archive has a folder, a URL or a store of obstore's, and {given!r} is none."
+            )
         self._mode = 0o700 if private else 0o777
         self._opener = open_private if private else None
         self._store: Any = None

@@ -1,7 +1,7 @@
 """The table of a log, and the statements that insert its rows."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import (
     BigInteger,
@@ -131,6 +131,10 @@ def log_table(
     metadata: MetaData, name: str, schema: str | None = None, ordering: str | None = None
 ) -> Table:
     """Add the table of a log to the caller's metadata; the arguments are those of EventLog."""
+    if not isinstance(cast("object", metadata), MetaData):
+        raise ConfigurationError(
+            "A log joins your MetaData: EventLog(metadata, 'events'), with metadata = MetaData()."
+        )
     # With positions in a side table, a moment is searched in all partitions at once.
     by_time = ("time",) if ordering == "sequenced" else ("partition", "time", "position")
     return Table(

@@ -42,6 +42,7 @@ from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.progress import CLOCKS, Registry
 from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.retention import LowWaterMark, MarkTable
+from zeroeventhub.times import expect_age
 
 if TYPE_CHECKING:
     from zeroeventhub.archive.manifest import Manifest
@@ -266,6 +267,9 @@ class TrimBound:
             raise ConfigurationError(
                 "Say what to trim: older_than (--older-than), below (--below) or sealed."
             )
+        for age in (self.older_than, self.silence):
+            if age is not None:
+                expect_age(age)
         if self.older_than is not None and self.older_than < timedelta(0):
             raise ConfigurationError("older_than is zero or more.")
         if self.silence.total_seconds() < CLOCKS:

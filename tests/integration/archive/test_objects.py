@@ -100,6 +100,13 @@ def test_store_that_does_not_answer_is_unavailable(tmp_path):
             Archive(place)
 
 
+@pytest.mark.parametrize("place", ["", None])
+def test_place_that_was_left_empty_is_refused(place):
+    """An empty variable is no archive, and does not stand for the working directory."""
+    with pytest.raises(ConfigurationError, match="An archive has a folder"):
+        Archive(place)
+
+
 def test_store_that_lets_no_process_in_is_refused(tmp_path, monkeypatch):
     """A folder without the right to write is a ConfigurationError."""
     objects = Archive(tmp_path).objects

@@ -140,6 +140,8 @@ def test_what_is_no_event_or_no_transaction_is_refused(sqlite):
     for partitions in (0, 32769):
         with pytest.raises(ConfigurationError):
             EventLog(sa.MetaData(), "orders", partitions=partitions)
+    with pytest.raises(ConfigurationError, match="joins your MetaData"):
+        EventLog(sqlite, "orders")
     log = made(sqlite)
     with pytest.raises(ConfigurationError, match="NewEvent"):
         append(sqlite, log, [{"type": "placed"}])

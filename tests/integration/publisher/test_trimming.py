@@ -81,6 +81,8 @@ def test_what_cannot_be_meant_is_refused(any_shop, any_feed):
     for options, cut, error, complaint in (
         ({}, {}, ConfigurationError, "Say what to trim"),
         ({}, {"older_than": -HOUR}, ConfigurationError, "zero or more"),
+        ({}, {"older_than": 30}, ConfigurationError, r"such as timedelta\(days=30\), not 30"),
+        ({}, {"below": 3, "silence": 7}, ConfigurationError, "An age is a timedelta"),
         ({}, {"older_than": timedelta.max}, ConfigurationError, "years 1 to 9999"),
         ({}, {"below": math.nan}, ConfigurationError, "below is a position"),
         ({}, {"below": 9, "sealed": math.nan}, ConfigurationError, "sealed is a position"),
