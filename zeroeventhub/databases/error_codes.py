@@ -98,7 +98,7 @@ def feed_error(error: exc.SQLAlchemyError | OSError) -> FeedFailure | Unavailabl
         return FeedFailure(
             "The feed's table has changed, or what its ordering needs in the database."
         )
-    if _is(error, "denied"):
+    if is_denied(error):
         return FeedFailure("The feed's user lacks a right that its query needs.")
     if "Could not decode" in str(error):  # SQLite holds text that is not UTF-8
         return FeedFailure("A row holds text that is not UTF-8.")
@@ -111,6 +111,11 @@ def feed_error(error: exc.SQLAlchemyError | OSError) -> FeedFailure | Unavailabl
 def is_late(error: Exception) -> bool:
     """Return whether the database has ended a statement because it took longer than it may."""
     return _is(error, "late")
+
+
+def is_denied(error: Exception) -> bool:
+    """Return whether the user lacks a right."""
+    return _is(error, "denied")
 
 
 def is_duplicate(error: exc.IntegrityError) -> bool:

@@ -107,6 +107,7 @@ class PostgreSQL(Database):
     error_codes = ErrorCodes(
         late=frozenset({"57014", "55P03", "25P03"}),  # a statement, a lock, or between statements
         changed=frozenset({"42P01", "42703", "42883", "0A000"}),  # table, column, function, result
+        denied=frozenset({"42501"}),
         duplicate=frozenset({"23505"}),
         full=frozenset({"53100"}),
         # A number, a text, a character, a CHECK, JSON that is nested too deeply.

@@ -117,9 +117,10 @@ class Reader:
                 )
                 pages.append(page)
                 here, after = page.cursor, stretch.last[0] if stretch.last else after
-                if on_page and stretch.start is not None:
-                    self.history.compare(place, stretch.start)
-                start = stretch.start or start
+                begun = stretch.start
+                if on_page and begun is not None and not self.history.fits(place, begun):
+                    on_page = None  # until `verify` has found out why
+                start = begun or start
                 # A snapshot that has an event has all that follow it: a trim deletes in order. But
                 # below the mark, a table that is being restored has only some of its events.
                 is_known = start is not None and stretch.follows

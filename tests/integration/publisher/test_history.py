@@ -7,6 +7,7 @@ import pytest
 import sqlalchemy as sa
 from harness.databases import new_database, restore
 from harness.log import connected
+from harness.ordering_table import SEQUENCED, SEQUENCED_MARIADB, for_each
 from harness.shop import metadata, orders
 from harness.soak_histories import KINDS, Histories
 from harness.statements import add, before_query, execute
@@ -176,6 +177,26 @@ def test_cursor_of_any_origin_is_refused(shop):
                 use()
     assert numbers(feed, 0, early) == [8]
     assert numbers(feed, 1, early) == [5, 7, 9]
+
+
+@for_each(SEQUENCED, SEQUENCED_MARIADB)
+def test_event_that_is_inserted_again_refuses_no_cursor(log, case):
+    """A cursor stays good while the key of its event waits for another position, and after that."""
+    log.assert_news(1, 2, 3, 4, 5)
+    cursor = log.feed.read(0, FIRST, 2).cursor
+    state = log.feed.reader.ordering.source.table.name.replace("positions", "state")
+    with log.engine.begin() as another:
+        # As another reader, which gives positions just now.
+        another.exec_driver_sql(f"SELECT * FROM {state} FOR UPDATE")
+        log.run("DELETE FROM log WHERE n = 2", "INSERT INTO log (id, n) VALUES (2, 9)")
+        for on_page in (None, lambda _page: None):
+            pages = log.feed.read_pages(0, cursor, 1, 2, on_page=on_page)
+            assert [event.data["n"] for page in pages for event in page.events] == [3, 4]
+        log.feed.vouch([cursor])
+    assert [event.data["n"] for event in log.feed.read(0, cursor, 9).events] == [3, 4, 5, 9]
+    log.run("UPDATE log SET n = 7 WHERE n = 3")
+    with pytest.raises(Diverged):
+        log.feed.read(0, pages[0].cursor, 9)
 
 
 def test_pages_are_handed_over_before_the_others_are_read(shop):

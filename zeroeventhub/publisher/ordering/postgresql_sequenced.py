@@ -193,7 +193,7 @@ class Sequenced(SideTableOrdering):
         if not connection.scalar(_RIGHTS, words):
             raise ConfigurationError(
                 f"The feed may not read its positions: GRANT SELECT ON {words['positions']}, "
-                f"{words['state']} TO its role."
+                f"{words['state']}, {words['outbox']} TO its role."
             )
 
     def warnings(self, connection: Connection) -> list[tuple[str, str, str]]:

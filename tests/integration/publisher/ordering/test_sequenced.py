@@ -20,7 +20,7 @@ from sqlalchemy import Column, Integer, MetaData, inspect, text
 from sqlalchemy.exc import DBAPIError
 
 from zeroeventhub import FIRST
-from zeroeventhub.errors import Unavailable
+from zeroeventhub.errors import Diverged, Unavailable
 
 ON_SERVERS = (SEQUENCED, SEQUENCED_MARIADB)
 
@@ -228,7 +228,7 @@ def test_two_readers_give_positions_side_by_side(small_backlog, log):
 
 @for_each(SEQUENCED)
 def test_reader_needs_no_right_to_write(log):
-    """A role that may read the table and its positions gives positions through the function."""
+    """A role that may read the table and its positions gives positions and checks cursors."""
     log.write(0)
     positions, state = beside(log, "positions")[0], beside(log, "state")[0]
     with stranger(log) as (name, engine):
@@ -238,6 +238,9 @@ def test_reader_needs_no_right_to_write(log):
             log.news()
         log.run(f"GRANT SELECT ON {positions}, {state} TO {name}")
         assert log.news() == [0]
+        log.run("UPDATE log SET n = 1")
+        with pytest.raises(Diverged):
+            log.news()
 
 
 @for_each(SEQUENCED)
