@@ -144,14 +144,15 @@ class History:
             )
 
     def cursors_at(self, connection: Connection, positions: Collection[int]) -> dict[int, str]:
-        """Return the cursors after the events at some positions, by position."""
+        """Return the cursors after the events at some positions, by position, for trimming."""
         cursors = {position: str(Place(position)) for position in positions}
         values = {"positions": [*positions], "limit": len(positions)}
         rows = self._rows.read(connection, self._several, values)
         for index in range(len(rows.sizes)):
             position = rows.position(index)
             cursors[position] = self.cursor(position, rows.event(index))
-        return cursors
+        # After the rows, which are other events by then.
+        return cursors | {one: str(Place(one)) for one in self._moving(connection, positions)}
 
     def verify(
         self,
@@ -219,7 +220,7 @@ class History:
                 "The event at this cursor is no longer there: the feed's history is another one, "
                 "such as after a restored backup, or the event was deleted."
             )
-        if not self.fits(place, row) and not self._moves(connection, place.position):
+        if not self.fits(place, row) and not self._moving(connection, [place.position]):
             raise Diverged(
                 "The event at this cursor is not the one that it was given for: either its row was "
                 "changed, or the feed's history is another one, such as after a failover that lost "
@@ -235,20 +236,21 @@ class History:
             return True
         return compare_digest(self._signer.check(place.position, event.raw), place.check)
 
-    def _moves(self, connection: Connection, position: int) -> bool:
-        """Return whether the event at a position was inserted again, and gets another position."""
+    def _moving(self, connection: Connection, positions: Collection[int]) -> set[int]:
+        """Return the positions whose events were inserted again, and get other positions."""
         source = self._rows.source
         if source.waiting is None:
-            return False
+            return set()
         again = and_(*(source.waiting.c[name] == source.table.c[name] for name in source.key))
-        stays = select(ONE).where(source.position == position, ~exists().where(again))
+        here = source.position.in_(positions)
+        stay = select(source.position).where(here, ~exists().where(again))
         try:
-            return connection.execute(stays).first() is None
+            return {*positions}.difference(connection.scalars(stay))
         except DBAPIError as error:
             if not is_denied(error):  # to read the outbox, which no page needs
                 raise
             connection.rollback()  # for what is still asked of it to explain the answer
-            return False
+            return set()
 
     def _build_below(self, hint: IndexHint) -> Select[Any]:
         near = self._rows.near

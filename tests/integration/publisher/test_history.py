@@ -12,7 +12,7 @@ from harness.shop import metadata, orders
 from harness.soak_histories import KINDS, Histories
 from harness.statements import add, before_query, execute
 from harness.tables import event_table
-from harness.trimmed import NOON, NOTHING, PLACED, numbers, place_at, uses
+from harness.trimmed import NOON, NOTHING, PLACED, numbers, place_at, trim, uses
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from zeroeventhub import FIRST, LAST, TableFeed
@@ -181,7 +181,7 @@ def test_cursor_of_any_origin_is_refused(shop):
 
 @for_each(SEQUENCED, SEQUENCED_MARIADB)
 def test_event_that_is_inserted_again_refuses_no_cursor(log, case):
-    """A cursor stays good while the key of its event waits for another position, and after that."""
+    """A cursor stays good while its event's key waits for another position, is trimmed, and on."""
     log.assert_news(1, 2, 3, 4, 5)
     cursor = log.feed.read(0, FIRST, 2).cursor
     state = log.feed.reader.ordering.source.table.name.replace("positions", "state")
@@ -193,6 +193,7 @@ def test_event_that_is_inserted_again_refuses_no_cursor(log, case):
             pages = log.feed.read_pages(0, cursor, 1, 2, on_page=on_page)
             assert [event.data["n"] for page in pages for event in page.events] == [3, 4]
         log.feed.vouch([cursor])
+        trim(log.feed, 3)
     assert [event.data["n"] for event in log.feed.read(0, cursor, 9).events] == [3, 4, 5, 9]
     log.run("UPDATE log SET n = 7 WHERE n = 3")
     with pytest.raises(Diverged):
