@@ -16,7 +16,7 @@ from harness.waiting import until
 from harness.web import serving
 from starlette.applications import Starlette
 
-from zeroeventhub import FIRST, LAST, NewEvent, TableFeed, feed_routes
+from zeroeventhub import FIRST, LAST, NewEvent, TableFeed, TypeFilter, feed_routes
 from zeroeventhub.errors import BadCursor, TransientError
 from zeroeventhub.server.server_sent_events import HEARTBEAT
 from zeroeventhub.settings import Capacity
@@ -128,6 +128,14 @@ def test_largest_batch_reaches_a_log(sqlite):
         reading(url) as client,
     ):
         assert len(client.append(batch)) == 4
+
+
+def test_longest_request_reaches_a_feed(shop):
+    """A request of as many and as long types as a feed takes is answered through nginx."""
+    write(shop, 3)
+    types = TypeFilter([f"{n:03}".ljust(256, "x") for n in range(100)], skip=True)
+    with published(shop) as url, reading(url) as client:
+        assert len(client.fetch(0, FIRST, types=types).events) == 3
 
 
 def test_guide_explains_what_is_shipped():
