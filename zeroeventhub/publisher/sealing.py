@@ -40,7 +40,7 @@ Columns = Mapping[str, Sequence[Any]]
 """Rows in the form of a segment: its columns by name."""
 
 
-AT_FIRST, AT_ONCE = 100, 10_000
+AT_FIRST, AT_ONCE = 10, 10_000
 """Rows that the first statement of a segment reads, and each other one, at most."""
 
 BYTES_AT_ONCE = 16 * 1024 * 1024
