@@ -1,6 +1,6 @@
 """The library's own tables in a host's database: their types, their clock, their statements."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -55,6 +55,12 @@ def unique_columns(connection: Connection, table: Table) -> list[set[str]]:
         and not any(name.endswith("_where") for name in found.get("dialect_options", {}))
     ]
     return [{*columns} for columns in unique if columns]
+
+
+def portions(values: Sequence[_T], most: int = 1_000) -> Iterator[Sequence[_T]]:
+    """Divide values among statements that name each of them: databases limit the parameters."""
+    for start in range(0, len(values), most):
+        yield values[start : start + most]
 
 
 def expect_unique(table: Table, *columns: Column[Any]) -> None:

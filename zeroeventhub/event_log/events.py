@@ -11,7 +11,7 @@ from sqlalchemy import JSON, Column, Connection, RowMapping, Select, Table, null
 
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.json_form import json_form
-from zeroeventhub.databases.statements import as_utc
+from zeroeventhub.databases.statements import as_utc, portions
 from zeroeventhub.errors import ConfigurationError, IdReused, StoreUnavailable
 from zeroeventhub.protocol import Event
 from zeroeventhub.wire.models import Read, reader_by_type
@@ -51,8 +51,8 @@ class Stored:
         """Return the existing events with the ids of some rows, by id; IdReused if one differs."""
         query, name = database_of(connection).latest(self._query), self._id.name
         found: dict[Any, _Row] = {}
-        for first in range(0, len(rows), _AT_ONCE):
-            ids = [row[name] for row in rows[first : first + _AT_ONCE]]
+        for some in portions(rows, _AT_ONCE):
+            ids = [row[name] for row in some]
             for one in connection.execute(query.where(self._id.in_(ids))).mappings():
                 found[one[name]] = dict(one)
         for row in rows:

@@ -34,6 +34,7 @@ from sqlalchemy.sql.util import ClauseAdapter
 
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.port import Database
+from zeroeventhub.databases.statements import portions
 from zeroeventhub.errors import ConfigurationError, Unavailable
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION, Place
 from zeroeventhub.publisher.definition import Definition
@@ -49,9 +50,6 @@ if TYPE_CHECKING:
 
 ROWS = 1_000
 """Events that a batch deletes or examines by default."""
-
-NAMED = 1_000
-"""Events that a statement names, at most: PostgreSQL takes 65,535 parameters."""
 
 TRIES = 10
 """How often a batch is tried while writers hold its locks for too long."""
@@ -144,8 +142,7 @@ def delete_events(
         connection.execute(delete(table).where(chosen))
         return len(found)
     events = 0
-    for start in range(0, len(found), NAMED):
-        part = found[start : start + NAMED]
+    for part in portions(found):
         if source.events is not None:
             events += _delete_with_positions(connection, source, part)
         else:

@@ -9,7 +9,7 @@ from zeroeventhub.consumer.steps import Place
 from zeroeventhub.consumer.store.dead_letters import digest
 from zeroeventhub.consumer.store.tables import Tables, is_at, is_place, is_row
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.statements import insert_ignore, unix_time
+from zeroeventhub.databases.statements import insert_ignore, portions, unix_time
 from zeroeventhub.errors import ConfigurationError, Fenced, StoreUnavailable
 
 
@@ -162,7 +162,6 @@ def _lane_moved(consumer: str, partition: int) -> Fenced:
 
 
 _DAY = 86400.0
-_AT_ONCE = 1000
 
 
 class Inbox:
@@ -183,9 +182,9 @@ class Inbox:
         digests = sorted(by_digest)
         columns = self._table.c
         seen: set[str] = set()
-        for start in range(0, len(digests), _AT_ONCE):
+        for some in portions(digests):
             query = select(columns.digest).where(
-                columns.consumer == consumer, columns.digest.in_(digests[start : start + _AT_ONCE])
+                columns.consumer == consumer, columns.digest.in_(some)
             )
             seen.update(connection.scalars(query))
         now = unix_time(connection)

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, case, func, or_, 
 from zeroeventhub.consumer.observer import note_place, place_in
 from zeroeventhub.consumer.store.tables import Tables, is_row
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.statements import as_utc
+from zeroeventhub.databases.statements import as_utc, portions
 from zeroeventhub.errors import ConfigurationError, Fenced
 from zeroeventhub.protocol import Event
 
@@ -35,9 +35,6 @@ def escape_text(text: str) -> str:
 FAILED = "failed"
 HELD = "held"
 RETRY = "retry"
-
-_AT_ONCE = 1000
-"""How many ids or keys a statement names, at most."""
 
 _LONGEST = 100_000
 """How many characters of an error or a traceback are stored."""
@@ -134,10 +131,8 @@ class DeadLetters:
         """Return the keys that have letters: later events of these keys have to wait."""
         columns = self._table.c
         by_digest = {digest(key): key for key in keys}
-        digests = sorted(by_digest)
         found: set[str] = set()
-        for start in range(0, len(digests), _AT_ONCE):
-            some = digests[start : start + _AT_ONCE]
+        for some in portions(sorted(by_digest)):
             query = select(columns.key_digest).where(
                 columns.consumer == consumer, columns.key_digest.in_(some)
             )
@@ -259,13 +254,11 @@ class DeadLetters:
         return select(self._table).where(columns.consumer == consumer).order_by(columns.id)
 
     def _of_ids(self, ids: Collection[int] | None) -> Iterator[ColumnElement[bool]]:
-        """Yield a condition for each statement, of which databases limit the parameters."""
+        """Yield a condition for each statement."""
         if ids is None:
             yield true()
-            return
-        numbers = sorted(ids)
-        for start in range(0, len(numbers), _AT_ONCE):
-            yield self._table.c.id.in_(numbers[start : start + _AT_ONCE])
+        else:
+            yield from map(self._table.c.id.in_, portions(sorted(ids)))
 
 
 def error_text(error: BaseException) -> str:
