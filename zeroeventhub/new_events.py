@@ -17,7 +17,7 @@ LONGEST_NAME = 200
 """The most characters of the id, the key or the type of an event."""
 
 IN_A_LIST = "Give the events in a list, also a single one: [NewEvent(…)]."
-"""What is said to somebody who appends an event by itself."""
+"""The text of the error for an event that is not in a list."""
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ class Task:
                         process.terminate()
         if process.returncode == 0:
             _log.info("%s %s: %s", self.command, self.feed, output.strip())
-        elif not stopping.wait(_TICK * 2):  # who ends all processes ends this one first at times
+        elif not stopping.wait(_TICK * 2):  # it may be stopped before the server
             _log.warning("%s %s failed: %s", self.command, self.feed, (errors or "").strip())
 
 

@@ -361,7 +361,8 @@ class PartitionFollower:
         if isinstance(error, TransientError) or self._commits.failed:
             yield from self._commits.wait_out(error)
         else:
-            # Another process or an operator was first. If nobody was, the next one waits.
+            # Usually another process or an operator has moved the cursor: go on at once, and wait
+            # only if the next page is fenced as well.
             self._commits.failed = 1
         yield from self._load()
 

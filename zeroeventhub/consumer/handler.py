@@ -197,7 +197,7 @@ class Handler:
 
 def _pass_cancellation(error: asyncio.CancelledError) -> NoReturn:
     """Raise an error that cancels this task; of another task, it is an error of `apply`."""
-    with suppress(RuntimeError):  # in a thread, which nobody cancels
+    with suppress(RuntimeError):  # a thread has no task to be cancelled
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise error

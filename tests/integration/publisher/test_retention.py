@@ -78,7 +78,7 @@ def test_cursor_at_the_last_trimmed_event_of_its_partition_goes_on(any_feed):
 
 
 def test_what_partitions_have_lost_is_read_once_for_each_mark(shop, feed):
-    """Pages behind a trim do not each read what all partitions have lost, which can be long."""
+    """What all partitions have lost, which can be long, is read once for each trim."""
     at_4 = feed.cursor_after(5)
     trim(feed, 11)
     assert position_of(feed.read(2, at_4, 10).cursor) == 10

@@ -29,9 +29,9 @@ OLDEST = {True: (10, 5), False: (8, 0, 13)}
 """The first versions of MariaDB (True) and of MySQL (False) that list prepared transactions
 reliably and keep the last AUTO_INCREMENT number over a restart."""
 
-# The excluded modes are those of connections that only read, or that alter the table: with these
-# alone, nobody inserts. MySQL also identifies each lock of a connection, so that a connection which
-# writes again and again does not hold the horizon back.
+# The excluded modes are those of connections that only read, or that alter the table: a connection
+# that holds no other one does not insert. MySQL also identifies each lock of a connection, so that
+# a connection which writes again and again does not hold the horizon back.
 _WRITERS = {
     True: """
         SELECT DISTINCT THREAD_ID AS id, THREAD_ID AS name
