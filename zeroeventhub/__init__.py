@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from zeroeventhub.consumer.lag import async_lag, lag
     from zeroeventhub.consumer.observer import Observer
     from zeroeventhub.consumer.page import AsyncPendingPage, PendingPage
-    from zeroeventhub.consumer.store.cursor_store import CursorStatus, CursorStore
+    from zeroeventhub.consumer.store.cursor_store import CursorStore
     from zeroeventhub.consumer.store.dead_letters import DeadLetter
     from zeroeventhub.consumer.store.tables import cursor_metadata, cursor_tables
     from zeroeventhub.event_log import (
@@ -136,7 +136,7 @@ _LAZY = {
     "Capture": "event_log",
     "Compaction": "publisher.retention",
     "Consumer": "consumer.consumer",
-    "CursorStatus": "consumer.store.cursor_store",
+    "CursorStatus": "consumer.store.status",
     "CursorStore": "consumer.store.cursor_store",
     "DeadLetter": "consumer.store.dead_letters",
     "EventLog": "event_log",

@@ -117,6 +117,11 @@ def unseen(store, ids, partition=0, **options):
     return call(store, store.inbox.unseen, partition, ids, **options)
 
 
+def fail(store, place, error, tries, *, partition=0, pause=None):
+    """Store the error of a try; by default of the last one, at which a partition halts."""
+    call(store, store.record_failure, partition, place, error=error, tries=tries, pause=pause)
+
+
 def expire(store, *owners):
     """Let the time pass for which some processes hold leases and are members."""
     tables = (store.tables.leases, store.tables.members)

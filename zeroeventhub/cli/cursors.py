@@ -27,7 +27,8 @@ from zeroeventhub.client import Client
 from zeroeventhub.consumer.lag import TWICE, about_moves, consequence, cursor_in, find_moves
 from zeroeventhub.consumer.lag import lag as find_lag
 from zeroeventhub.consumer.observer import place_in
-from zeroeventhub.consumer.store.cursor_store import CursorStatus, CursorStore, summaries
+from zeroeventhub.consumer.store.cursor_store import CursorStore
+from zeroeventhub.consumer.store.status import CursorStatus, summaries
 from zeroeventhub.coroutines import blocking
 from zeroeventhub.errors import ConfigurationError, printable
 from zeroeventhub.extensions import FORGET_PROGRESS

@@ -16,8 +16,9 @@ from sqlalchemy.exc import DatabaseError
 from zeroeventhub.console.events import shown
 from zeroeventhub.console.feeds import UNANSWERED, Reader, count_between
 from zeroeventhub.consumer.lag import lag_at
-from zeroeventhub.consumer.store.cursor_store import CursorStatus, CursorStore, summaries
+from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.consumer.store.dead_letters import DeadLetter
+from zeroeventhub.consumer.store.status import CursorStatus, summaries
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.error_codes import is_late, not_reached, translate_store_errors
 from zeroeventhub.databases.port import read_only

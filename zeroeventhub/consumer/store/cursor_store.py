@@ -1,9 +1,6 @@
 """A consumer's cursors: a table in its own database."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from itertools import groupby
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -15,7 +12,6 @@ from sqlalchemy import (
     Table,
     Text,
     Update,
-    and_,
     bindparam,
     func,
     inspect,
@@ -29,16 +25,10 @@ from zeroeventhub.consumer.steps import Place
 from zeroeventhub.consumer.store.applied import Inbox, Lanes
 from zeroeventhub.consumer.store.dead_letters import DeadLetters, error_text
 from zeroeventhub.consumer.store.leases import Leases
+from zeroeventhub.consumer.store.status import CursorStatus, read_statuses
 from zeroeventhub.consumer.store.tables import HANDED_OVER, Tables, default, is_place, is_row
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.statements import (
-    Moment,
-    as_utc,
-    insert_ignore,
-    table_exists,
-    unix_time,
-    upsert,
-)
+from zeroeventhub.databases.statements import Moment, insert_ignore, table_exists, unix_time, upsert
 from zeroeventhub.databases.transactions import SyncTransaction, connection_of
 from zeroeventhub.errors import ConfigurationError, Fenced, LeaseLost, TokenChanged
 from zeroeventhub.protocol import FIRST, HIGHEST_PARTITION, NAME_LENGTH, is_cursor, is_name
@@ -53,64 +43,6 @@ _CONSUMER, _PARTITION = (
 _PLACE: Any = Place(bindparam("at", type_=Text), bindparam("right", type_=BigInteger))  # type: ignore[arg-type]
 _NEW = bindparam("new", type_=Text)
 """The parameters of a move, so that one statement serves all of them."""
-
-
-@dataclass(frozen=True)
-class CursorStatus:
-    """A consumer's cursor in a partition, and the lease of the process that reads it.
-
-    Example:
-        with engine.connect() as connection:
-            for status in store.standings(connection, "billing"):
-                print(status.partition, status.cursor, status.owner)
-
-    Attributes:
-        consumer: the consumer's name.
-        partition: the partition's id.
-        cursor: the committed cursor.
-        epoch: how often another process or an operator has taken over the cursor.
-        ended: whether the partition is closed, and was read to its end.
-        updated_at: when the cursor was moved last, in UTC.
-        owner: the process that holds the lease; None if no process does.
-        lease_seconds: seconds until the lease ends if it is not renewed; None without a lease.
-        error: the type and the text of the error of the last try to apply the page after the
-            cursor; None if no try has failed since a process or operator entered or moved it.
-        tries: how often the page after the cursor was tried; None without an error.
-        halted_at: when the partition halted, in UTC; None unless it has halted.
-        retried_since: when the first try failed, in UTC; None unless the page is tried again.
-        retry_seconds: seconds until the page is tried again, below 0 once that is due; None unless
-            it is tried again.
-    """
-
-    consumer: str
-    partition: int
-    cursor: str
-    epoch: int
-    ended: bool
-    updated_at: datetime
-    owner: str | None
-    lease_seconds: float | None
-    error: str | None = None
-    tries: int | None = None
-    halted_at: datetime | None = None
-    retried_since: datetime | None = None
-    retry_seconds: float | None = None
-
-
-def summaries(found: Iterable[CursorStatus]) -> list[dict[str, Any]]:
-    """Describe each consumer of statuses that are ordered by name: how many of what there are."""
-    groups = [(name, [*group]) for name, group in groupby(found, lambda one: one.consumer)]
-    return [
-        {
-            "consumer": name,
-            "partitions": len(own),
-            "processes": len({one.owner for one in own} - {None}),
-            "updated_at": max(one.updated_at for one in own),
-            "halted": sum(one.halted_at is not None for one in own),
-            "retried": sum(one.retried_since is not None for one in own),
-        }
-        for name, own in groups
-    ]
 
 
 class CursorStore:
@@ -263,38 +195,7 @@ class CursorStore:
 
     def standings(self, connection: Connection, consumer: str | None = None) -> list[CursorStatus]:
         """Return the cursors of a consumer, or of all, ordered by name and partition."""
-        columns, leases = self.tables.cursors.c, self.tables.leases.c
-        now = unix_time(connection)
-        held = and_(
-            is_row(self.tables.leases, columns.consumer, columns.partition),
-            leases.owner.is_not(None),
-            leases.expires_at > now,
-        )
-        left = (leases.expires_at - now).label("lease_seconds")
-        query = (
-            select(self.tables.cursors, leases.owner, left)
-            .outerjoin_from(self.tables.cursors, self.tables.leases, held)
-            .where(func.length(columns.cursor) > 0)
-            .order_by(columns.consumer, columns.partition)
-        )
-        if consumer is not None:
-            query = query.where(columns.consumer == consumer)
-        if self._has_failures(connection):
-            failures = self.tables.failures
-            # To enter, move or set the cursor is to clear the error.
-            is_there = is_place(failures, columns.consumer, columns.partition, columns)
-            retry = (failures.c.retry_at - now).label("retry_seconds")
-            query = query.outerjoin(failures, is_there).add_columns(
-                failures.c.error, failures.c.tries, failures.c.since, retry
-            )
-        found = []
-        for row in connection.execute(query).mappings():
-            status: dict[str, Any] = {**row, "updated_at": as_utc(row["updated_at"])}
-            if since := status.pop("since", None):
-                state = "halted_at" if row["retry_seconds"] is None else "retried_since"
-                status[state] = as_utc(since)
-            found.append(CursorStatus(**status))
-        return found
+        return read_statuses(connection, self.tables, consumer)
 
     def begin(
         self, connection: Connection, consumer: str, partitions: Collection[int], start: str
@@ -416,7 +317,7 @@ class CursorStore:
             ConfigurationError: there is no table of failures.
         """
         cursors, failures = self.tables.cursors, self.tables.failures
-        if not self._has_failures(connection):
+        if not table_exists(connection, failures):
             raise _no_table(failures)
         stays = cursors.update().where(is_place(cursors, consumer, partition, place))
         if connection.execute(stays.values(epoch=place.epoch)).rowcount != 1:
@@ -548,14 +449,10 @@ class CursorStore:
         self._forget(connection, found, consumer, None)
         return found
 
-    def _has_failures(self, connection: Connection) -> bool:
-        """Return whether there is a table of failures, which an older store lacks."""
-        return table_exists(connection, self.tables.failures)
-
     def _existing_tables(self, connection: Connection) -> dict[str, Table]:
-        """Return the tables that exist, by name."""
+        """Return the tables that exist, by name: an older store has no table of failures."""
         found: dict[str, Table] = {**vars(self.tables)}
-        if not self._has_failures(connection):
+        if not table_exists(connection, self.tables.failures):
             del found["failures"]
         return found
 
