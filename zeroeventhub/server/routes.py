@@ -14,7 +14,16 @@ from starlette.status import HTTP_201_CREATED
 from zeroeventhub.errors import ConfigurationError, FeedFailure, Gone, NotFound
 from zeroeventhub.extensions import APPEND, EXTENSIONS, PROGRESS, SCHEMAS, WAIT, Extension
 from zeroeventhub.feed import AsyncFeed, Feed, FeedSource
-from zeroeventhub.protocol import CLOUDEVENTS, EVERY_TYPE, FIRST, LAST, Event, KeyPage, Schemas
+from zeroeventhub.protocol import (
+    CLOUDEVENTS,
+    EVERY_TYPE,
+    FIRST,
+    LAST,
+    Event,
+    KeyPage,
+    Page,
+    Schemas,
+)
 from zeroeventhub.server.app import Answer, FeedApp, Observer, RouteApp
 from zeroeventhub.server.appends import Appends
 from zeroeventhub.server.auth import Access, Authorize, Quota, Quotas, everybody
@@ -63,16 +72,18 @@ async def _events_v1(app: FeedApp, request: FeedRequest) -> Response:
     # The limit is for the whole answer (ZeroEventHub v1, Parameters).
     share = max(1, limit // len(known))
     types = request.principal.narrowed(None)
-    # A full answer omits partitions, whose cursors stay as they are. The first partition changes
-    # with the cursors, so that none is omitted for ever.
+    # A full answer has no events of further partitions, but returns their cursors: published
+    # clients go on with the cursors of an answer alone. The first partition changes with the
+    # cursors, so that each has its turn.
     cursors = [*known.items()]
     first = crc32(request.scope["query_string"]) % len(cursors)
     parts: dict[int, bytes] = {}
     async with app.runner.answers.acquire():
         for partition, cursor in cursors[first:] + cursors[:first]:
-            if sum(map(len, parts.values())) >= capacity.page_bytes:
-                break
-            page = await app.runner.read(PageRequest(partition, cursor, share, types))
+            if sum(map(len, parts.values())) >= capacity.page_bytes and cursor != LAST:
+                page = Page([], cursor)
+            else:
+                page = await app.runner.read(PageRequest(partition, cursor, share, types))
             parts[partition] = encode_page_v1(partition, page, headers)
             request.events += len(page.events)
     body = b"".join(part for _, part in sorted(parts.items()))

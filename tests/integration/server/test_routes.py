@@ -24,6 +24,7 @@ from starlette.applications import Starlette
 
 from zeroeventhub import (
     FIRST,
+    LAST,
     Capacity,
     Client,
     Event,
@@ -317,28 +318,35 @@ def test_new_extension_is_a_row_and_a_query(weighing, sqlite, driver):
 
 
 class Heavy:
-    """A feed of eight partitions, each with a page of a mebibyte whatever is asked."""
+    """A feed of eight partitions, each with three events of a mebibyte."""
 
     def info(self):
         return FeedInfo.of(8)
 
     def read(self, partition, cursor, limit):
-        number = 0 if cursor == FIRST else int(cursor)
-        return Page([Event.of("x" * 2**20)], str(number + 1))
+        number = int({FIRST: 0, LAST: 3}.get(cursor, cursor))
+        events = [Event.of(f"{partition}-{number}" + "x" * 2**20)] if number < 3 else []
+        return Page(events, str(number + len(events)))
 
 
 def test_answer_of_version_1_is_bounded_as_a_whole():
-    """An answer of many partitions is bounded; partitions take turns, so that each is read."""
-    cursors = {f"cursor{number}": FIRST for number in range(8)}
+    """An answer is bounded and has a cursor for each partition, with which published clients go on.
+
+    Partitions take turns, so that each is read; one that is asked for its end is told it at once.
+    """
+    cursors, got = {f"cursor{number}": FIRST for number in range(8)}, []
     with mounted(Heavy(), capacity=Capacity(page_bytes=2**20)) as url:
         for _ in range(200):
             answer = httpx.get(url, params={"n": 8, **cursors})
             assert len(answer.content) < 3 * 2**20
             lines = [json.loads(line) for line in answer.text.splitlines()]
-            cursors |= {f"cursor{x['partition']}": x["cursor"] for x in lines if "cursor" in x}
-            if FIRST not in cursors.values():
-                return
-        pytest.fail(f"Some partitions were never read: {cursors}")
+            got += [line["data"][:3] for line in lines if "data" in line]
+            cursors = {f"cursor{x['partition']}": x["cursor"] for x in lines if "cursor" in x}
+            if len(got) == 24:
+                break
+        assert sorted(got) == [f"{partition}-{n}" for partition in range(8) for n in range(3)]
+        ends = httpx.get(url, params={"n": 8, **dict.fromkeys(cursors, FIRST), "cursor7": LAST})
+        assert '{"partition":7,"cursor":"3"}' in ends.text
 
 
 ROUTES = ["schemas", "schema", "asyncapi"]

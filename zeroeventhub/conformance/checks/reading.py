@@ -145,7 +145,6 @@ def several_cursors(subject: Subject) -> None:
     if len(subject.partitions()) < 2:  # noqa: PLR2004 - it takes two
         skip("The feed has one partition.")
     left, right = subject.partitions()[:2]
-    # Small pages: a large answer may leave out partitions.
     parameters = [*subject.parameters(left), subject.parameters(right)[1], ("pagesizehint", "2")]
     answer = expect(subject.send(parameters), "A request with two cursors")
     page = PageText.of(answer.body)
