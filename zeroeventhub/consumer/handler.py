@@ -123,7 +123,8 @@ class Handler:
             whole = self.data_type is not None and isinstance(events, PageEvents)
             values = events.decoded(self.data_type) if whole else None
             # If one does not fit, decode event by event: those before it are applied first.
-            events = map(decode, events) if values is None else values
+            # Not by `map`, which ends like any iterator where a model raises StopIteration.
+            events = (decode(one) for one in events) if values is None else values
         return [list(events)] if self.together else events
 
     def failed_at(self, events: Sequence[Event], applied: int | None) -> Event | None:
@@ -158,13 +159,8 @@ class Handler:
                 for item in (page,) if decode is None else self._convert(decode, page.events):
                     result = apply(argument, item)
                     # Checked only for a result, as this runs for every event.
-                    if result is not None and inspect.isawaitable(result):
-                        if inspect.iscoroutine(result):
-                            result.close()
-                        raise ConfigurationError(
-                            "apply has returned an awaitable, but is no coroutine function: define "
-                            "it with `async def`, for an AsyncConsumer."
-                        )
+                    if result is not None:
+                        _expect_done(result)
                     applied += 1
                 is_whole = True
         except Fenced as error:
@@ -193,6 +189,19 @@ class Handler:
             transaction.applied = applied
         if not is_whole:
             raise ConfigurationError(_UNDONE)
+
+
+def _expect_done(result: Any) -> None:
+    """Raise ConfigurationError if what `apply` has returned is its work, which would never run."""
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        raise ConfigurationError("apply has returned a generator, which would never run.")
+    if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise ConfigurationError(
+            "apply has returned an awaitable, but is no coroutine function: define it with "
+            "`async def`, for an AsyncConsumer."
+        )
 
 
 def _pass_cancellation(error: asyncio.CancelledError) -> NoReturn:

@@ -157,6 +157,8 @@ def converted(
             new.extend(values if convert is None else map(convert, values))
         except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError) as error:
             raise Unfit(column, len(new)) from error
+        if len(new) < len(rows):  # a type of the host's has raised StopIteration, which ends `map`
+            raise Unfit(column, len(new))
         done.append(new)
     return list(zip(*done, strict=True))
 

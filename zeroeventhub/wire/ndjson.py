@@ -454,9 +454,11 @@ class PageDecoder:
         try:
             if not body.isascii():
                 body.decode()  # also what the decoder skips must be UTF-8
-            return [*map(decode, lines)]
+            found = [*map(decode, lines)]
         except Exception:  # noqa: BLE001 - a model of the caller's may raise anything
             return None
+        # Fewer where a model has raised StopIteration, which ends `map`.
+        return found if len(found) == len(lines) else None
 
     def _decode_each(self, text: bytes) -> Iterator[_Line]:
         """Decode line by line, up to the first line that breaks a bound."""

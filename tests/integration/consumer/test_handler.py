@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import make_dataclass
 from functools import partial, wraps
-from typing import Any, TypedDict
+from typing import Any, TypedDict, get_origin
 
 import msgspec
 import psycopg
 import pydantic
 import pytest
 from harness.deliveries import NAME, Poison, effects, event, halting, opened, write, write_page
+from harness.stores import call
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import (
@@ -231,16 +232,29 @@ def test_function_that_cannot_be_called_is_refused(refused, apply, sentence):
     refused(apply, sentence)
 
 
-def test_function_that_returns_a_coroutine_is_refused_when_it_does(async_shop):
-    """A coroutine that would never be awaited is an error, not silence."""
+async def later(transaction, page):
+    """Do nothing, once this is awaited."""
 
-    async def later(transaction, page): ...
+
+async def several(transaction, page):
+    """Yield, where nothing iterates."""
+    yield page
+
+
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [(later, "async def"), (generator, "generator"), (several, "generator")],
+)
+def test_function_that_returns_what_never_runs_is_refused_when_it_does(
+    async_shop, function, sentence
+):
+    """A coroutine that would never be awaited, or a generator, is an error, not silence."""
 
     def apply(transaction, page):
-        return later(transaction, page)
+        return function(transaction, page)
 
     async_shop.feed.publish(Event.of(PLACED))
-    with halting(ConfigurationError, "async def"):
+    with halting(ConfigurationError, sentence):
         async_shop.run(apply)
 
 
@@ -589,6 +603,54 @@ def test_error_of_a_function_of_models_is_its_own(sync_shop):
     with halting(KeyError, "gone"):
         options = {"failures": Failures(tries=1)}
         modelled(sync_shop, Order, {"order.placed": broken}, placed(), **options)
+
+
+def expect_found(found):
+    """Raise StopIteration, as `next` does in a model's own code where nothing is found."""
+    if found.customer == "nobody":
+        next(iter([]))
+    return found
+
+
+class FoundStruct(msgspec.Struct):
+    """An order whose check after decoding ends as an iterator does."""
+
+    customer: str
+    __post_init__ = expect_found
+
+
+class FoundModel(pydantic.BaseModel):
+    """An order whose validator ends as an iterator does."""
+
+    customer: str
+    check = pydantic.model_validator(mode="after")(expect_found)
+
+
+def of_found(data: Sent) -> Sent:
+    """Make a model of one, or end as an iterator does."""
+    return expect_found(data)
+
+
+@pytest.mark.parametrize("limit", [1, 4])
+@pytest.mark.parametrize(
+    ("argument", "models"),
+    [
+        (FoundStruct, {}),
+        (list[FoundStruct], {}),
+        (FoundModel, {}),
+        (list[FoundModel], {}),
+        (CloudEvent[FoundModel], {}),
+        (Sent, {EVERY_TYPE: of_found}),
+    ],
+)
+def test_model_that_raises_as_an_iterator_ends_loses_no_event(shop, argument, models, limit):
+    """A StopIteration of a model is a failure of its event, and not the end of the page."""
+    names = ["ada", "bob", "nobody", "eve"]
+    is_enveloped = bool(models) or get_origin(argument) is CloudEvent
+    events = [placed(customer=one) if is_enveloped else {"customer": one} for one in names]
+    modelled(shop, argument, models, *events, limit=limit, failures=ASIDE)
+    (letter,) = call(shop.store, shop.store.dead_letters.letters)
+    assert b"nobody" in letter.event.raw
 
 
 @pytest.mark.parametrize("argument", [Sent, PendingPage, CloudEvent[Sent], list[Event]])

@@ -16,6 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from zeroeventhub import Event
 from zeroeventhub.consumer.event_insert import insert_events
 from zeroeventhub.databases.bulk_insert import insert_columns
+from zeroeventhub.errors import ProtocolError
 
 # SQLite has no decimal numbers, as SQLAlchemy says.
 pytestmark = pytest.mark.filterwarnings("ignore:Dialect sqlite")
@@ -90,6 +91,27 @@ def test_value_is_stored_by_the_type_of_the_host(tables):
         found = connection.execute(query).all()
         table.drop(connection)
     assert found == [(True, "yes", 150), (False, "no", 150), (None, None, 150)] * 2
+
+
+class Code(sa.TypeDecorator):
+    """Store a word as its code, which a word without one does not have."""
+
+    impl = sa.Integer
+    cache_ok = True
+
+    def process_bind_param(self, value, dialect):
+        return next(code for code, word in enumerate(["a", "b"]) if word == value)
+
+
+def test_type_of_the_host_that_raises_as_an_iterator_ends_loses_no_row(tables):
+    """A StopIteration of a type is the fault of its value, and not the end of the rows."""
+    table = sa.Table("codes", sa.MetaData(), sa.Column("word", Code))
+    events = [Event.of({"word": word}) for word in ("a", "other", "b")]
+    with tables.begin() as connection:
+        table.create(connection)
+        with pytest.raises(ProtocolError, match=r"Event 2 of the page .* column 'word'"):
+            insert_events(connection, table, events)
+        table.drop(connection)
 
 
 @pytest.mark.anyio
