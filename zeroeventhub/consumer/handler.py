@@ -42,6 +42,7 @@ from zeroeventhub.protocol import EVERY_TYPE, Event, Page
 from zeroeventhub.wire.cloud_event import CloudEvent
 from zeroeventhub.wire.models import (
     Read,
+    bare,
     choices_of,
     function_of,
     is_pydantic,
@@ -249,7 +250,8 @@ def _annotations(apply: Callable[..., Any]) -> tuple[Any, Any]:
     chosen = {number: names[number] for number in (0, 1) if names.get(number) in written}
     only = SimpleNamespace(__annotations__={name: written[name] for name in chosen.values()})
     try:
-        hints = get_type_hints(only, getattr(inspect.unwrap(function), "__globals__", {}))
+        known = getattr(inspect.unwrap(function), "__globals__", {})
+        hints = get_type_hints(only, known, include_extras=True)
     except (NameError, TypeError) as error:
         raise ConfigurationError(
             f"An annotation of apply cannot be understood ({error}): import what it names where "
@@ -275,6 +277,7 @@ def _transaction(
         if psycopg is not None and (is_async or isinstance(engine, Engine)):
             kinds[Kind.DRIVER] = psycopg.AsyncConnection if is_async else psycopg.Connection
     session = kinds[Kind.SESSION]
+    wanted = bare(wanted)
     if wanted in _ANYTHING:
         return next(iter(kinds)), session
     for choice in choices_of(wanted):
@@ -297,15 +300,16 @@ def _argument(
 ) -> tuple[Decode | None, Any, bool]:
     """Choose the decoder of events (None for pages), its type, and whether it takes a list."""
     page = AsyncPendingPage if is_async else PendingPage
-    together = (get_origin(wanted) or wanted) in _LISTS
-    (model,) = (get_args(wanted) or (Any,)) if together else (wanted,)
+    plain = bare(wanted)
+    together = (get_origin(plain) or plain) in _LISTS
+    (model,) = (get_args(plain) or (Any,)) if together else (wanted,)
     if models:
         return _typed_decoder(model, models), None, together
-    if wanted in _ANYTHING or any(_is(choice, page) for choice in choices_of(wanted)):
+    if plain in _ANYTHING or any(_is(choice, page) for choice in choices_of(wanted)):
         return None, None, False
-    if model in (*_ANYTHING, Event):
+    if bare(model) in (*_ANYTHING, Event):
         return _same_event, None, together
-    if not any(_is(model, one) for one in (Page, PendingPage, AsyncPendingPage)):
+    if not any(_is(bare(model), one) for one in (Page, PendingPage, AsyncPendingPage)):
         decode, data_type = _decoder(model)
         if decode is not None:
             return decode, data_type, together
@@ -325,9 +329,14 @@ def _decoder(model: Any) -> tuple[Decode | None, Any]:
     kinds = [get_origin(choice) or choice for choice in choices_of(model)]
     if not all(_is_model(kind) for kind in kinds):
         return None, None
-    if get_origin(model) is CloudEvent and any(map(is_pydantic, choices_of(*get_args(model)))):
+    plain = bare(model)
+    if get_origin(plain) is CloudEvent and any(map(is_pydantic, choices_of(*get_args(plain)))):
         return _typed_decoder(model, {}), None
     read = reader_of(model)
+    try:
+        hash(model)
+    except TypeError:  # an Annotated of what cannot be a key, so no decoder of pages is kept
+        return lambda event: read(event.raw), None
     return lambda event: read(event.raw), None if any(map(is_pydantic, kinds)) else model
 
 
@@ -338,13 +347,14 @@ def _typed_decoder(wanted: Any, models: Mapping[str, Any]) -> Decode:
     has a model, or a function that makes one, by the type of events; without any, the data of all
     events is decoded as `wanted`.
     """
-    with_envelope = (get_origin(wanted) or wanted) is CloudEvent
-    data = (get_args(wanted) or (Any,))[0] if with_envelope else wanted
+    plain = bare(wanted)
+    with_envelope = (get_origin(plain) or plain) is CloudEvent
+    data = (get_args(plain) or (Any,))[0] if with_envelope else wanted
     taken = (data, *choices_of(data), *_ANYTHING)
     readers: dict[str, Read] = {}
     for kind, model in (models or {EVERY_TYPE: data}).items():
         readers[kind], made = reader_for(model)
-        if data not in _ANYTHING and any(one not in taken for one in (made, *choices_of(made))):
+        if bare(data) not in _ANYTHING and any(one not in taken for one in choices_of(made)):
             raise ConfigurationError(
                 f"`models` has {name_of(made)} for events of the type {kind!r}, but apply takes "
                 f"{name_of(wanted)}."

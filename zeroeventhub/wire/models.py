@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from types import UnionType
-from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -124,9 +124,15 @@ def function_of(apply: Callable[..., Any]) -> Any:
     return type(apply).__call__
 
 
+def bare(hint: Any) -> Any:
+    """Return a type without what an Annotated adds to it."""
+    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
+
+
 def choices_of(hint: Any) -> tuple[Any, ...]:
-    """Return the members of a union; of any other type, the type itself."""
-    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    """Return the bare members of a union; of any other type, the bare type itself."""
+    hint = bare(hint)
+    return tuple(map(bare, get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)))
 
 
 def reader_of(model: Any) -> Read:
@@ -154,7 +160,7 @@ def reader_for(model: Any) -> tuple[Read, Any]:
     """Return what reads data by a model or a function of a model, and the type of its result."""
     if not callable(model) or isinstance(model, type) or get_origin(model) is not None:
         return reader_of(model), model
-    hints = get_type_hints(function_of(model))
+    hints = get_type_hints(function_of(model), include_extras=True)
     parameter = next(iter(inspect.signature(model).parameters), "")
     read = reader_of(hints.get(parameter, Any))
     return lambda text: model(read(text)), hints.get("return", Any)
@@ -181,4 +187,5 @@ def _reason(error: Exception) -> str:
 
 def name_of(hint: Any) -> str:
     """Return a type's name, for an error's sentence."""
+    hint = bare(hint)
     return getattr(hint, "__name__", None) or str(hint)

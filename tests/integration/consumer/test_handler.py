@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import make_dataclass
 from functools import partial, wraps
-from typing import Any, TypedDict, get_origin
+from typing import Annotated, Any, TypedDict, get_origin
 
 import msgspec
 import psycopg
@@ -122,6 +122,52 @@ def test_event_that_does_not_fit_is_named_without_its_data(sync_shop, model, amo
     with halting(ProtocolError, said):
         given(sync_shop, model, PLACED, {**PLACED, "amount": amount})
     assert sync_shop.cursor() == "_first"
+
+
+class Newer(OrderModel):
+    """An order with the members of another model."""
+
+
+def refuse(order):
+    """Refuse every order."""
+    raise ValueError("refused")
+
+
+def kind_of(data):
+    """Return the tag of a model."""
+    return data["kind"]
+
+
+TAGGED = Annotated[OrderModel, pydantic.Tag("older")] | Annotated[Newer, pydantic.Tag("placed")]
+CHOSEN = Annotated[TAGGED, pydantic.Discriminator(kind_of)]
+
+
+def test_union_is_told_apart_by_the_function_that_its_annotation_names(sync_shop):
+    """A discriminator of pydantic chooses among models, alone, in a list and in an envelope."""
+    expected = Newer(customer="ada", amount=12)
+    assert given(sync_shop, CHOSEN, PLACED) == [expected]
+    assert given(sync_shop, list[CHOSEN], PLACED) == [[expected]]
+    (found,) = modelled(sync_shop, CloudEvent[CHOSEN], {}, {**placed(), "data": PLACED})
+    assert found.data == expected
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Annotated[dict[str, Any], msgspec.Meta(max_length=2)],
+        Annotated[OrderModel, pydantic.AfterValidator(refuse)],
+        dict[str, Annotated[str, msgspec.Meta(max_length=2)] | int],
+    ],
+)
+def test_event_that_does_not_fit_an_annotation_is_refused(sync_shop, model):
+    """What an Annotated adds to a model is checked."""
+    with halting(ProtocolError, "does not fit"):
+        given(sync_shop, model, PLACED)
+
+
+def test_annotation_that_cannot_be_a_key_changes_nothing(sync_shop):
+    """A model may be annotated with what only other programs read, such as a list."""
+    assert given(sync_shop, Annotated[Order, ["of others"]], PLACED) == [Order("ada", 12)]
 
 
 @pytest.mark.parametrize(
