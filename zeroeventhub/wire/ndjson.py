@@ -465,13 +465,16 @@ class PageDecoder:
         events, bounds = 0, self._bounds
         most = -1 if bounds.lines == math.inf else int(bounds.lines)
         *lines, rest = text.split(b"\n", most)
-        for line in lines:
+        for number, line in enumerate(lines, start=1):
             bounds.check(events=events, lines=0, longest=len(line))
             try:
                 line.decode()  # also what the decoder skips must be UTF-8
                 parsed = _decode_line(line)
             except _UNDECODABLE as error:
-                if line.strip(_WHITE_SPACE):
+                if begin := line.strip(_WHITE_SPACE)[:1]:
+                    # Publishers in Go write the text of an error after the lines: a cut page.
+                    if number > 1 and number == len(lines) and not rest and begin != b"{":
+                        return
                     raise ProtocolError(f"A line of the page is not valid: {error}") from error
                 parsed = _Line()
             events += parsed.data is not _UNSET

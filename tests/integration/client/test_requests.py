@@ -40,6 +40,10 @@ ANSWERS = {
     "nothing, and the end": (answer(), errors.CutPage),
     "nothing but an event": (answer(b'{"data":1}\n'), errors.CutPage),
     "an error's text, cut": (answer(b"upstream request timeout"), errors.CutPage),
+    "an error of the Go peer after an event": (
+        answer(b'{"data":1}\nInternal server error\n', kind="text/plain; charset=utf-8"),
+        errors.CutPage,
+    ),
     "a length too short": (answer(PAGE, "Content-Length: 20"), errors.CutPage),
     "a length too long": (answer(PAGE[:20], "Content-Length: 50"), errors.CutPage),
     "two lengths": (answer(PAGE, "Content-Length: 64", "Content-Length: 65"), errors.Unreachable),
@@ -48,7 +52,7 @@ ANSWERS = {
     "an answer of another protocol": (b"SSH-2.0-OpenSSH_9.6\r\n", errors.Unreachable),
     "nothing at all": (b"", errors.Unreachable),
     # No waiting mends these.
-    "text after a page": (answer(PAGE + b"upstream timed out\n"), errors.ProtocolError),
+    "text before a checkpoint": (answer(b"[warning]\n" + PAGE), errors.ProtocolError),
     "a byte order mark": (answer(b"\xef\xbb\xbf" + PAGE), errors.ProtocolError),
     "NaN": (answer(b'{"data":NaN}\n{"cursor":"1"}\n'), errors.ProtocolError),
     "204": (answer(status="204 No Content"), errors.BadRequest),
@@ -85,6 +89,9 @@ WHOLE = {
     "chunks without their end": chunked(PAGE, end=b""),
     "a length too long": answer(PAGE, "Content-Length: 1000"),
     "news before it": b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" + answer(PAGE),
+    "an error of the Go peer after it": answer(
+        PAGE + b'{"data":{"n":4}}\nInternal server error\n', kind="text/plain; charset=utf-8"
+    ),
     "lines of others": answer(b'\r\n \t\n{"comment":"proxied"}\n' + PAGE + b"\n\n"),
     "packed, though nobody asked": answer(PACKED, "Content-Encoding: gzip"),
 }
