@@ -26,7 +26,7 @@ class _WirePartition(msgspec.Struct, rename="camel", omit_defaults=True):
 
 class _WireInfo(msgspec.Struct, rename="camel"):
     token: str
-    partitions: list[_WirePartition]
+    partitions: list[_WirePartition] | None  # publishers in Go send null for none
     exactly_once: bool | None = False
     extensions: msgspec.Raw = msgspec.Raw(b"null")
 
@@ -68,7 +68,7 @@ def decode_info(body: bytes) -> FeedInfo:
                 ),
                 cursor_from=tuple(map(_number, entry.cursor_from_partitions or ())),
             )
-            for entry in wire.partitions
+            for entry in wire.partitions or ()
         )
     except (msgspec.DecodeError, ValueError, ConfigurationError, RecursionError) as error:
         raise ProtocolError(f"The answer is not a feed's discovery document: {error}") from error
