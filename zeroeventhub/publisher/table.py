@@ -8,6 +8,7 @@ from sqlalchemy import Connection, DateTime, Engine, Enum, String, Table
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from zeroeventhub.databases import database_of
+from zeroeventhub.databases.forks import not_in_forks
 from zeroeventhub.databases.port import Database
 from zeroeventhub.databases.statements import run
 from zeroeventhub.errors import ConfigurationError
@@ -229,6 +230,7 @@ class TableFeed:
                 f"through an object of the class {type(given).__name__}."
             )
         hash_on_connect(engine)
+        not_in_forks(engine)
         return build(self._defined, engine, capacity or Capacity())
 
     def ordering(self, dialect: str) -> Ordering:

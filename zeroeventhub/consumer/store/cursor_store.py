@@ -28,6 +28,7 @@ from zeroeventhub.consumer.store.leases import Leases
 from zeroeventhub.consumer.store.status import CursorStatus, read_statuses
 from zeroeventhub.consumer.store.tables import HANDED_OVER, Tables, default, is_place, is_row
 from zeroeventhub.databases import database_of
+from zeroeventhub.databases.forks import not_in_forks
 from zeroeventhub.databases.statements import Moment, insert_ignore, table_exists, unix_time, upsert
 from zeroeventhub.databases.transactions import SyncTransaction, connection_of
 from zeroeventhub.errors import ConfigurationError, Fenced, LeaseLost, TokenChanged
@@ -74,6 +75,7 @@ class CursorStore:
                 "A CursorStore takes an engine, such as create_engine('sqlite:///billing.db'), not "
                 f"an object of the class {type(given).__name__}."
             )
+        not_in_forks(engine)
         self.engine = engine
         self.tables = tables = tables or default
         self.leases = Leases(tables)
