@@ -1,6 +1,7 @@
 """Append events in the background, in batches and in their order."""
 
 import asyncio
+import os
 import sys
 import threading
 import time
@@ -401,10 +402,12 @@ class Appender(_BaseAppender):
     _client_type = Client
     _condition = _ThreadCondition
     _future = _ThreadFuture
+    _process: int | None = None
 
     def __enter__(self) -> Self:
         """Begin to take events."""
         blocking(self._enter())
+        self._process = os.getpid()
         run = partial(blocking, self._run())
         self._job = threading.Thread(target=run, name="appender", daemon=True)
         self._job.start()
@@ -419,7 +422,8 @@ class Appender(_BaseAppender):
         Raises:
             NotAppended: as `flush`.
         """
-        if not sys.is_finalizing():  # else Python has ended the thread, wherever it was
+        # Elsewhere there is no thread: Python has ended it, wherever it was, or this is a fork.
+        if not sys.is_finalizing() and self._is_own:
             blocking(self._leave(kind))
 
     def append(self, event: NewEvent) -> futures.Future[Appended]:
@@ -434,11 +438,12 @@ class Appender(_BaseAppender):
 
         Raises:
             ConfigurationError: the event cannot be stored, expects a version, or is given outside
-                of the `with` block.
+                of the `with` block, or in a process that was forked within it.
             TooLarge: its data is larger than a mebibyte.
             NotAppended: as `flush`, if as many events were refused as the buffer has room for, and
                 the caller has not read their futures.
         """
+        self._expect_own()
         future: futures.Future[Appended] = blocking(self._append(event))
         return future
 
@@ -448,8 +453,22 @@ class Appender(_BaseAppender):
         Raises:
             NotAppended: the log has refused events whose futures the caller has not read. Each
                 event is named once, however often this is called.
+            ConfigurationError: this process was forked within the `with` block.
         """
+        self._expect_own()
         blocking(self._flush())
+
+    @property
+    def _is_own(self) -> bool:
+        """Whether this process has begun the block: the thread is not in those forked from it."""
+        return self._process in {None, os.getpid()}
+
+    def _expect_own(self) -> None:
+        if not self._is_own:
+            raise ConfigurationError(
+                "An appender takes events in the process that has begun its `with` block: begin "
+                "one after the fork."
+            )
 
     async def _end(self) -> None:
         if not self._entries:

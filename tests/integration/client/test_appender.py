@@ -411,6 +411,34 @@ def test_generator_that_was_left_open_lets_its_program_end(written):
     assert (ended.returncode, b"of the program" in ended.stderr) == (1, True)
 
 
+FORKED = """
+import os, sys
+from zeroeventhub import Appender, Client, NewEvent
+from zeroeventhub.errors import ConfigurationError
+
+client = Client(sys.argv[1])
+with Appender(client, linger=100) as appender:
+    appender.append(NewEvent("paid", {}, id="of the parent"))
+    if (child := os.fork()) == 0:
+        for use in (lambda: appender.append(NewEvent("paid", {})), appender.flush):
+            try:
+                use()
+            except ConfigurationError:
+                continue
+            sys.exit("The child could use it.")
+        sys.exit()
+    if os.waitpid(child, 0)[1]:
+        sys.exit("The child failed.")
+"""
+
+
+def test_forked_process_takes_no_events(written, sqlite):
+    """A process that is forked within a block is refused its use, and ends without waiting."""
+    log, url, _ = written
+    subprocess.run([sys.executable, "-c", FORKED, url], check=True, timeout=60)
+    assert ids(sqlite, log) == ["of the parent"]
+
+
 @pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
 def test_block_that_fails_still_appends(written, sqlite, error):
     """The error of a block is raised; events before it are appended as well."""
