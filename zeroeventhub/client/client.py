@@ -1,6 +1,7 @@
 """Read a feed over HTTP, sync or async."""
 
 import asyncio
+import os
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, closing
@@ -419,7 +420,8 @@ class Client(RequestBuilder[httpx.Client | ConnectionPool]):
         url: the address of the feed's discovery document.
         http: your httpx client, with your authentication and timeouts, or a ConnectionPool; you
             close it. If it has no authentication, the user and password of `url` are used. Without
-            it, the client keeps connections of its own, at a fifth of the cost.
+            it, the client keeps connections of its own, at a fifth of the cost. Processes that are
+            forked share the connections of an httpx client, so make that after the fork.
         partitions: how many partitions a v1 feed has, as its protocol does not report them.
         limits: bytes and seconds after which the client gives up a response.
         compressed: True or "gzip" to accept gzip, "zstd" to accept zstd and gzip; the client
@@ -503,6 +505,9 @@ class Client(RequestBuilder[httpx.Client | ConnectionPool]):
         http = self._http
         if isinstance(http, ConnectionPool):
             return closing((sent or self._request_on(http, request)).receive())
+        if self._opened_by not in {None, os.getpid()}:  # a fork has its parent's connections
+            self._http = http = open_httpx(httpx.Client)
+            self._opened_by = os.getpid()
         # If the caller's client adds parameters, httpx drops those of the URL.
         return http.stream(
             request.method,

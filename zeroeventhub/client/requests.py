@@ -1,6 +1,7 @@
 """Build requests to a feed and read its responses, without I/O; say when to send one again."""
 
 import logging
+import os
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -86,6 +87,7 @@ class RequestBuilder(Generic[_Http]):
         limits: Limits = _LIMITS,
         compressed: Compressed = False,
     ) -> None:
+        self._opened_by = os.getpid() if http is None else None
         http = self._open_http() if http is None else http
         if not isinstance(http, self._http_types):
             raise ConfigurationError(

@@ -1,4 +1,5 @@
 import asyncio
+import os
 import subprocess
 import sys
 import threading
@@ -96,6 +97,14 @@ def test_forked_processes_have_connections_of_their_own(keeping):
     """A process and one forked from it never read each other's responses."""
     url, counts = keeping
     subprocess.run([sys.executable, "-c", FORKING, url], check=True, timeout=60)
+    assert sorted(counts) == [1, 2]
+
+
+def test_forked_processes_have_connections_of_their_own_to_a_proxy(keeping):
+    """A process and one forked from it never read each other's responses through a proxy either."""
+    proxy, counts = keeping
+    command = [sys.executable, "-c", FORKING, "http://shop.example/orders"]
+    subprocess.run(command, check=True, timeout=60, env={**os.environ, "http_proxy": proxy})
     assert sorted(counts) == [1, 2]
 
 
