@@ -92,6 +92,10 @@ class ColumnForm:
         if isinstance(kind, DateTime):
             has_zones = kind.timezone and database.keeps_zones
             read, write = (_of_utc, None) if has_zones else (_in_utc, _in_utc)
+        item = kind.item_type if isinstance(kind, types.ARRAY) else None
+        if isinstance(item, types.Numeric | types.Float):
+            # JSON may have 2 beside 1.5, and psycopg takes no list of numbers of two types.
+            read = partial(_each, float if isinstance(item, types.Float) else _decimal)
         plain = not kind._has_bind_expression  # noqa: SLF001 - no public attribute has it
         form, bind = _form(column.type), kind.bind_processor(dialect)
         if form is int:
@@ -207,6 +211,18 @@ def _finite(value: Any) -> float | None:
     if number is not None and not math.isfinite(number):
         raise ValueError("a decimal is not a number that can be stored")
     return number
+
+
+def _each(convert: Convert, value: Any) -> Any:
+    """Convert the elements of an array, which may have several dimensions."""
+    if isinstance(value, list):
+        return [_each(convert, one) for one in value]
+    return None if value is None else convert(value)
+
+
+def _decimal(value: Any) -> Decimal:
+    """Return a decoded number as a decimal, of the digits that Python shows of it."""
+    return Decimal(str(value))
 
 
 def _shown(value: Any) -> str | None:

@@ -8,7 +8,7 @@ import pytest
 from harness.engines import connected
 from harness.landed import inserted, orders, small, stamped, stored
 from harness.tables import event_table
-from sqlalchemy import TIMESTAMP, DateTime, Numeric, Text, cast, select, text
+from sqlalchemy import ARRAY, TIMESTAMP, DateTime, Float, Numeric, Text, cast, select, text
 
 from zeroeventhub import Event, Page
 from zeroeventhub.consumer.event_insert import LandingTable, insert_events, prepare_rows
@@ -63,6 +63,26 @@ def test_decimal_keeps_its_digits_that_python_is_to_read_as_a_float(engine):
         found = connection.scalars(text("SELECT price FROM prices")).all()
     # SQLite stores a binary number.
     assert found == [float(exact) if engine.dialect.name == "sqlite" else Decimal(exact)] * 2
+
+
+def test_array_takes_numbers_that_json_writes_in_two_ways(postgresql):
+    """An array of floats or decimals takes whole numbers beside others, at any depth."""
+    kinds = {"floats": ARRAY(Float), "decimals": ARRAY(Numeric), "grid": ARRAY(Float)}
+    table = event_table("measured", **kinds)
+    table.create(postgresql)
+    raw = b'{"floats":[1.5,2,null],"decimals":[1.1,2,"0.12345678901234567890"],"grid":[[1],[2.5]]}'
+    (row,) = inserted(postgresql, table, [Event(raw)])
+    assert row["floats"] == [1.5, 2.0, None]
+    assert row["decimals"] == list(map(Decimal, ["1.1", "2", "0.12345678901234567890"]))
+    assert row["grid"] == [[1.0], [2.5]]
+
+
+def test_array_with_what_is_no_number_is_refused(postgresql):
+    """What is no number names its column, and not only the driver's complaint."""
+    table = event_table("measured", decimals=ARRAY(Numeric))
+    table.create(postgresql)
+    with pytest.raises(ProtocolError, match="column 'decimals' does not take its value"):
+        inserted(postgresql, table, [Event(b'{"decimals":[1,"secret"]}')])
 
 
 @pytest.mark.parametrize("price", ['"NaN"', '"-Infinity"', "1e400"])
