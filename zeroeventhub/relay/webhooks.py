@@ -148,9 +148,10 @@ class WebhookTarget(Target):
                 with suppress(httpx.HTTPError):  # the event has been taken
                     _drain(response)
         except httpx.HTTPError as error:
-            raise TargetUnavailable(
-                f"The webhook did not answer ({type(error).__name__})."
-            ) from error
+            # The texts of other errors may repeat what was sent.
+            is_safe = isinstance(error, httpx.NetworkError | httpx.TimeoutException)
+            reason = (is_safe and str(error)) or type(error).__name__
+            raise TargetUnavailable(f"The webhook did not answer ({reason}).") from error
 
 
 def _check(response: httpx.Response, identity: str) -> None:
@@ -175,7 +176,11 @@ def _drain(response: httpx.Response) -> None:
 
 
 def _check_url(url: str) -> None:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        _ = parts.port, httpx.URL(url).raw_host.decode().encode("idna")
+    except (ValueError, httpx.InvalidURL):
+        raise ConfigurationError("The URL of the webhook is not of HTTP's form.") from None
     is_here = parts.hostname == "localhost"
     with suppress(ValueError):
         is_here = is_here or ip_address(parts.hostname or "").is_loopback

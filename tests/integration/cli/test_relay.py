@@ -85,7 +85,7 @@ def test_receiver_that_is_down_fails_the_command(feed, store, secret):
     """Without --follow, a target that does not answer ends the command with code 1."""
     failed = relay(feed, "http://127.0.0.1:1/hook", store, "--secret-file", secret)
     assert failed.exit_code == 1
-    assert "The webhook did not answer (ConnectError)" in failed.stderr
+    assert "The webhook did not answer ([Errno" in failed.stderr
 
 
 def test_kafka_gets_every_event(feed, store, tmp_path):

@@ -6,9 +6,10 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import pytest
+import trustme
 from harness.receiver import SECRET, Receiver
 from harness.stores import call
-from harness.web import answering
+from harness.web import answering, serving_tls
 from starlette.responses import Response
 
 from zeroeventhub import Event, Failures
@@ -108,11 +109,20 @@ def test_receiver_that_is_down_ends_the_run(relay, receiving):
     """After the attempts that a consumer has, its run ends; another one delivers all."""
     with target("http://127.0.0.1:1/hook") as one, pytest.raises(TargetUnavailable) as raised:
         relay(one, attempts=2)
-    assert "ConnectError" in str(raised.value)
+    assert "refused" in str(raised.value)
     receiver = Receiver()
     with target(receiving(receiver)) as one:
         relay(one)
     assert sorted(receiver.ids) == sorted(IDS)
+
+
+def test_certificate_that_is_not_trusted_is_named():
+    """A receiver whose certificate cannot be verified has answered, so the error says why not."""
+    with (
+        serving_tls(Receiver().application, trustme.CA()) as url,
+        pytest.raises(TargetUnavailable, match="certificate verify failed"),
+    ):
+        deliver(url, {"specversion": "1.0", "id": "1", "source": "/shop", "type": "placed"})
 
 
 @pytest.mark.parametrize("hold_back", [False, True])
@@ -201,6 +211,12 @@ def test_endless_answer_counts_as_taken():
         ("ftp://127.0.0.1/hook", {}, "https"),
         ("billing.example", {}, "https"),
         ("https:///hook", {}, "https"),
+        ("https://billing..example/hook", {}, "HTTP's form"),
+        (f"https://{'a' * 64}.example/hook", {}, "HTTP's form"),
+        ("https://billing.example:port/hook", {}, "HTTP's form"),
+        ("https://billing.example:65536/hook", {}, "HTTP's form"),
+        ("https://[::1/hook", {}, "HTTP's form"),
+        ("https://billing.example/hook\n", {}, "HTTP's form"),
         ("https://billing.example/hook", {"secrets": []}, "signed"),
         ("https://billing.example/hook", {"secrets": ["whsec_canary!"]}, "24 to 64 bytes"),
         ("https://billing.example/hook", {"secrets": ["canary"]}, "24 to 64 bytes"),
