@@ -25,6 +25,7 @@ from zeroeventhub.errors import (
     TransientError,
     Unavailable,
     Unreachable,
+    printable,
     require,
 )
 from zeroeventhub.extensions import APPEND, ARROW, EXTENSIONS, PARTITION, STOP, WAIT
@@ -53,6 +54,12 @@ _CODINGS: dict[Compressed, str] = {
     "gzip": "gzip",
     "zstd": "zstd, gzip;q=0.5",
 }
+
+_PLAIN_TYPES = {"text/plain", "application/json"}
+"""The media types of published peers' refusals, which are no problem documents."""
+
+_LONGEST_TEXT = 300
+"""The most characters of such a refusal that an error repeats."""
 
 _LIMITS = Limits()
 
@@ -308,7 +315,11 @@ class RequestBuilder(Generic[_Http]):
         """Raise the error that a response other than a success stands for."""
         status, headers, problem = answer.status, answer.answer_headers, problem_in(answer.body)
         message = self._redaction.text(problem.detail)
-        message = message or f"{self.address} answered with status {status}."
+        if not message:
+            kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+            said = answer.body.decode(errors="replace").strip() if kind in _PLAIN_TYPES else ""
+            said = f": {printable(self._redaction.text(said), longest=_LONGEST_TEXT)}" * bool(said)
+            message = f"{self.address} answered with status {status}{said or '.'}"
         if status in {408, 425, 429} or status >= httpx.codes.INTERNAL_SERVER_ERROR:
             unavailable = _UNAVAILABLE.get(status, Unavailable)
             error = unavailable(message, retry_after=seconds_in(headers.get("retry-after", "")))

@@ -40,6 +40,24 @@ def test_problem_that_cannot_be_read_is_known_by_its_status(any_call, body):
         any_call(url)
 
 
+@pytest.mark.parametrize(
+    ("kind", "body", "said"),
+    [
+        ("text/plain; charset=utf-8", b"partition doesn't exist\n", ": partition doesn't exist"),
+        ("application/json", b'{"detail":"No n"}', ': {"detail":"No n"}'),
+        ("text/plain", b"\x1b[2J\n" + b"x" * 400, ": \\x1b[2J\\n" + "x" * 295 + "\u2026"),
+        ("text/plain", b"\n", "."),
+        ("text/html", b"<h1>Bad Request</h1>", "."),
+    ],
+)
+def test_refusal_of_a_peer_is_repeated(any_call, kind, body, said):
+    """What the Go and Python peers say in a refusal is part of the error, and a web page is not."""
+    refused = answer(body, status="400 Bad Request", kind=kind)
+    with raw_feed(refused) as (url, _), pytest.raises(errors.BadRequest) as caught:
+        any_call(url)
+    assert str(caught.value) == f"{url} answered with status 400{said}"
+
+
 RETRY_AFTER = {
     "7": 7,
     "9" * 400: math.inf,
