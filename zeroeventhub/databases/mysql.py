@@ -37,6 +37,7 @@ _TRANSIENT = frozenset(
         1047,  # a node of a cluster is not ready
         1053,  # the server shuts down
         *(1158, 1159, 1160, 1161),  # the connection broke
+        1180,  # a node left its cluster during a COMMIT
         1203,  # too many connections of this user
         1205,  # lock timeout
         1213,  # deadlock
