@@ -73,6 +73,8 @@ _WRITABLE_REPLICA = (
     "observed skips some of them, and sequenced gives positions here, which stops the replication."
 )
 
+_CLUSTERED = text("SHOW GLOBAL VARIABLES WHERE Variable_name = 'wsrep_on' AND Value = 'ON'")
+
 # SQLAlchemy leaves out those of a period that has no overlaps.
 _KEY = text("""SELECT column_name
     FROM information_schema.statistics WHERE table_schema = coalesce(:schema, DATABASE())
@@ -240,6 +242,11 @@ def _time(value: timedelta | None) -> time | str | None:
 def is_mariadb(bind: Any) -> bool:
     """Return whether a connection or dialect is of MariaDB, whatever the URL says."""
     return bool(getattr(bind, "dialect", bind).is_mariadb)
+
+
+def is_node(connection: Connection) -> bool:
+    """Return whether the server is a node of a Galera cluster, others of which may be ahead."""
+    return connection.execute(_CLUSTERED).first() is not None
 
 
 class _Session:

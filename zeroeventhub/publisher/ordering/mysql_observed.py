@@ -17,7 +17,7 @@ from typing import Any
 from sqlalchemy import Connection, func, select, text
 from sqlalchemy.exc import DBAPIError
 
-from zeroeventhub.databases.mysql import is_mariadb
+from zeroeventhub.databases.mysql import is_mariadb, is_node
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 from zeroeventhub.publisher.ordering import port
@@ -81,7 +81,6 @@ _DRAWS = text("""
     WHERE TABLE_SCHEMA = COALESCE(:schema, DATABASE()) AND TABLE_NAME = :name
         AND COLUMN_NAME = :column AND EXTRA LIKE '%auto_increment%'
 """)
-_CLUSTERED = text("SHOW GLOBAL VARIABLES WHERE Variable_name = 'wsrep_on' AND Value = 'ON'")
 # Not in a comment: those of columns have no line ends, and that of the table follows a quote.
 _NEXT = re.compile(r"^\) ENGINE=\w+ (?:[^']*?\bAUTO_INCREMENT=(\d+))?", re.MULTILINE)
 
@@ -138,7 +137,7 @@ class Observed(Ordering):
                 "This server is read-only, as replicas are, and cannot tell who is writing on its "
                 "primary: let the feed read from the primary."
             )
-        if connection.execute(_CLUSTERED).first():
+        if is_node(connection):
             raise ConfigurationError(
                 "This server is a node of a Galera cluster and does not know who is writing on "
                 "the other nodes: choose the ordering sequenced."

@@ -11,6 +11,7 @@ range would wait for rows that open transactions have inserted between them.
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
+from zeroeventhub.databases.mysql import is_node
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.ordering.mysql_observed import (
     check_table,
@@ -126,6 +127,7 @@ class Sequenced(SideTableOrdering):
         """Refuse a table without its trigger, and one whose key is not unique."""
         check_table(connection, self._events, OLDEST)
         self._is_replica = is_read_only(connection)
+        self._is_node = is_node(connection)
         words = self._words(connection)
         try:
             installed = connection.scalar(text("SELECT {installed}()".format(**words)))

@@ -157,6 +157,7 @@ class SideTableOrdering(Ordering):
         self._events = events
         self._tables = SideTables(events)
         self._is_replica = False
+        self._is_node = False  # of a cluster whose nodes all give positions
         positions = self._tables.positions.c
         self.source = Source(
             self._tables.positions,
@@ -189,8 +190,9 @@ class SideTableOrdering(Ordering):
                 "what `zeroeventhub ddl` prints.",
                 retry_after=1,
             )
-        # A cursor from the primary may be ahead of its replica.
-        return Horizon(settled=last, highest=HIGHEST_POSITION if self._is_replica else last)
+        # A cursor from the primary, or from another node, may be ahead of this server.
+        may_lag = self._is_replica or self._is_node
+        return Horizon(settled=last, highest=HIGHEST_POSITION if may_lag else last)
 
     def _no_trigger_error(self) -> ConfigurationError:
         """Return the error for a table without a trigger, or with that of another version."""

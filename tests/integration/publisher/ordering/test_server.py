@@ -210,6 +210,35 @@ def test_replica_shows_what_its_primary_has_sequenced(log, case):
 
 
 @contextmanager
+def on_node(case):
+    """Yield a log on a server that takes itself for a node of a Galera cluster."""
+    with (
+        own_mariadb("--wsrep-on=ON", "--binlog-format=ROW") as server,
+        new_database(server.url) as url,
+        connected(url) as engine,
+    ):
+        yield Log(engine, case)
+
+
+@for_each(OBSERVED_MARIADB)
+def test_node_of_a_cluster_is_refused(case):
+    """A node does not see who writes on the other nodes, and is refused."""
+    with on_node(case) as log, refusal("choose the ordering sequenced"):
+        log.publish()
+
+
+@for_each(SEQUENCED_MARIADB)
+def test_node_of_a_cluster_waits_with_who_is_ahead_of_it(case):
+    """A cursor that another node has given is no other history's where its event is yet to come."""
+    with on_node(case) as log:
+        log.publish()
+        log.assert_news(0)
+        page = log.feed.read(0, "1-99", 10)
+        assert (page.events, page.cursor) == ([], "1-99")
+        log.assert_news(1)
+
+
+@contextmanager
 def moved(log, server):
     """Let a log's engine lead to another server, as a name does after a failover."""
 
