@@ -74,6 +74,11 @@ _WRITABLE_REPLICA = (
 )
 
 _CLUSTERED = text("SHOW GLOBAL VARIABLES WHERE Variable_name = 'wsrep_on' AND Value = 'ON'")
+_LOCKED_CLUSTER = (
+    "This server is a node of a Galera cluster, which stands still for good if another node writes "
+    "to the table while LOCK TABLES keeps writers here out, as the installation of triggers does: "
+    "append the event in the transaction of the change."
+)
 
 # SQLAlchemy leaves out those of a period that has no overlaps.
 _KEY = text("""SELECT column_name
@@ -214,7 +219,8 @@ class MySQL(Database):
             one = replace(one, log_schema=connection.dialect.default_schema_name)
         table = {"schema": one.schema, "table": one.label}
         one = replace(one, key=connection.scalars(_KEY, table).all())
-        return _capture(one, {*connection.scalars(_OTHER_TEXTS, table)})
+        ddl = _capture(one, {*connection.scalars(_OTHER_TEXTS, table)})
+        return replace(ddl, refused=_LOCKED_CLUSTER if is_node(connection) else None)
 
     def update_trigger(self, connection: Connection, table: Table) -> str | None:
         names = {"table": table.name, "schema": connection.schema_for_object(table)}

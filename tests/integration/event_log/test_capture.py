@@ -5,6 +5,8 @@ import uuid
 import pytest
 import sqlalchemy as sa
 from harness.captured import CASCADES, PERSON, applied, events, there, tortured
+from harness.databases import new_database, own_mariadb
+from harness.engines import connected
 from harness.statements import execute, scalars
 from sqlalchemy.exc import DBAPIError
 
@@ -798,6 +800,19 @@ def test_null_key_is_refused(sqlite):
     captured(sqlite, "CREATE TABLE person (id TEXT PRIMARY KEY, name TEXT)")
     with pytest.raises(DBAPIError, match="cannot be captured"):
         execute(sqlite, "INSERT INTO person VALUES (NULL, 'x')")
+
+
+def test_node_of_a_cluster_is_refused():
+    """On a Galera cluster no other node is locked, and a write there would stop all for good."""
+    with (
+        own_mariadb("--wsrep-on=ON", "--binlog-format=ROW") as node,
+        new_database(node.url) as url,
+        connected(url) as engine,
+    ):
+        with pytest.raises(ConfigurationError, match="Galera"):
+            captured(engine, PERSON)
+        with engine.begin() as connection:
+            Capture(EventLog(sa.MetaData(), "changes"), "person").uninstall(connection)
 
 
 def test_failed_installation_keeps_no_lock(mariadb):
