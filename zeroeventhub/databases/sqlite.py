@@ -72,6 +72,10 @@ _JOURNAL = (
     "In journal mode {} a writer and a reader keep each other waiting, and a writer without a busy "
     "timeout fails beside a reader's statement."
 )
+_NO_JOURNAL = (
+    "In journal mode off nothing can be rolled back: events of a transaction that failed may stay, "
+    "and damage the file."
+)
 
 TICKS = 100_000
 """Steps of SQLite's machine between two checks of the deadline: a few milliseconds. Each check
@@ -198,9 +202,10 @@ class SQLite(Database):
 
     def warnings(self, connection: Connection) -> list[tuple[str, str, str]]:
         mode = str(connection.exec_driver_sql("PRAGMA journal_mode").scalar_one())
-        if mode not in {"delete", "truncate", "persist"}:
+        if mode not in {"delete", "truncate", "persist", "off"}:
             return []
-        return [("journal", _JOURNAL.format(mode), "PRAGMA journal_mode = WAL")]
+        sentence = _NO_JOURNAL if mode == "off" else _JOURNAL.format(mode)
+        return [("journal", sentence, "PRAGMA journal_mode = WAL")]
 
     def update_trigger(self, connection: Connection, table: Table) -> str | None:
         name: str | None = connection.scalar(_TRIGGERS, {"table": table.name})

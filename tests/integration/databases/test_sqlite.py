@@ -71,3 +71,12 @@ def test_check_recommends_the_journal_that_does_not_lock(sqlite):
     assert (found.level, found.statement) == ("warning", "PRAGMA journal_mode = WAL")
     scalars(sqlite, found.statement)
     assert [one for one in feed.check() if one.subject == "journal"] == []
+
+
+def test_check_warns_of_a_database_that_rolls_nothing_back(sqlite_url):
+    """Without a journal, what a writer takes back may stay."""
+    engine = create_engine(sqlite_url)
+    event.listen(engine, "connect", lambda own, _: own.execute("PRAGMA journal_mode = OFF"))
+    (found,) = [one for one in published(engine).check() if one.subject == "journal"]
+    assert found.level == "warning"
+    assert "rolled back" in found.sentence
