@@ -3,13 +3,16 @@
 import json
 import signal
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
+from harness.calling import INFO, PAGE, answer
 from harness.command_line import PATIENCE, PROGRAM, started
 from harness.readers import mounted
 from harness.shop import fill, orders, write
 from harness.waiting import until
+from harness.web import answering
 from sqlalchemy import column, create_engine, select, table
 from sqlalchemy.exc import DBAPIError
 
@@ -60,6 +63,29 @@ def test_command_works_though_its_streams_are_closed(feed, tmp_path):
         line = f"{' '.join(PROGRAM)} {command} {stream}"
         shown = subprocess.run(["sh", "-c", line], capture_output=True, check=False)
         assert (shown.returncode, shown.stdout, shown.stderr) == (0, b"", b"")
+
+
+def test_sync_goes_on_though_nobody_reads_what_it_says(tmp_path):
+    """A sync whose stderr has lost its reader retries a feed that is away, and lands its events."""
+    copy = create_engine(f"sqlite:///{tmp_path / 'copy.db'}")
+    is_back = threading.Event()
+
+    def serve(target):
+        if not is_back.is_set():
+            return answer(status="503 Service Unavailable")
+        return answer(PAGE) if "/events" in target else answer(INFO)
+
+    with answering(serve) as url:
+        options = ("--into", copy.url, "--table", "landed", "--consumer", "copy", "--follow")
+        with started("sync", url, *options) as process:
+            assert "503" in process.stderr.readline()
+            process.stderr.close()
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(2)
+            is_back.set()
+            until(lambda: len(landed(copy)) == 3, "every event has landed", PATIENCE)
+            process.stderr = None
+    copy.dispose()
 
 
 def test_tail_ends_quietly_when_its_reader_does(feed):

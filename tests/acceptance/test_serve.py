@@ -11,7 +11,7 @@ import httpx
 import pytest
 from harness.command_line import PATIENCE, children, started
 from harness.readers import get
-from harness.shop import fill
+from harness.shop import fill, metadata
 from harness.waiting import until
 
 
@@ -57,6 +57,20 @@ def test_serve_announces_a_curl_line_that_works(shop):
         }
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=PATIENCE) in {0, -signal.SIGTERM}
+
+
+def test_feed_says_what_is_wrong_though_nobody_reads_its_log(sqlite, sqlite_url):
+    """A server whose stderr has lost its reader answers a failure with its problem document."""
+    fill(sqlite, 3)
+    table = ("--database", sqlite_url, "--table", "orders", "--data", "data")
+    with started("serve", *table, "--port", 0) as process:
+        url = re.fullmatch(r"Feed: (\S+)\n", process.stdout.readline())[1]
+        assert get(url).status_code == 200
+        process.stderr.close()
+        metadata.drop_all(sqlite)
+        answer = get(url)
+        assert (answer.status_code, answer.json()["title"]) == (500, "The feed failed.")
+        process.stderr = None
 
 
 def test_server_ends_when_its_operator_does(sqlite, sqlite_url):

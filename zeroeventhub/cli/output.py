@@ -5,7 +5,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, is_dataclass
 from datetime import datetime, timedelta
 from functools import wraps
@@ -38,8 +38,11 @@ class _BesideBars(logging.Handler):
     """Write records to what stderr is at the moment: a bar that is drawn puts them above it."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record."""
-        sys.stderr.write(f"{self.format(record)}\n")  # click writes beside it
+        """Write a record; go on if nobody reads it any more."""
+        try:
+            sys.stderr.write(f"{self.format(record)}\n")  # click writes beside it
+        except OSError:
+            self.handleError(record)
 
 
 def report(
@@ -167,4 +170,5 @@ class Meter:
         if self._bar is not None:
             self._bar.console.print(line, highlight=False, markup=False)
         else:
-            click.echo(line, err=True)
+            with suppress(OSError):  # nobody reads it any more: the work goes on
+                click.echo(line, err=True)
