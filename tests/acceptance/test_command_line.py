@@ -1,6 +1,7 @@
 """The command line as a user has it: real processes, pipes, signals and kills."""
 
 import json
+import os
 import signal
 import subprocess
 import threading
@@ -16,7 +17,7 @@ from harness.web import answering
 from sqlalchemy import column, create_engine, select, table
 from sqlalchemy.exc import DBAPIError
 
-from zeroeventhub import Capacity, TableFeed
+from zeroeventhub import Capacity, CursorStore, TableFeed
 
 
 @pytest.fixture
@@ -63,6 +64,21 @@ def test_command_works_though_its_streams_are_closed(feed, tmp_path):
         line = f"{' '.join(PROGRAM)} {command} {stream}"
         shown = subprocess.run(["sh", "-c", line], capture_output=True, check=False)
         assert (shown.returncode, shown.stdout, shown.stderr) == (0, b"", b"")
+
+
+def test_names_are_shown_in_any_encoding(tmp_path):
+    """A character that the encoding of a command's output lacks is shown by its number."""
+    url = f"sqlite:///{tmp_path}/named.db"
+    engine = create_engine(url)
+    store = CursorStore(engine)
+    with engine.begin() as connection:
+        store.create_tables(connection)
+        store.load(connection, "käse→", 0, start="_first")
+    engine.dispose()
+    encoding = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    command = [*PROGRAM, "cursors", "list", "--store", url]
+    shown = subprocess.run(command, capture_output=True, env=encoding, check=True)
+    assert shown.stdout.startswith("käse\\u2192: partitions 1".encode("latin-1"))
 
 
 def test_sync_goes_on_though_nobody_reads_what_it_says(tmp_path):

@@ -11,6 +11,8 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command that the process was started with."""
     _open_closed_streams()
+    # As stderr does: an encoding that lacks a character is no mistake of the command's.
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr] # text of a file
     try:
         for package in ("click", "rich", "sqlalchemy", "greenlet", "starlette", "uvicorn"):
             require(package, extra="cli", user="The command line")
