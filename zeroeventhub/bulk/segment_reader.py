@@ -54,11 +54,7 @@ _MOVED_ON = {
 }
 """The answers of a store to a URL that has expired, or whose file was replaced."""
 
-_LATER = {
-    httpx.codes.REQUEST_TIMEOUT,
-    httpx.codes.TOO_EARLY,
-    httpx.codes.TOO_MANY_REQUESTS,
-}
+_LATER = {httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_EARLY, httpx.codes.TOO_MANY_REQUESTS}
 """The answers of a store that asks to be asked later, beside those of its own failures."""
 
 
