@@ -311,6 +311,9 @@ class Archive:
 
         Returns:
             Whether the newest manifest lists the segment; if not, its files are deleted.
+
+        Raises:
+            Unavailable: the store did not answer, or does not list the newest manifest.
         """
         segment = written.segment
         if written.places is not None:
@@ -318,7 +321,11 @@ class Archive:
         self.objects.create(_path(segment), written.content)
         if self._advance(known, **changes):
             return True
-        if any(segment.name == one.name for one in self.look().segments):
+        newest = self.look()
+        if newest.generation == known.generation:
+            # The manifest that has taken the number is not listed yet, and may list the segment.
+            raise Unavailable("The archive's store lists no manifest that it has.", retry_after=60)
+        if any(segment.name == one.name for one in newest.segments):
             return True
         # A retry writes new files, as another process may already treat these as abandoned.
         self.objects.delete([_path(segment), _path(segment, PLACES)])

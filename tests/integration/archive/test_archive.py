@@ -93,6 +93,25 @@ def test_lost_answer_is_no_reason_to_seal_twice(tmp_path):
     assert positions_in(Archive(tmp_path)) == [*range(1, 11)]
 
 
+def test_file_stays_that_a_manifest_names_which_the_store_does_not_list_yet(tmp_path):
+    """If the answer is lost and the listing is old, the archive keeps the segment's file."""
+
+    class Forgetful(Objects):
+        def create(self, path, content):
+            super().create(path, content)
+            return super().create(path, content)
+
+        def names(self, folder, after=""):
+            return super().names(folder, after)[:1]
+
+    Archive(tmp_path).add(made(0, 10), "feed")
+    archive = Archive(Forgetful(tmp_path))
+    archive.look()
+    with pytest.raises(Unavailable, match="lists no manifest"):
+        archive.add(made(10, 20), "feed")
+    assert positions_in(Archive(tmp_path)) == [*range(1, 21)]
+
+
 def test_process_never_goes_back_to_an_older_manifest(tmp_path):
     """A process that hears late that it has added a segment keeps what it has read meanwhile."""
 
