@@ -127,7 +127,11 @@ class Restorer:
         manifest = archive.manifest
         with engine.connect() as connection:
             until = self.marks.read(connection).trimmed
-        after = min(_after(manifest, since), until)
+            after = min(_after(manifest, since), until)
+            begun = self.near.first(connection, 0, 0, after)
+        if begun is not None:
+            # An earlier run, for which older segments were young enough, has written some of them.
+            after = manifest.segments[manifest.at(begun)].after
         segments = [one for one in manifest.segments if one.upto > after and one.after < until]
         total, count = sum(one.events for one in segments), _Count()
         workers = 1 if database_of(engine).single_writer else workers

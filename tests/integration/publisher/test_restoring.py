@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 
 import pytest
-from harness.archives import EVENTS, PARTITIONS, opened, place, source
+from harness.archives import EVENTS, PARTITIONS, Died, opened, place, source
 from harness.drill import SMALL, drilled
 from harness.engines import connected
 from harness.killed import opened as opened_store
@@ -220,6 +220,30 @@ def test_old_events_stay_in_the_archive(sqlite, tmp_path):
         assert (found.after, found.events) == (after, 36 - after)
         assert len(rows_of(sqlite)) == 36 - after
         assert pages_of(bound) == pages
+
+
+def test_run_that_goes_on_with_another_leaves_no_rows_below_the_mark(sqlite, tmp_path):
+    """What an interrupted restore has begun is completed, though it is too old by now."""
+    feed = opened(sqlite, Archive(tmp_path))
+    feed.seal(segment_events=10)
+    pages = pages_of(feed)
+    emptied(sqlite)
+
+    def interrupt(events, _):
+        if events > 4:
+            raise Died
+
+    bound = source(Archive(tmp_path)).bind(sqlite, SMALL)
+    minute = datetime(2026, 1, 1, 0, 11, tzinfo=UTC)
+    with pytest.raises(Died):
+        bound.restore(newer_than=datetime.now(UTC) - minute, on_progress=interrupt)
+    assert rows_of(sqlite)[0]["id"] == 11
+    found = bound.restore(newer_than=datetime.now(UTC) - minute - timedelta(minutes=10))
+    assert (found.after, found.events) == (10, 26)
+    assert pages_of(bound) == pages
+    with sqlite.begin() as connection:
+        place(connection, (0, 1, 2))
+    assert bound.seal().events == 1
 
 
 def test_trimmed_events_are_given_back(sqlite, tmp_path):
