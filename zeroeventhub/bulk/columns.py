@@ -397,6 +397,11 @@ class Columns:
     """
 
     def __init__(self, schema: pa.Schema, options: ReadOptions) -> None:
+        if not schema.names:
+            raise ConfigurationError(
+                "The schema has no columns, and so the read would have no rows: name one, such as "
+                "partition."
+            )
         if len({*schema.names}) < len(schema.names):
             raise ConfigurationError("Two of the columns have one name: give each its own.")
         self.schema = schema

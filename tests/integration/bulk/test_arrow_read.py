@@ -13,7 +13,7 @@ import pytest
 from harness.faults.proxy import Fault, proxying
 from harness.faults.proxy import Plan as Faults
 from harness.laid_out_feed import ChangingFeed, ReadFeed
-from harness.published import install, published
+from harness.published import install
 from harness.readers import client_of, mounted
 from harness.shop import fill, orders, write
 from harness.spark_reading import read as read_by_spark
@@ -454,11 +454,14 @@ def test_what_cannot_be_meant_is_refused(given):
         read_arrow("http://127.0.0.1:1/orders", **given)
 
 
-def test_columns_of_one_name_are_refused(sqlite):
-    """A schema that names two columns alike is refused before anything is read."""
-    schema = pa.schema([("id", pa.int64()), ("id", pa.string())])
-    with mounted(published(sqlite)) as url, pytest.raises(ConfigurationError, match="one name"):
-        read_arrow(url, schema=schema)
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [([("id", pa.int64()), ("id", pa.string())], "one name"), ([], "no columns")],
+)
+def test_columns_that_cannot_hold_the_rows_are_refused(columns, said):
+    """A schema that names two columns alike, or none, is refused before anything is read."""
+    with pytest.raises(ConfigurationError, match=said):
+        read_arrow("http://127.0.0.1:1/orders", schema=pa.schema(columns))
 
 
 @pytest.mark.parametrize("origins", ["file://", ["cdn.example"], ["https://cdn.example:port"]])
