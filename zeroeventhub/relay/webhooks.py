@@ -124,7 +124,7 @@ class WebhookTarget(Target):
 
     def _send(self, event: Event) -> None:
         identity = self._identity(event)
-        if identity is None:
+        if not identity:  # receivers would take all events with an empty one for the same
             raise EventRefused(
                 "The event has no id, by which the receiver could tell that it comes again: say "
                 "which of its members is unique (identity, --id)."

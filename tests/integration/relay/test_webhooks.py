@@ -185,11 +185,13 @@ def test_rotated_secret_signs_as_well(receiving):
 
 
 def test_event_without_an_id_is_refused(receiving):
-    """A receiver could not tell a repeat of an event without an id; a function gives it one."""
+    """A receiver cannot tell repeats of events without an id, or an empty one; a function helps."""
     receiver = Receiver()
     url = receiving(receiver)
-    with pytest.raises(EventRefused, match="no id"):
-        deliver(url, {"n": 7})
+    empty = {"specversion": "1.0", "id": "", "source": "/shop", "type": "placed"}
+    for event in ({"n": 7}, empty):
+        with pytest.raises(EventRefused, match="no id"):
+            deliver(url, event)
     deliver(url, {"n": 7}, identity=lambda event: str(event.data["n"]))
     assert receiver.taken == [("7", b'{"n":7}')]
     assert receiver.headers["content-type"] == "application/json; charset=utf-8"
