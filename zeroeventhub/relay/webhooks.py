@@ -79,7 +79,10 @@ class WebhookTarget(Target):
         self._identity = identity
         self._lanes = lanes
         self._http = open_httpx(
-            httpx.Client, timeout=TIMEOUT, limits=httpx.Limits(max_connections=lanes)
+            httpx.Client,
+            timeout=TIMEOUT,
+            limits=httpx.Limits(max_connections=lanes),
+            mounts={"http://": None},  # to this machine, and so by no proxy of the environment
         )
         self._threads = ThreadPoolExecutor(lanes, "zeroeventhub-webhook")
 

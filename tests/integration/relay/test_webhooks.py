@@ -9,7 +9,7 @@ import pytest
 import trustme
 from harness.receiver import SECRET, Receiver
 from harness.stores import call
-from harness.web import answering, serving_tls
+from harness.web import answering, serving, serving_tls
 from starlette.responses import Response
 
 from zeroeventhub import Event, Failures
@@ -195,6 +195,17 @@ def test_event_without_an_id_is_refused(receiving):
     deliver(url, {"n": 7}, identity=lambda event: str(event.data["n"]))
     assert receiver.taken == [("7", b'{"n":7}')]
     assert receiver.headers["content-type"] == "application/json; charset=utf-8"
+
+
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "ALL_PROXY"])
+def test_no_proxy_gets_what_is_for_this_machine(receiving, monkeypatch, name):
+    """A request by http does not leave the machine, also where the environment names a proxy."""
+    receiver, proxy = Receiver(), Receiver()
+    url = receiving(receiver)
+    with serving(proxy.application) as address:
+        monkeypatch.setenv(name, address)
+        deliver(url, {"specversion": "1.0", "id": "1", "source": "/shop", "type": "placed"})
+    assert (receiver.ids, proxy.ids) == (["1"], [])
 
 
 def test_endless_answer_counts_as_taken():
