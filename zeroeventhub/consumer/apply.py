@@ -34,7 +34,7 @@ from zeroeventhub.consumer.store.applied import LaneProgress
 from zeroeventhub.consumer.store.dead_letters import DeadLetter
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.error_codes import store_error
-from zeroeventhub.errors import Fenced, StoreUnavailable, TooManyDeadLetters
+from zeroeventhub.errors import ConfigurationError, Fenced, StoreUnavailable, TooManyDeadLetters
 from zeroeventhub.protocol import FIRST, Event
 from zeroeventhub.wire.ndjson import restore_data
 
@@ -300,6 +300,11 @@ class PageTransactions:
         except Exception as error:  # noqa: BLE001 - judged with those of the other works
             restore_data(events)
             return error
+        restore_data(events)  # type: ignore[unreachable] # for mypy, no observer suppresses errors
+        return ConfigurationError(
+            "The observer's `applying` suppresses errors, so that nothing says that a page was not "
+            "applied: let it pass them on."
+        )
 
     # What a work does in its transaction.
 

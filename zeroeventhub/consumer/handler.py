@@ -398,6 +398,12 @@ class TransactionEnded(ConfigurationError):
     """Raised when `apply` has ended the transaction that moves the cursor."""
 
 
+_SWALLOWED = (
+    "A session of `sessions` suppresses errors when its `with` block ends, so that nothing says "
+    "that a page was not applied: let it pass them on."
+)
+
+
 async def transact(
     engine: Engine | AsyncEngine, handler: Handler, act: Callable[["Transaction"], _Result]
 ) -> _Result:
@@ -409,6 +415,7 @@ async def transact(
                 session.bind = session.bind or engine
                 with session.begin():
                     return act(_begun(session, session))
+            raise ConfigurationError(_SWALLOWED)
         with engine.begin() as connection:
             is_driver = kind is Kind.DRIVER
             argument = connection.connection.driver_connection if is_driver else connection
@@ -430,6 +437,7 @@ async def transact(
                     argument = session if handler.is_async else inner
                     result: _Result = await session.run_sync(act_in)
                     return result
+            raise ConfigurationError(_SWALLOWED)
         async with engine.begin() as outer:
             is_connected = True
             argument = outer

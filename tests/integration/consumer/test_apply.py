@@ -171,6 +171,22 @@ def test_tries_that_failed_are_in_the_store_until_one_succeeds(every_shop, tries
     assert (after.error, shop.landed()) == (None, [1])
 
 
+def test_observer_that_suppresses_errors_is_refused(either_shop):
+    """A run does not end well because the observer's context swallows that nothing was applied."""
+
+    class Deaf(Seen):
+        """Lets no error of a transaction pass."""
+
+        def applying(self, consumer, partition, events):
+            return suppress(Exception)
+
+    shop = either_shop
+    shop.feed.publish(event(1))
+    with halting(ConfigurationError, "observer's `applying` suppresses errors"):
+        shop.run(failing(1), observer=Deaf())
+    assert (shop.landed(), shop.cursor()) == ([], "_first")
+
+
 def test_failure_that_cannot_be_stored_changes_nothing(either_shop, caplog):
     """A store without the table of failures retries and halts, and the log says what it lacks."""
     shop = either_shop

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import make_dataclass
 from functools import partial, wraps
 from typing import Annotated, Any, TypedDict, get_origin
@@ -350,6 +350,32 @@ def test_sessions_are_made_as_the_caller_says(shop):
         shop.feed.publish(event(number))
         shop.run(apply if sessions else annotated, sessions=sessions)
     assert (shop.landed(), made) == ([0, 1, 2], [True] * 3)
+
+
+def test_sessions_that_suppress_errors_are_refused(either_shop):
+    """An error that the context of a session swallows is no success, and no other transaction."""
+    shop, given = either_shop, []
+
+    @contextmanager
+    def sync_sessions():
+        with suppress(Poison), Session() as session:
+            yield session
+
+    @asynccontextmanager
+    async def async_sessions():
+        with suppress(Poison):
+            async with AsyncSession() as session:
+                yield session
+
+    def apply(session, page):
+        given.append(type(session))
+        write_page(session, page)
+        raise Poison
+
+    shop.feed.publish(event(1))
+    with halting(ConfigurationError, "suppresses errors"):
+        shop.run(apply, sessions=async_sessions if shop.is_async else sync_sessions)
+    assert (given, shop.landed(), shop.cursor()) == ([Session], [], "_first")
 
 
 INSERT = "INSERT INTO effects (arrival, n) VALUES (%s, %s)"
