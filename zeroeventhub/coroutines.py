@@ -45,7 +45,7 @@ async def maybe_await(answer: Any) -> Any:
 def drop_traceback(error: BaseException | None) -> None:
     """Drop the traceback of an error before a retry: its frames would keep the page in memory."""
     while error is not None and error.__traceback__ is not None:
-        error.__traceback__ = None
+        error.with_traceback(None)  # an assignment fails where the class is a frozen dataclass
         error = error.__cause__ or error.__context__
 
 

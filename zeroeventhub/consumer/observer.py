@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 from zeroeventhub.consumer.steps import Pause
@@ -163,7 +163,8 @@ def place_of(event: Event, events: Sequence[Event], cursor: str) -> str:
 def note_place(error: BaseException, place: str) -> None:
     """Add to an error the event at which it was raised; only once if it is raised again."""
     if at_place(error) != f" at {place}":
-        error.add_note(f"{_NOTE}{place}")
+        with suppress(AttributeError):  # of a frozen dataclass, which takes no notes
+            error.add_note(f"{_NOTE}{place}")
 
 
 def place_in(text: str) -> str:

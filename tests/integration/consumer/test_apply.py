@@ -4,7 +4,7 @@ import asyncio
 import logging
 import threading
 from contextlib import suppress
-from dataclasses import make_dataclass, replace
+from dataclasses import dataclass, make_dataclass, replace
 
 import httpx
 import psycopg
@@ -185,6 +185,29 @@ def test_observer_that_suppresses_errors_is_refused(either_shop):
     with halting(ConfigurationError, "observer's `applying` suppresses errors"):
         shop.run(failing(1), observer=Deaf())
     assert (shop.landed(), shop.cursor()) == ([], "_first")
+
+
+@dataclass(frozen=True)
+class Spoilt(Exception):
+    """An error that refuses every assignment: of a traceback, or of notes."""
+
+    event: int
+
+
+def test_frozen_error_is_tried_again_and_set_aside(either_shop):
+    """What apply raises may be a frozen dataclass."""
+
+    def apply(connection, one: Event):
+        if one.data["n"] == 2:
+            raise Spoilt(2)
+        write(connection, [one])
+
+    shop = either_shop
+    shop.feed.publish(event(1), event(2), event(3))
+    shop.run(apply, failures=Failures(tries=2, then="set-aside"))
+    (letter,) = call(shop.store, shop.store.dead_letters.letters)
+    assert letter.error.endswith("Spoilt: 2")
+    assert (shop.landed(), letter.tries) == ([1, 3], 2)
 
 
 def test_failure_that_cannot_be_stored_changes_nothing(either_shop, caplog):
