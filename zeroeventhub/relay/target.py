@@ -3,12 +3,13 @@
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Self, TypeAlias
+from inspect import iscoroutine
+from typing import NoReturn, Self, TypeAlias
 
 from sqlalchemy import Connection
 
 from zeroeventhub.consumer.page import PendingPage
-from zeroeventhub.errors import StoreUnavailable, ZeroEventHubError
+from zeroeventhub.errors import ConfigurationError, StoreUnavailable, ZeroEventHubError
 from zeroeventhub.protocol import Event
 
 Choose: TypeAlias = Callable[[Event], str | None]
@@ -69,7 +70,10 @@ class Target(ABC):
         try:
             # A page that failed comes again with the same objects.
             events = [event for event in page.events if id(event) not in known]
-            self.deliver(page.partition, events, fresh.append)
+            deliver: Callable[..., object] = self.deliver
+            result = deliver(page.partition, events, fresh.append)
+            if result is not None:
+                _refuse(result)
             has_failed = False
         finally:
             # What was set aside alone is followed by the rest of its page.
@@ -93,3 +97,14 @@ class Target(ABC):
             TargetUnavailable: the target did not answer, or asked for a retry.
             EventRefused: the target does not take one of the events.
         """
+
+
+def _refuse(result: object) -> NoReturn:
+    """Refuse what `deliver` has returned: work that would never run, or a failure that is lost."""
+    if iscoroutine(result):
+        result.close()
+    raise ConfigurationError(
+        f"The target's `deliver` has returned {type(result).__name__}, so that nothing says what "
+        "it has delivered: let it return nothing, and raise an error for what it has not. It "
+        "cannot be `async def` or a generator."
+    )

@@ -6,7 +6,8 @@ import pytest
 from harness.stores import NAME, call, new_store
 from sqlalchemy.exc import IntegrityError
 
-from zeroeventhub import Client, Consumer, Failures
+from zeroeventhub import FIRST, Client, Consumer, Failures
+from zeroeventhub.errors import Halted
 from zeroeventhub.relay.target import EventRefused, Target, TargetUnavailable
 
 
@@ -59,6 +60,30 @@ def test_event_that_is_refused_for_good_is_set_aside_alone(consume, refused):
     consume(target.apply, failures=Failures(2, "set-aside"))
     assert target.taken == [n for n in ALL if n != refused]
     assert call(consume.store, consume.store.dead_letters.count) == {0: 1}
+
+
+def listed(self, partition, events, delivered):
+    """Say that nothing was delivered, where an error has to be raised."""
+    return False
+
+
+async def listed_later(self, partition, events, delivered):
+    """Deliver once this is awaited."""
+
+
+def listed_one_by_one(self, partition, events, delivered):
+    """Deliver where something iterates."""
+    yield from events
+
+
+@pytest.mark.parametrize("deliver", [listed, listed_later, listed_one_by_one])
+def test_target_that_returns_something_is_refused(consume, monkeypatch, deliver):
+    """Events count as delivered if `deliver` returns nothing, and not if it has not even begun."""
+    monkeypatch.setattr(Listing, "deliver", deliver)
+    with pytest.raises(Halted) as halted:
+        consume(Listing().apply, failures=Failures(1))
+    assert "has returned" in str(halted.value.__cause__)
+    assert call(consume.store, consume.store.cursors) == {0: FIRST}
 
 
 def test_page_whose_commit_fails_comes_again(consume):
