@@ -352,6 +352,7 @@ class TypeFilter:
     Attributes:
         names: types of events, at least one; the case of ASCII letters does not matter.
         skip: whether to skip these types, instead of reading only these.
+        given: the names as they were given, which a client sends, as publishers in Go compare them.
 
     Raises:
         ConfigurationError: `names` is a text or empty, or a name has a semicolon, control
@@ -360,6 +361,7 @@ class TypeFilter:
 
     names: AbstractSet[str]
     skip: bool = False
+    given: AbstractSet[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Convert the names to lower case, and check them."""
@@ -378,6 +380,7 @@ class TypeFilter:
                 raise ConfigurationError(
                     "Event types are compared whole: list each type, instead of a prefix and *."
                 )
+        object.__setattr__(self, "given", frozenset(self.names))
         object.__setattr__(self, "names", frozenset(name.lower() for name in self.names))
 
     def lets_through(self, name: str) -> bool:

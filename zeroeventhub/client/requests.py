@@ -206,7 +206,7 @@ class RequestBuilder(Generic[_Http]):
         else:
             if types is not None:
                 name = "skip-event-types" if types.skip else "event-types"
-                parameters[name] = ";".join(sorted(types.names))
+                parameters[name] = ";".join(sorted(types.given))
             if stop is not None:
                 self._expect_extension(info, STOP)
                 parameters["stop"] = stop

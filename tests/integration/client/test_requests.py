@@ -148,6 +148,14 @@ def test_query_of_the_url_is_kept(any_call):
     ]
 
 
+def test_types_are_sent_as_they_are_spelled(any_call):
+    """A filter sends the names of types as they were given, as some publishers compare them."""
+    for skip, name in ((False, "event-types"), (True, "skip-event-types")):
+        with raw_feed() as (url, seen):
+            any_call(url, types=TypeFilter({"PaymentCaptured", "order.Paid"}, skip=skip))
+        assert seen[-1][1][name] == ["PaymentCaptured;order.Paid"]
+
+
 def test_parameters_of_the_callers_client_are_added(call):
     """Parameters of an httpx client are sent beside those of the URL and of the request."""
     session = {"params": {"key": "k", "cursor": "not this one"}}

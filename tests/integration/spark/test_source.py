@@ -109,7 +109,7 @@ PUSHED = {
     "partition": (lambda of: [of.EqualTo(PARTITION, 1)], {"1"}, "", 50),
     "both": (lambda of: [of.In(PARTITION, (0, 1)), of.EqualTo(PARTITION, 1)], {"1"}, "", 50),
     "none": (lambda of: [of.EqualTo(PARTITION, 0), of.EqualTo(PARTITION, 1)], set(), "", 0),
-    "type": (lambda of: [of.EqualTo(TYPE, "Paid")], BOTH, "paid", 50),
+    "type": (lambda of: [of.EqualTo(TYPE, "Paid")], BOTH, "Paid", 50),
     "types": (lambda of: [of.In(TYPE, ("placed", "paid"))], BOTH, "paid;placed", 75),
     "null": (lambda of: [of.In(TYPE, ("a", None))], BOTH, "", 100),
     "moments": (lambda of: [of.GreaterThan(TIME, one) for one in (NEXT, LATE, NEXT)], BOTH, "", 10),
