@@ -403,6 +403,11 @@ class _Nothing(TypeFilter):
     def __init__(self) -> None:
         object.__setattr__(self, "names", frozenset())
 
+    @property
+    def given(self) -> AbstractSet[str]:
+        """Raise ConfigurationError: a request without names would ask for all types."""
+        raise ConfigurationError("A filter that lets no type of events through cannot be sent.")
+
 
 NOTHING: TypeFilter = _Nothing()
 """The filter of two filters without a common type: pages have no events, and cursors move on."""

@@ -2,18 +2,20 @@
 
 import json
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import product
 
 import httpx
 import pytest
 from harness.published import install
-from harness.readers import Numbers, cursor_of, kind, mounted, open_stream
+from harness.readers import Numbers, client_of, cursor_of, kind, mounted, open_stream
 from harness.shop import metadata, orders
 from sqlalchemy import event, insert
 
 from zeroeventhub import FeedInfo, Partition, Principal, TableFeed, TypeFilter, bearer_tokens
 from zeroeventhub.archive import Archive
+from zeroeventhub.extensions import EVENT_TYPES
 from zeroeventhub.publisher.progress import Progress
 from zeroeventhub.publisher.retention import Retention
 
@@ -204,6 +206,33 @@ def test_reader_sees_its_partitions_alone(shop):
         # The number of partitions is the feed's, or version 1 could not be spoken by one who
         # sees some.
         assert ask(n=2, cursor0="_first").status_code == 400
+
+
+class Relay:
+    """A feed of one's own that reads another feed."""
+
+    def __init__(self, client):
+        self.client = client
+
+    def info(self):
+        return replace(self.client.discover(), extensions=frozenset({EVENT_TYPES}))
+
+    def read(self, partition, cursor, limit, *, types=None):
+        return self.client.fetch(partition, cursor, limit=limit, types=types)
+
+
+def test_reader_sees_no_more_through_a_relay(shop):
+    """A reader who may see none of the types that it asks for gets no event through a relay."""
+
+    def answer(name, **asked):
+        principal = READERS[name]
+        with mounted(Relay(client), authorize=lambda _: principal) as url:
+            return httpx.get(f"{url}/events", params=place(0, **asked))
+
+    with mounted(source(), shop) as behind, client_of(behind) as client:
+        assert numbers(answer("paid")) == [4, 12, 20, 28, 36]
+        refused = [answer("paid", **{"event-types": "placed"}), answer("nothing")]
+    assert [one.status_code for one in refused] == [500, 500]
 
 
 @pytest.mark.parametrize(
