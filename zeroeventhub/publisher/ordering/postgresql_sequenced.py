@@ -169,6 +169,11 @@ _RIGHTS = text("""
     SELECT has_table_privilege(:positions, 'SELECT') AND has_table_privilege(:state, 'SELECT')
 """)
 
+_MAY_NOT_WRITE = text("""
+    SELECT current_user WHERE NOT pg_is_in_recovery()
+        AND current_setting('default_transaction_read_only')::boolean
+""")
+
 _HOLDS = """
     locktype = 'relation' AND mode IN ('RowShareLock', 'RowExclusiveLock') AND granted
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -197,15 +202,25 @@ class Sequenced(SideTableOrdering):
             )
 
     def warnings(self, connection: Connection) -> list[tuple[str, str, str]]:
-        """Warn of an installation whose trigger's function anyone may run, as earlier ones were."""
-        words = self._words(connection)
-        if not connection.scalar(_IS_PUBLIC, words):
-            return []
-        sentence = (
-            "Anyone in the database may run the trigger's function on a table of their own, and "
-            "so give events other positions."
-        )
-        return [("rights", sentence, _PRIVATE.format(**words))]
+        """Warn of a role that gives no positions, and of a trigger's function that anyone may run.
+
+        Earlier installations left that open.
+        """
+        words, found = self._words(connection), []
+        if (role := connection.scalar(_MAY_NOT_WRITE)) is not None:
+            sentence = (
+                "By default, transactions here are read-only, in which this feed gives no event a "
+                "position: unless another process does, consumers get nothing new."
+            )
+            off = f"ALTER ROLE {quoted(role)} SET default_transaction_read_only = off"
+            found.append(("read-only", sentence, off))
+        if connection.scalar(_IS_PUBLIC, words):
+            sentence = (
+                "Anyone in the database may run the trigger's function on a table of their own, "
+                "and so give events other positions."
+            )
+            found.append(("rights", sentence, _PRIVATE.format(**words)))
+        return found
 
     def blockers(self, connection: Connection) -> list[Blocker]:
         """Return the sessions that keep every other session from giving positions."""

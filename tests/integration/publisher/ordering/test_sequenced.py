@@ -303,7 +303,10 @@ def test_sessions_of_any_kind_read_what_has_positions(log):
         assert [event.data["n"] for event in log.restarted(own).read(0, FIRST, 9).events] == [0]
     log.write(1)
     with connected(log.engine.url, options="-c default_transaction_read_only=on") as own:
-        assert [event.data["n"] for event in log.restarted(own).read(0, FIRST, 9).events] == [0]
+        feed = log.restarted(own)
+        assert [event.data["n"] for event in feed.read(0, FIRST, 9).events] == [0]
+        assert "read-only" in {one.subject for one in feed.check()}
+    assert "read-only" not in {one.subject for one in log.restarted().check()}
     assert log.news() == [0, 1]
 
 
