@@ -66,8 +66,11 @@ _OTHER_TEXTS = text("""SELECT column_name
     AND (character_set_name <> 'utf8mb4' OR data_type IN ('inet4', 'inet6'))""")
 
 # Without rights on MariaDB; MySQL has no such variable.
-_REPLICATES = text("""SHOW GLOBAL STATUS
-    WHERE Variable_name = 'Slaves_running' AND Value > 0 AND NOT @@global.read_only""")
+_REPLICATES = text("SHOW GLOBAL STATUS WHERE Variable_name = 'Slaves_running' AND Value > 0")
+# As a value it is 0 or 1, or on MariaDB since 11.8 a text such as OFF, which is no false one.
+_READ_ONLY_SERVER = text(
+    "SHOW GLOBAL VARIABLES WHERE Variable_name = 'read_only' AND Value <> 'OFF'"
+)
 _WRITABLE_REPLICA = (
     "This server replicates from another and may be written to itself. If events come from there, "
     "observed skips some of them, and sequenced gives positions here, which stops the replication."
@@ -189,7 +192,7 @@ class MySQL(Database):
         return IndexHint()
 
     def warnings(self, connection: Connection) -> list[tuple[str, str, str]]:
-        if connection.execute(_REPLICATES).first() is None:
+        if connection.execute(_REPLICATES).first() is None or is_read_only(connection):
             return []
         return [("replica", _WRITABLE_REPLICA, "SET GLOBAL read_only = 1")]
 
@@ -248,6 +251,11 @@ def _time(value: timedelta | None) -> time | str | None:
 def is_mariadb(bind: Any) -> bool:
     """Return whether a connection or dialect is of MariaDB, whatever the URL says."""
     return bool(getattr(bind, "dialect", bind).is_mariadb)
+
+
+def is_read_only(connection: Connection) -> bool:
+    """Return whether the server is a replica, or refuses writes for another reason."""
+    return connection.execute(_READ_ONLY_SERVER).first() is not None
 
 
 def is_node(connection: Connection) -> bool:

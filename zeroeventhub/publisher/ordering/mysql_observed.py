@@ -17,7 +17,7 @@ from typing import Any
 from sqlalchemy import Connection, func, select, text
 from sqlalchemy.exc import DBAPIError
 
-from zeroeventhub.databases.mysql import is_mariadb, is_node
+from zeroeventhub.databases.mysql import is_mariadb, is_node, is_read_only
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 from zeroeventhub.publisher.ordering import port
@@ -282,11 +282,6 @@ def check_table(
             "URL."
         )
     check_key(connection, events)
-
-
-def is_read_only(connection: Connection) -> bool:
-    """Return whether the server is a replica, or refuses writes for another reason."""
-    return bool(connection.scalar(text("SELECT @@global.read_only")))
 
 
 @contextmanager

@@ -11,14 +11,9 @@ range would wait for rows that open transactions have inserted between them.
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from zeroeventhub.databases.mysql import is_node
+from zeroeventhub.databases.mysql import is_node, is_read_only
 from zeroeventhub.errors import ConfigurationError
-from zeroeventhub.publisher.ordering.mysql_observed import (
-    check_table,
-    error_number,
-    is_read_only,
-    quoted,
-)
+from zeroeventhub.publisher.ordering.mysql_observed import check_table, error_number, quoted
 from zeroeventhub.publisher.ordering.port import Ddl, digest
 from zeroeventhub.publisher.ordering.side_tables import SideTableOrdering
 
