@@ -68,13 +68,15 @@ _SEARCH = {
 _TRIGGERS = text("""SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = :table
         AND upper(sql) LIKE '%UPDATE ON%' AND name NOT LIKE 'zeroeventhub%'""")
 
+_FILE = text("SELECT file FROM pragma_database_list WHERE name = 'main'")
+
 _JOURNAL = (
     "In journal mode {} a writer and a reader keep each other waiting, and a writer without a busy "
     "timeout fails beside a reader's statement."
 )
 _NO_JOURNAL = (
-    "In journal mode off nothing can be rolled back: events of a transaction that failed may stay, "
-    "and damage the file."
+    "In journal mode {} a part may stay of a transaction that failed, or whose process was killed, "
+    "and the file may be damaged."
 )
 
 TICKS = 100_000
@@ -202,10 +204,11 @@ class SQLite(Database):
 
     def warnings(self, connection: Connection) -> list[tuple[str, str, str]]:
         mode = str(connection.exec_driver_sql("PRAGMA journal_mode").scalar_one())
-        if mode not in {"delete", "truncate", "persist", "off"}:
+        # A database in memory has the mode memory as well.
+        if mode == "wal" or not connection.scalar(_FILE):
             return []
-        sentence = _NO_JOURNAL if mode == "off" else _JOURNAL.format(mode)
-        return [("journal", sentence, "PRAGMA journal_mode = WAL")]
+        sentence = _NO_JOURNAL if mode in {"memory", "off"} else _JOURNAL
+        return [("journal", sentence.format(mode), "PRAGMA journal_mode = WAL")]
 
     def update_trigger(self, connection: Connection, table: Table) -> str | None:
         name: str | None = connection.scalar(_TRIGGERS, {"table": table.name})
