@@ -138,8 +138,14 @@ class Sequenced(SideTableOrdering):
 def _check_file(connection: Connection, events: Events) -> None:
     """Refuse a table of an attached database, whose numbers and triggers are in another file.
 
-    Refuse also a name in another case, by which SQLite finds the table, but not its numbers.
+    Refuse also a name in another case, by which SQLite finds the table, but not its numbers, and a
+    connection that reads what is not committed.
     """
+    if connection.exec_driver_sql("PRAGMA read_uncommitted").scalar_one():
+        raise ConfigurationError(
+            "This connection has set PRAGMA read_uncommitted, by which a shared cache shows events "
+            "that are then rolled back: leave it off."
+        )
     if events.schema(connection) not in {None, "main"}:
         raise ConfigurationError(
             f"{events.table.fullname!r} is in an attached database: give the feed an engine of "

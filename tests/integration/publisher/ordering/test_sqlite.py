@@ -15,6 +15,7 @@ from harness.ordering_table import (
 )
 from harness.waiting import DEADLINE
 from sqlalchemy import MetaData
+from sqlalchemy.event import listen
 from sqlalchemy.exc import OperationalError
 
 
@@ -72,6 +73,15 @@ def test_table_named_in_another_case_is_refused(bare):
     LOG.create(bare.engine)
     with refusal("'LOG' is named 'log'"):
         bare.source(LOG.to_metadata(MetaData(), name="LOG")).bind(bare.engine).info()
+
+
+@for_each(*ON_SQLITE)
+def test_connection_that_reads_what_is_not_committed_is_refused(log):
+    """With a shared cache it would show events that are rolled back afterwards."""
+    listen(log.engine, "connect", lambda own, _: own.execute("PRAGMA read_uncommitted = 1"))
+    log.engine.dispose()
+    with refusal("read_uncommitted"):
+        log.restarted().info()
 
 
 @pytest.mark.parametrize("table", ["log", "other"])
