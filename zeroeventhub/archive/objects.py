@@ -35,6 +35,9 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/\s]*@|\?[^\s\"']*")
 
 _log = logging.getLogger("zeroeventhub.archive")
 
+_users: set[int] = set()
+"""The process that has used obstore, or its parent: the threads of obstore are not in a fork."""
+
 
 def damaged(path: str) -> Unavailable:
     """Log which file is damaged, and return an error without its name, which may grant access."""
@@ -201,6 +204,12 @@ def _sync(folder: Path) -> None:
 @contextmanager
 def _explained() -> Iterator[None]:
     """Translate the store's errors; their texts have addresses, so that only the log gets them."""
+    _users.add(os.getpid())
+    if len(_users) > 1:
+        raise ConfigurationError(
+            "This process was forked from one that has used an archive, and would wait for its "
+            "store for ever: use the archive only after the fork, or start processes by `spawn`."
+        )
     try:
         yield
     except (AlreadyExistsError, FileExistsError, FileNotFoundError):

@@ -1,6 +1,8 @@
 """Objects are created once, whole or not at all, in folders, in memory and on servers."""
 
 import os
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from unittest.mock import Mock
@@ -150,3 +152,27 @@ def test_readers_get_no_word_of_the_store(sqlite, caplog):
     said = "".join(f"{vars(one)!r} {one.getMessage()}" for one in caplog.records)
     assert "bucket-7f" in said
     assert "kanarek" not in said
+
+
+FORKING = """
+import os, signal, sys
+from zeroeventhub.archive import Archive
+from zeroeventhub.errors import ConfigurationError
+
+archive = Archive(sys.argv[1])
+archive.objects.create("segments/one", b"1")
+archive.objects.read("segments/one")
+if child := os.fork():
+    sys.exit(os.waitpid(child, 0)[1])
+signal.alarm(20)
+try:
+    archive.objects.read("segments/one")
+except ConfigurationError as error:
+    sys.exit("after the fork" not in str(error))
+sys.exit("The child has read.")
+"""
+
+
+def test_archive_of_a_forked_process_is_refused(tmp_path):
+    """A process forked from one that has used an archive is refused it, and does not hang."""
+    subprocess.run([sys.executable, "-c", FORKING, str(tmp_path)], check=True, timeout=60)
