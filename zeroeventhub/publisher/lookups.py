@@ -107,18 +107,25 @@ class Lookups:
         It is the horizon `settled` while no settled event is of the moment or later; after that,
         it is always the same position. Times need not rise with positions.
         """
-        moment = self._truncate(connection, moment)
         end = 0
         if self._archive is not None and (end := min(self._archive.boundary(connection), settled)):
             # The time at which positions were given rises with the positions of all partitions.
             searched = None if self.times is None else partition
-            first = self._archive.first_since(searched, moment, end)
+            since = self._truncate(connection, moment)
+            first = self._archive.first_since(searched, since, end)
             if first is not None:
                 return first - 1
+        return max(self.of_time_in_table(connection, partition, moment, settled=settled), end)
+
+    def of_time_in_table(
+        self, connection: Connection, partition: int, moment: datetime, *, settled: int
+    ) -> int:
+        """Return the same position, though times of events that the table lacks do not count."""
+        moment = self._truncate(connection, moment)
         if self.times is not None:
-            return max(self._first(connection, partition, moment, self.times, settled), end)
+            return self._first(connection, partition, moment, self.times, settled)
         if self._source.given_at is not None:
-            return max(self._bisect(connection, moment, self._source.given_at, settled), end)
+            return self._bisect(connection, moment, self._source.given_at, settled)
         raise ConfigurationError(
             "This feed does not know the times of its events: say which column is their time."
         )

@@ -259,10 +259,10 @@ class Reader:
         return True
 
     def last_older_than(self, connection: Connection, age: timedelta, settled: int) -> int:
-        """Return the position at and below which the events of all partitions are older."""
+        """Return the position at and below which the table's events of all partitions are older."""
         moment, lookups = ago(age), self.lookups
         return min(
-            lookups.of_time(connection, partition, moment, settled=settled)
+            lookups.of_time_in_table(connection, partition, moment, settled=settled)
             for partition in self.page_query.ids
         )
 

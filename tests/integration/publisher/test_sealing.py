@@ -58,6 +58,21 @@ def test_sealing_leaves_what_is_young_or_too_little(sqlite, tmp_path):
     assert feed.seal(older_than=timedelta(0)).position == 36
 
 
+def test_time_of_an_event_that_was_trimmed_holds_nothing_back(sqlite, tmp_path):
+    """An event of a future time in the archive keeps no later one from being trimmed or sealed."""
+    feed = opened(sqlite, Archive(tmp_path))
+    future = datetime.now(UTC) + timedelta(days=9)
+    execute(sqlite, orders.update().where(orders.c.id == 5).values(placed=future))
+    assert feed.plan_trim(older_than=timedelta(days=1)).events == 0
+    feed.seal()
+    trim(feed, 8)
+    assert len(numbers(feed)) == len(EVENTS) // PARTITIONS  # it has read from the archive
+    with sqlite.begin() as connection:
+        place(connection, (0, 1, 2))
+    assert feed.seal(older_than=timedelta(days=1)).events == 1
+    assert feed.plan_trim(older_than=timedelta(days=1)).events == 30
+
+
 def test_segment_is_closed_once_it_has_its_bytes(sqlite, tmp_path, monkeypatch):
     """A segment takes no more rows after the statement that brings it to its bytes, or the next."""
     monkeypatch.setattr(sealing, "AT_ONCE", 4)
