@@ -47,6 +47,7 @@ _LARGEST = 256 * 1024 * 1024
 mebibytes."""
 
 _MOVED_ON = {
+    httpx.codes.BAD_REQUEST,  # of S3, if the credentials have expired that signed the URL
     httpx.codes.UNAUTHORIZED,
     httpx.codes.FORBIDDEN,
     httpx.codes.NOT_FOUND,

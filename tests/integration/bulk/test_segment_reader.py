@@ -230,9 +230,9 @@ def test_events_of_a_file_come_once_though_it_is_begun_anew(feed, store, rest):
     assert feed.asked.count("30") == 4
 
 
-@pytest.mark.parametrize("status", [408, 425, 429, 500, 503])
-def test_store_that_wants_to_be_asked_later_costs_no_event(feed, store, url, status):
-    """A store that limits requests, or fails once, is asked again."""
+@pytest.mark.parametrize("status", [400, 403, 408, 425, 429, 500, 503])
+def test_store_that_refuses_a_request_once_costs_no_event(feed, store, url, status):
+    """A store that limits requests, fails, or takes a URL for expired is asked again."""
     store.failures = [status]
     assert found(url, 0) == wanted(feed, 0)
 
