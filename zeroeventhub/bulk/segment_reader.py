@@ -97,10 +97,11 @@ def _read_file(path: str) -> Read:
             with open(path, "rb") as file:  # noqa: PTH123 - the path is what it was given as
                 file.seek(start)
                 return file.read(length)
-        except FileNotFoundError:
+        except OSError as error:
             raise Unreachable(
-                "A file that the feed names is not on this machine: share its folder with every "
-                "machine that reads, or set the option readSegments (read_segments) to false."
+                f"A file that the feed names cannot be read on this machine ({error.strerror}): "
+                "share its folder with every machine and user that reads, or set the option "
+                "readSegments (read_segments) to false."
             ) from None
 
     return read

@@ -16,7 +16,7 @@ from harness.laid_out_feed import ReadFeed
 from harness.published import install
 from harness.readers import client_of, mounted
 from harness.shop import metadata, orders
-from harness.spark_reading import numbers, planned, read
+from harness.spark_reading import numbers, planned, read, rows_of
 from harness.statements import add, execute
 from harness.web import serving, serving_tls
 from pyarrow import parquet
@@ -294,6 +294,22 @@ def test_what_is_no_whole_segment_is_refused(feed, url, content):
         file.write_bytes(content)
     with pytest.raises(Unreachable if content is None else ProtocolError):
         found(url, 0)
+
+
+@pytest.mark.parametrize("makes", ["nothing", "folder"])
+def test_file_that_cannot_be_read_here_is_asked_for_again(feed, makes):
+    """A file that is not there, or cannot be opened, ends the read after all attempts."""
+    file = feed.folder / "0-15.parquet"
+    with mounted(feed) as url:
+        plan = planned(url, **of_range(0), segmentOrigins="file://")
+        file.unlink()
+        if makes == "folder":
+            file.mkdir()
+        feed.sizes = {file.name: 4_000}
+        with pytest.raises(Unreachable, match="on this machine") as caught:
+            rows_of(*plan)
+    assert str(feed.folder) not in str(caught.value)
+    assert feed.asked.count(FIRST) == 3
 
 
 def test_changed_byte_of_a_row_group_is_noticed(feed):
