@@ -258,11 +258,12 @@ class Archive:
             skipped: how many positions stay free after the last sealed one, or after where an
                 earlier restored table went on, whose events may be lost as well.
         """
+        known = self.look()
         while True:
-            known = self.look()
             position = max(known.sealed, known.continued) + skipped
             if self._advance(known, continued=position):
                 return position
+            known = self._successor(known)
 
     def replace(self, written: WrittenSegment, name: str, events: int) -> bool:
         """Replace the segment of a name by one of the same positions without erased events.
@@ -321,11 +322,8 @@ class Archive:
         self.objects.create(_path(segment), written.content)
         if self._advance(known, **changes):
             return True
-        newest = self.look()
-        if newest.generation == known.generation:
-            # The manifest that has taken the number is not listed yet, and may list the segment.
-            raise Unavailable("The archive's store lists no manifest that it has.", retry_after=60)
-        if any(segment.name == one.name for one in newest.segments):
+        # A manifest that is not listed yet may list the segment.
+        if any(segment.name == one.name for one in self._successor(known).segments):
             return True
         # A retry writes new files, as another process may already treat these as abandoned.
         self.objects.delete([_path(segment), _path(segment, PLACES)])
@@ -397,6 +395,17 @@ class Archive:
             return False
         self._learn(known, following)
         return True
+
+    def _successor(self, known: Manifest) -> Manifest:
+        """Fetch the newest manifest, after one that could not be advanced.
+
+        Raises:
+            Unavailable: the store did not answer, or does not list what has taken the number.
+        """
+        newest = self.look()
+        if newest.generation == known.generation:
+            raise Unavailable("The archive's store lists no manifest that it has.", retry_after=60)
+        return newest
 
     def _learn(self, known: Manifest, found: Manifest) -> None:
         """Keep a manifest unless another thread has found a newer one.

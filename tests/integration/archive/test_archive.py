@@ -93,23 +93,37 @@ def test_lost_answer_is_no_reason_to_seal_twice(tmp_path):
     assert positions_in(Archive(tmp_path)) == [*range(1, 11)]
 
 
+class Lagging(Objects):
+    """Lose the first answer about each object, and list only the first object of a folder."""
+
+    created = 0
+
+    def create(self, path, content):
+        self.created += 1
+        assert self.created < 9
+        super().create(path, content)
+        return super().create(path, content)
+
+    def names(self, folder, after=""):
+        return super().names(folder, after)[:1]
+
+
 def test_file_stays_that_a_manifest_names_which_the_store_does_not_list_yet(tmp_path):
     """If the answer is lost and the listing is old, the archive keeps the segment's file."""
-
-    class Forgetful(Objects):
-        def create(self, path, content):
-            super().create(path, content)
-            return super().create(path, content)
-
-        def names(self, folder, after=""):
-            return super().names(folder, after)[:1]
-
     Archive(tmp_path).add(made(0, 10), "feed")
-    archive = Archive(Forgetful(tmp_path))
+    archive = Archive(Lagging(tmp_path))
     archive.look()
     with pytest.raises(Unavailable, match="lists no manifest"):
         archive.add(made(10, 20), "feed")
     assert positions_in(Archive(tmp_path)) == [*range(1, 21)]
+
+
+def test_restore_ends_where_the_store_does_not_list_what_it_has(tmp_path):
+    """A restore whose answer was lost does not write its manifest again and again."""
+    Archive(tmp_path).add(made(0, 10), "feed")
+    with pytest.raises(Unavailable, match="lists no manifest"):
+        Archive(Lagging(tmp_path)).continue_after(5)
+    assert Archive(tmp_path).continue_after(5) == 20
 
 
 def test_process_never_goes_back_to_an_older_manifest(tmp_path):
