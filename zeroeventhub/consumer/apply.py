@@ -360,6 +360,7 @@ class PageTransactions:
                 self._config,
                 self.hint,
                 step.ahead,
+                self.inbox,
             )
             try:
                 transaction.call(partial(self._handler.call, transaction, *content))
@@ -445,7 +446,8 @@ class PageTransactions:
     ) -> Exception | None:
         """Try to apply an event up to `Failures.tries` times; return the last error."""
         cursor = step.page.cursor if isinstance(step, Deliver) else step.place.cursor
-        content = (step.partition, (event,), cursor, step.place, self._config, self.hint)
+        page = (step.partition, (event,), cursor, step.place)
+        content = (*page, self._config, self.hint, None, self.inbox)
         error: Exception | None = None
         for attempt in range(before + 1, before + 1 + self._config.failures.tries):
             error = transaction.call(partial(self._handler.call, transaction, *content), catch=True)

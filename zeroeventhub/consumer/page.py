@@ -94,6 +94,7 @@ class _Pending:
     _config: Config
     _hint: DecodeHint
     _ahead: Fetch | None = None
+    _is_unseen: bool = False  # as `run` has asked the inbox in this transaction
 
     def _insert_into(
         self,
@@ -119,6 +120,8 @@ class _Pending:
         store.lanes.expect_none(connection, name, self.partition, self._place)
 
     def _unseen(self, connection: Connection) -> Sequence[Event]:
+        if self._is_unseen:
+            return self.events
         return without_duplicates(connection, self._config, self.partition, self.events)
 
 
@@ -157,6 +160,8 @@ class PendingPage(_Pending):
 
     def unseen(self, transaction: SyncTransaction) -> Sequence[Event]:
         """Return the events that come for the first time, and remember them.
+
+        In `run` with an inbox, which has dropped the others, these are all events of the page.
 
         Args:
             transaction: the one that commits the page, as for `commit`.

@@ -530,6 +530,24 @@ def test_event_is_seen_once_it_is_applied_or_set_aside(shop):
     assert (shop.landed(), shop.letters()) == ([2, 1], [])
 
 
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_apply_may_ask_the_inbox_itself(shop, exactly_once):
+    """A function that was written for a loop gets its events, whether or not `run` has an inbox."""
+
+    def apply(connection, page):
+        write(connection, page.unseen(connection))
+        if page.events[0].data["n"] == 2 and not shop.letters():
+            raise Poison
+
+    shop.feed.exactly_once = exactly_once
+    shop.feed.publish(*[event(n) for n in range(4) for _ in range(2)])
+    shop.run(apply, limit=2, failures=ASIDE)
+    assert shop.landed() == [0, 1, 3]
+    shop.retry()
+    shop.run(apply)
+    assert shop.landed() == [0, 1, 3, 2]
+
+
 def test_lanes_share_the_inbox(shop):
     """In lanes too each event is applied once."""
     page = [event(n, f"k{n}") for n in range(8)]
