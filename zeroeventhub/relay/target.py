@@ -35,9 +35,9 @@ class Target(ABC):
         with WebhookTarget("https://billing.example/hook", secrets=[secret]) as target:
             Consumer(client, store, "hook").run(target.apply)
 
-    The page's cursor is committed after its delivery. So a process that is killed in between, or
-    whose database then fails, delivers the page again. A page of which the target took a part is
-    delivered again without that part, as long as the process lives.
+    The page's cursor is committed after its delivery. So a process that is killed in between
+    delivers the page again when it is started. As long as the process lives, a page that comes
+    again is delivered without what the target has taken.
     """
 
     def __init__(self) -> None:
@@ -61,26 +61,21 @@ class Target(ABC):
         where, cursor = page.partition, page.previous_cursor
         with self._delivered_lock:
             before, known = self._delivered.get(where, ("", {}))
-            comes_again = before == cursor
-            if not comes_again:
+            if before != cursor:
                 known = {}
-                self._delivered.pop(where, None)
+                self._delivered[where] = cursor, known
         fresh: list[Event] = []
-        has_failed = True
         try:
-            # A page that failed comes again with the same objects.
+            # A page that failed, or was not committed, comes again with the same objects.
             events = [event for event in page.events if id(event) not in known]
-            deliver: Callable[..., object] = self.deliver
-            result = deliver(page.partition, events, fresh.append)
-            if result is not None:
-                _refuse(result)
-            has_failed = False
+            if events:
+                deliver: Callable[..., object] = self.deliver
+                result = deliver(page.partition, events, fresh.append)
+                if result is not None:
+                    _refuse(result)
         finally:
-            # What was set aside alone is followed by the rest of its page.
-            if has_failed or comes_again:
-                with self._delivered_lock:
-                    _, known = self._delivered.setdefault(where, (cursor, known))
-                    known.update((id(event), event) for event in fresh)
+            with self._delivered_lock:
+                known.update((id(event), event) for event in fresh)
 
     @abstractmethod
     def deliver(

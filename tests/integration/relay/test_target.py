@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from harness.engines import connected
 from harness.stores import NAME, call, new_store
 from sqlalchemy.exc import IntegrityError
 
@@ -86,8 +87,8 @@ def test_target_that_returns_something_is_refused(consume, monkeypatch, deliver)
     assert call(consume.store, consume.store.cursors) == {0: FIRST}
 
 
-def test_page_whose_commit_fails_comes_again(consume):
-    """A page that was delivered and then rolled back is delivered again: at least once."""
+def test_page_whose_commit_fails_is_not_delivered_again(consume):
+    """What was taken before a rollback comes no more, as long as the process lives."""
     target, failures = Listing(), [IntegrityError("", {}, Exception())]
 
     def apply(connection, page):
@@ -96,7 +97,36 @@ def test_page_whose_commit_fails_comes_again(consume):
             raise failures.pop()
 
     consume(apply)
-    assert target.taken == [*ALL[:25], *ALL]
+    assert target.taken == ALL
+
+
+def test_next_process_delivers_what_was_not_committed(consume):
+    """A page that was delivered by a process that has ended before its commit comes again."""
+
+    def apply(connection, page):
+        first.apply(connection, page)
+        raise KeyboardInterrupt
+
+    first, second = Listing(), Listing()
+    with pytest.raises(KeyboardInterrupt):
+        consume(apply)
+    consume(second.apply)
+    assert (first.taken, second.taken) == (ALL[:25], ALL)
+
+
+def test_database_that_ends_idle_transactions_does_not_repeat_a_page(feed, postgresql_url):
+    """A page that takes longer than a transaction may be idle is committed at the next try."""
+
+    class Slow(Listing):
+        def deliver(self, *given):
+            super().deliver(*given)
+            time.sleep(0.3)
+
+    target, idle = Slow(), "-c idle_in_transaction_session_timeout=100"
+    with connected(postgresql_url, options=idle) as engine:
+        options = {"follow": False, "partitions": [0], "limit": 25}
+        Consumer(Client(feed), new_store(engine), NAME, **options).run(target.apply)
+    assert target.taken == ALL
 
 
 def test_cursor_that_is_set_back_delivers_again(consume):
