@@ -38,7 +38,8 @@ def without_duplicates(
     Raises:
         ConfigurationError: an event has no id, and no `on_missing_id` is there to be called then.
     """
-    ids = [config.identity(event) for event in events]
+    # An empty id, such as that of a missing member, would be the same for many events.
+    ids = [config.identity(event) or None for event in events]
     if None in ids:
         if on_missing_id is None:
             raise ConfigurationError(

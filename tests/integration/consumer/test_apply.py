@@ -583,6 +583,7 @@ def test_event_without_an_id_halts_or_is_warned_of_once(sync_shop, caplog, attri
         (False, {"inbox": False}, [0, 0, 1, 1, 2, 2, 3, 3]),
         (True, {"inbox": True}, [0, 1, 2, 3]),
         (False, {"identity": lambda one: str(one.data["n"] % 3)}, [0, 1, 2]),
+        (False, {"identity": lambda one: one.data.get("gone", "")}, [0, 0, 1, 1, 2, 2, 3, 3]),
     ],
 )
 def test_inbox_is_kept_for_feeds_that_do_not_promise(shop, exactly_once, options, landed):
