@@ -154,7 +154,7 @@ class KafkaTarget(Target):
         if not found:
             one = self._identity(event)
             kind: tuple[str, str | bytes | None] = ("content-type", "application/json")
-            return [kind] if one is None else [kind, ("id", one)]
+            return [kind, ("id", one)] if one else [kind]  # an empty one is none
         return [
             ("content-type", "application/cloudevents+json; charset=UTF-8"),
             *(

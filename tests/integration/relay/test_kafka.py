@@ -82,12 +82,14 @@ def test_other_events_have_the_id_that_they_are_given(target, broker, topic):
     """An event that is no CloudEvent has its key and id by functions, and no headers of one."""
     chosen = {"key": lambda event: event.data["who"], "identity": lambda event: event.data.get("n")}
     one = target(**chosen)
-    one.deliver(0, [Event.of({"who": "ada", "n": "7"}), Event.of({"who": None})], lambda _: None)
+    events = [{"who": "ada", "n": "7"}, {"who": None}, {"who": "bob", "n": ""}]
+    one.deliver(0, [*map(Event.of, events)], lambda _: None)
     found = {message.value(): message for message in broker.read(topic)}
     with_id = found[b'{"who":"ada","n":"7"}']
     assert with_id.key() == b"ada"
     assert headers(with_id) == {"content-type": "application/json", "id": "7"}
-    assert headers(found[b'{"who":null}']) == {"content-type": "application/json"}
+    for value in (b'{"who":null}', b'{"who":"bob","n":""}'):
+        assert headers(found[value]) == {"content-type": "application/json"}
 
 
 @pytest.mark.slow
