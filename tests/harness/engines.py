@@ -1,10 +1,13 @@
 """Engines of the tests, and what all of them have in common once this module is imported."""
 
+import asyncio
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import URL, Engine, create_engine, event, make_url
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 
 @event.listens_for(Engine, "do_connect")
@@ -39,6 +42,23 @@ def async_url(url: URL | str) -> URL:
     url = make_url(url)
     drivers = {"sqlite": "sqlite+aiosqlite", "mariadb+pymysql": "mariadb+aiomysql"}
     return url.set(drivername=drivers.get(url.drivername, url.drivername))
+
+
+@contextmanager
+def cancelling(engine: AsyncEngine, table: str) -> Iterator[None]:
+    """Cancel each task that reads a table, and let no garbage be collected meanwhile."""
+
+    def cancel(_connection, _cursor, statement, *_) -> None:
+        if f"FROM {table}" in statement:
+            asyncio.get_running_loop().call_soon(asyncio.current_task().cancel)
+
+    gc.disable()
+    event.listen(engine.sync_engine, "before_cursor_execute", cancel)
+    try:
+        yield
+    finally:
+        event.remove(engine.sync_engine, "before_cursor_execute", cancel)
+        gc.enable()
 
 
 def driver_connection(url: URL | str) -> Any:

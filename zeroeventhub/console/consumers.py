@@ -20,7 +20,7 @@ from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.consumer.store.dead_letters import DeadLetter
 from zeroeventhub.consumer.store.status import CursorStatus, summaries
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.error_codes import is_late, not_reached, translate_store_errors
+from zeroeventhub.databases.error_codes import call_in_store, is_late, translate_store_errors
 from zeroeventhub.databases.port import read_only
 from zeroeventhub.errors import BadCursor, ConfigurationError, FeedError, NotFound, StoreUnavailable
 from zeroeventhub.extensions import CURSOR_OF_COUNT
@@ -110,11 +110,8 @@ class ConsoleStore:
                         return call(connection)
 
                 return await anyio.to_thread.run_sync(connect_and_call, limiter=self._free)
-            try:
-                async with self._free, engine.connect() as connection:
-                    return await connection.run_sync(call)
-            except OSError as error:
-                raise not_reached(error) from error
+            async with self._free:
+                return await call_in_store(engine.connect(), call)
 
 
 async def list_consumers(store: ConsoleStore, principal: Principal) -> list[dict[str, Any]]:

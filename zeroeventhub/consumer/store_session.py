@@ -1,6 +1,5 @@
 """What a consumer does in its store outside of pages, each step in a transaction of its own."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -19,12 +18,7 @@ from zeroeventhub.consumer.steps import (
     Step,
 )
 from zeroeventhub.consumer.store.cursor_store import CursorStore
-from zeroeventhub.databases.error_codes import (
-    free_cursors,
-    is_late,
-    not_reached,
-    translate_store_errors,
-)
+from zeroeventhub.databases.error_codes import call_in_store, is_late, translate_store_errors
 from zeroeventhub.databases.transactions import COMMITS_EACH, driver_commits_each
 from zeroeventhub.errors import ConfigurationError, StoreUnavailable
 from zeroeventhub.protocol import FIRST
@@ -67,14 +61,7 @@ async def _transact(store: CursorStore, write: Callable[..., _Result], *argument
         if isinstance(engine, Engine):
             with engine.begin() as connection:
                 return write(connection, *arguments)
-        try:
-            async with engine.begin() as connection:
-                return await connection.run_sync(write, *arguments)
-        except OSError as error:
-            raise not_reached(error) from error
-        except asyncio.CancelledError as error:
-            free_cursors(error)
-            raise
+        return await call_in_store(engine.begin(), write, *arguments)
 
 
 def carry_out(connection: Connection, config: Config, owner: str, step: Step) -> Any:

@@ -3,15 +3,19 @@
 By the database's error numbers; by an error's text only if the database gives no number.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from traceback import clear_frames
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import exc
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from zeroeventhub.databases import DATABASES
 from zeroeventhub.errors import FeedFailure, StorageFull, StoreUnavailable, Unavailable
+
+_Result = TypeVar("_Result")
 
 
 def is_transient(error: BaseException | None) -> bool:
@@ -86,6 +90,26 @@ def free_cursors(error: BaseException) -> None:
     SQLAlchemy's frames refer to the error, and so would live until garbage is collected.
     """
     clear_frames(error.__traceback__)
+
+
+async def call_in_store(
+    opening: AbstractAsyncContextManager[AsyncConnection],
+    call: Callable[..., _Result],
+    *arguments: Any,
+) -> _Result:
+    """Call a function with a connection to a store that is opened for it, and with arguments.
+
+    Raises:
+        StoreUnavailable: the store cannot be reached.
+    """
+    try:
+        async with opening as connection:
+            return await connection.run_sync(call, *arguments)
+    except OSError as error:
+        raise not_reached(error) from error
+    except asyncio.CancelledError as error:
+        free_cursors(error)
+        raise
 
 
 def feed_error(error: exc.SQLAlchemyError | OSError) -> FeedFailure | Unavailable:

@@ -1,7 +1,9 @@
 """What a console shows of consumers, and to whom."""
 
+import asyncio
 from contextlib import contextmanager
 
+import httpx
 import pytest
 from harness.console import (
     OWASP,
@@ -13,15 +15,25 @@ from harness.console import (
     store_console,
     visited,
 )
-from harness.engines import connected
+from harness.engines import async_url, cancelling, connected
 from harness.readers import engine_of, raising
 from harness.shop import orders
 from harness.stores import call, claim, load, new_store
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 
-from zeroeventhub import FIRST, CursorStore, Event, Principal, TableFeed, everybody, feed_routes
+from zeroeventhub import (
+    FIRST,
+    LAST,
+    CursorStore,
+    Event,
+    Principal,
+    TableFeed,
+    everybody,
+    feed_routes,
+)
 from zeroeventhub.console import console_routes
 from zeroeventhub.errors import ConfigurationError, Unavailable
 
@@ -305,3 +317,20 @@ def test_look_holds_no_connection(sqlite, store):
         for _ in range(3):
             fetch(http, CONSUMER, name="billing")
         assert one.pool.checkedout() == 0
+
+
+@pytest.mark.anyio
+async def test_look_that_is_cancelled_keeps_no_writer_waiting(store):
+    """SQLite's lock goes with a look that is cancelled, and not when garbage is collected."""
+    stand(store, FIRST)
+    engine = create_async_engine(async_url(store.engine.url))
+    stores = {"billing": CursorStore(engine)}
+    app = Starlette(routes=console_routes("/", feeds={}, stores=stores, authorize=everybody))
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://console") as http:
+        with cancelling(engine, "zeroeventhub_cursors"):
+            done, _ = await asyncio.wait([asyncio.create_task(http.get("/"))])
+            assert done.pop().cancelled()
+            with connected(store.engine.url, timeout=0.5) as other:
+                stand(CursorStore(other), LAST)
+    await engine.dispose()

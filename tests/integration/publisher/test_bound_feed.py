@@ -1,14 +1,13 @@
 """A feed bound to an engine, sync or async: each question, and looks at the head that are small."""
 
 import asyncio
-import gc
 import threading
 import uuid
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from harness.engines import async_url, connected
+from harness.engines import async_url, cancelling, connected
 from harness.published import install
 from harness.shop import fill, metadata, orders, place, write
 from harness.statements import execute, scalars
@@ -144,23 +143,14 @@ async def test_read_that_is_cancelled_keeps_no_writer_waiting(sqlite):
     """SQLite's lock goes with a read that is cancelled, and not when garbage is collected."""
     fill(sqlite, 2_000)
     engine = create_async_engine(async_url(sqlite.url))
-
-    def cancel(_connection, _cursor, statement, *_):
-        if "FROM orders" in statement:
-            asyncio.get_running_loop().call_soon(asyncio.current_task().cancel)
-
-    gc.disable()
-    try:
-        feed = TableFeed(orders, data="data").bind(engine)
-        await feed.info()
-        event.listen(engine.sync_engine, "before_cursor_execute", cancel)
+    feed = TableFeed(orders, data="data").bind(engine)
+    await feed.info()
+    with cancelling(engine, "orders"):
         done, _ = await asyncio.wait([asyncio.create_task(feed.read(0, FIRST, 1_000))])
         assert done.pop().cancelled()
         with connected(sqlite.url, timeout=0.5) as other:
             write(other, 1)
-    finally:
-        gc.enable()
-        await engine.dispose()
+    await engine.dispose()
 
 
 def test_database_that_is_away_is_unavailable(tmp_path):
