@@ -19,6 +19,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 from zeroeventhub.databases import database_of
+from zeroeventhub.databases.statements import as_utc
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.wire.ndjson import one_line
 
@@ -155,7 +156,7 @@ def _form(expression: ColumnElement[Any], kind: sql.TypeEngine[Any]) -> JsonForm
         case sql.DateTime():
             return JsonForm(
                 type_coerce(expression, kind),
-                _utc if kind.timezone else timestamp,
+                as_utc if kind.timezone else timestamp,
                 text=moment_text(expression, aware=kind.timezone),
             )
         case sql.Date():
@@ -285,11 +286,6 @@ def _number(value: float) -> float | str:
 
 def _uuid(value: UUID | str) -> str:
     return str(UUID(str(value)))
-
-
-def _utc(value: datetime) -> datetime:
-    """Convert a timestamp to UTC; one without a zone, as SQLite stores it, is taken to be UTC."""
-    return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
 
 
 def timestamp(value: datetime) -> datetime:
