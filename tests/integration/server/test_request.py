@@ -11,13 +11,8 @@ from harness.shop import orders
 
 from zeroeventhub import FIRST, LAST, FeedInfo, Partition, TableFeed, TypeFilter
 from zeroeventhub.errors import FeedError
-from zeroeventhub.extensions import EXTENSIONS, STOP
+from zeroeventhub.extensions import EXTENSIONS
 
-HOSTILE_NUMBERS = [
-    *["", " ", "-1", "+1", " 1", "1 ", "1\n", "1.0", "1e3", "0x1", "1_0", "true", "null", "\x00"],
-    *["\uff11", "\u0661", "\u00b2", "\u00bd", "\u2460", "\U0001d7cf", "1\u200b"],
-]
-HOSTILE_CURSORS = ["", "\n", "1-1\n", "a\x00", "\x7f", "\t", "å", "\u2028", "\ud800", "a" * 4097]
 PLACE = {"token": "t", "partition": "0"}
 THERE = {**PLACE, "cursor": "c"}
 RENDITION = {"partition": "0"}
@@ -160,50 +155,6 @@ def test_parameter_is_there_once(ask, refused, route):
         assert f"{name.rstrip('0')} is missing" in answer.json()["detail"]
     for name in [*needed, *OPTIONAL.get(route, [])]:
         assert f"{name} occurs more than once" in refused(route, **{name: ["2", "2"]})[1]
-
-
-@pytest.mark.parametrize(
-    ("route", "name", "most"),
-    [
-        ("events", "partition", None),
-        ("events", "pagesizehint", None),
-        ("", "n", None),
-        ("splits", "count", 1_000),
-        ("cursor-of-count", "events", 1_000_000),
-        ("http-feed", "timeout", None),
-        ("key-history", "after-version", None),
-    ],
-)
-def test_number_is_of_ascii_digits_and_within_its_bounds(refused, route, name, most):
-    """A number is written in ASCII digits, and refused where it is too small or too large."""
-    for number in HOSTILE_NUMBERS:
-        assert f"{name} is not a whole number" in refused(route, **{name: number})[1]
-    for number in ("0", str(most + 1), "9" * 5000) if most else ():
-        assert name in refused(route, **{name: number})[1]
-
-
-def test_cursor_is_of_printable_ascii(refused):
-    """A cursor or stop that is empty, too long, or not of printable ASCII is a bad one."""
-    places = [("events", "stop"), ("splits", "stop"), ("cursor-of-count", "stop"), ("", "cursor7")]
-    places += [(route, "cursor") for route in ("events", "lag", "splits", "cursor-of-count")]
-    for route, name in [*places, ("server-sent-events", "cursor")]:
-        for cursor in HOSTILE_CURSORS:
-            assert refused(route, **{name: cursor})[0] == "bad-cursor"
-
-
-def test_place_that_has_no_meaning_is_refused(refused):
-    """No count, split or file begins at the end of a feed, and none ends at its start."""
-    counting = ("splits", "cursor-of-count")
-    wrong = [(route, {"stop": stop}) for route in counting for stop in (FIRST, LAST)]
-    wrong += [(route, {"cursor": LAST}) for route in (*counting, "segments", "progress")]
-    for route, asked in [*wrong, ("progress", {"cursor": FIRST})]:
-        assert refused(route, **asked)[0] == "bad-cursor"
-
-
-def test_parameters_of_extensions_that_a_feed_lacks_are_passed_over(ask):
-    """A feed gets the parameters of its own extensions; all others are ignored."""
-    asked = {**THERE, "stop": "d", "wait": "x", "event-types": "a"}
-    assert ask("events", asked, [STOP])[1] == ("read", (0, "c", 1000), {"stop": "d"})
 
 
 @pytest.mark.parametrize(
