@@ -6,11 +6,9 @@ from itertools import chain, pairwise, product
 from random import Random
 from time import time
 
-import httpx
 import pytest
 from harness.published import TWO, published
-from harness.readers import mounted
-from harness.shop import metadata, orders, place, write
+from harness.shop import orders, place, write
 from harness.statements import execute
 from harness.trimmed import numbers, position_of
 from hypothesis import given, settings
@@ -137,20 +135,6 @@ def test_numbers_that_start_again_under_a_page_are_noticed(postgresql):
     reading.dispose()
 
 
-def test_page_ends_at_its_stop(shop):
-    """A page ends with the event at its stop, of any partition, and its checkpoint is the stop."""
-    feed, engine = shop
-    write(engine, 24, partitions=3)
-    known = [feed.cursor_after(position) for position in range(25)]
-    for stop in (0, 1, 2, 5, 17, 24):
-        for start in (0, 2, 4, 17, 24):
-            page = feed.read(1, known[start], 99, stop=known[stop])
-            assert shown(page) == [n for n in range(1, 24, 3) if start <= n < stop]
-            assert page.cursor == known[max(start, stop)]
-            assert page.stop_reached
-            assert page.caught_up is (24 in {start, stop} and stop == 24)
-
-
 def test_page_that_is_cut_for_its_bytes_has_not_reached_its_stop(sqlite):
     """Where large events end a page early, it has not caught up, nor reached a stop after it."""
     feed = published(sqlite)
@@ -163,35 +147,6 @@ def test_page_that_is_cut_for_its_bytes_has_not_reached_its_stop(sqlite):
     assert (len(second.events), second.caught_up, second.full) == (1, True, False)
     bounded = feed.read(0, FIRST, 3, stop=second.cursor)
     assert (len(bounded.events), bounded.stop_reached) == (2, False)
-
-
-@pytest.fixture
-def feed_url(sqlite):
-    """The URL of a feed of three partitions over an empty table of orders."""
-    metadata.create_all(sqlite)
-    headers = {"customer": orders.c.customer, "kind": "kind"}
-    feed = TableFeed(orders, data="data", headers=headers, **THREE)
-    with mounted(feed, sqlite) as url:
-        yield url
-
-
-def test_v1_serves_several_cursors_and_headers(feed_url, sqlite):
-    """A v1 request reads several partitions, and is refused if one of its cursors is."""
-    write(sqlite, 6, partitions=3)
-    parameters = {"n": 3, "cursor0": "_first", "cursor2": "1-3", "headers": "customer,nothing"}
-    lines = httpx.get(feed_url, params=parameters).text.splitlines()
-    assert lines[:2] == [
-        '{"partition":0,"headers":{"customer":"c0"},"data":{"n": 0}}',
-        '{"partition":0,"headers":{"customer":"c3"},"data":{"n": 3}}',
-    ]
-    assert lines[2].startswith('{"partition":0,"cursor":"2-4-')
-    assert lines[3] == '{"partition":2,"headers":{"customer":"c5"},"data":{"n": 5}}'
-    assert lines[4].startswith('{"partition":2,"cursor":"2-6-')
-    everything = httpx.get(feed_url, params={"n": 3, "cursor0": "_first", "headers": "_all"}).text
-    assert '"headers":{"customer":"c0","kind":"placed"}' in everything
-    for lost, kept in (("cursor0", "cursor1"), ("cursor1", "cursor0")):
-        parameters = {"n": 3, lost: "1-99", kept: "_first"}
-        assert httpx.get(feed_url, params=parameters).status_code == 410
 
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
