@@ -12,14 +12,7 @@ from harness.statements import add
 from harness.written import writable
 
 from zeroeventhub import FIRST, LAST, Lag, NewEvent, TableFeed, TypeFilter
-from zeroeventhub.errors import (
-    ConfigurationError,
-    Conflict,
-    IdReused,
-    OutOfSequence,
-    TooLarge,
-    Unavailable,
-)
+from zeroeventhub.errors import ConfigurationError, Conflict, IdReused, TooLarge, Unavailable
 
 EVERYTHING = {
     *["caught-up", "cursor-of-count", "cursor-of-time", "event-types", "lag", "splits", "stop"],
@@ -103,18 +96,6 @@ def test_versions_that_events_expect_are_told(call, sqlite):
         with pytest.raises(Conflict) as refused:
             call(url, "append", [NewEvent("paid", {}, key="ada", expected_version=1)])
         assert (refused.value.key, refused.value.version) == ("ada", 2)
-
-
-def test_batches_of_a_producer_are_counted(call, sqlite):
-    """A producer learns the number of its last batch, also from the refusal of another number."""
-    with writable(sqlite) as (log, url, _):
-        assert call(url, "producer_sequence", "till") == 0
-        for _ in range(2):
-            call(url, "append", batch(2), producer="till", sequence=1)
-        with pytest.raises(OutOfSequence) as refused:
-            call(url, "append", batch(2, first=2), producer="till", sequence=3)
-        assert (refused.value.sequence, call(url, "producer_sequence", "till")) == (1, 1)
-        assert ids(sqlite, log) == ["e0", "e1"]
 
 
 @pytest.mark.parametrize(

@@ -192,14 +192,6 @@ def test_rates_add_up(sqlite, monkeypatch):
         assert fetch(http, "feeds/orders/rates", hours=6)["rates"][-4] is None
 
 
-def test_consumers_that_register_are_named(sqlite):
-    """A consumer that registers is shown with its lag, to those who may see names."""
-    with lagging(sqlite) as (_, http):
-        (one,) = fetch(http)["registered"]
-        assert (one["consumer"], one["partition"], one["lag"]["events"]) == ("billing", 0, 3)
-        assert "billing" in http.get("feeds/orders").text
-
-
 def test_of_many_consumers_those_of_a_partition_are_counted(sqlite, monkeypatch):
     """If consumers have registered more partitions than a page counts, it counts the chosen one."""
     monkeypatch.setattr(feeds, "SLOT", 0.5)
@@ -323,15 +315,6 @@ def test_nothing_is_asked_while_nobody_looks(sqlite):
         with pytest.raises(AssertionError):
             until(lambda: statements, "a statement is sent", seconds=0.3)
         assert sqlite.pool.checkedout() == 0
-
-
-def test_horizon_is_named_in_numbers(sqlite):
-    """An open writer of the same database keeps the page readable."""
-    append(sqlite, {})
-    with console(sqlite) as http, sqlite.begin() as writer:
-        place(writer, 1)
-        found = fetch(http)
-        assert found["partitions"][0]["events"] in {1, None}
 
 
 def test_page_is_shown_while_the_horizon_is_not_known(postgresql, tmp_path):

@@ -135,20 +135,6 @@ def test_process_that_shows_a_replaced_partition_is_asked_again(feed):
         assert driver.end(start) == start
 
 
-@pytest.mark.parametrize("limit", [6, None])
-def test_range_is_read_as_it_was_planned(feed, limit):
-    """A task has the events of its range, of pages that are too long and when more have come."""
-    feed.heeds_limits = False
-    with streaming(feed) as driver:
-        start = driver.begin()
-        publish(feed, 0, 11)
-        end = driver.end(start, limit)
-        expected = [n for n, _ in feed.shown(0) if n <= int(end["cursors"]["0"])]
-        publish(feed, 0, 11)
-        assert driver.numbers(start, end) == expected
-        assert len(expected) >= (limit or 11)
-
-
 def test_feed_that_cannot_stop_is_over_when_less_comes_than_is_wanted():
     """By Trigger.AvailableNow a feed that does not stop is read until a batch is not full."""
     feed = ReadFeed(1, frozenset())
