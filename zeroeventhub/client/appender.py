@@ -114,6 +114,8 @@ class _BaseAppender:
     _future: ClassVar[Any]
     _end: Callable[[], Awaitable[None]]
     """Waits until no request is sent any more, but not for the answers."""
+    _is_in_job: Callable[[], bool]
+    """Returns whether the caller is called by what sends the requests, and makes room."""
 
     def __init__(
         self,
@@ -178,7 +180,7 @@ class _BaseAppender:
                 "version: append that event by Client.append."
             )
         async with self._changed:
-            while self._is_open and self._has_no_room(len(line)):
+            while self._is_open and self._has_no_room(len(line)) and not self._is_in_job():
                 await self._changed.wait()
             if not self._is_open:
                 raise ConfigurationError("An appender takes events within its `with` block.")
@@ -193,6 +195,11 @@ class _BaseAppender:
 
     async def _flush(self) -> None:
         async with self._changed:
+            if self._is_in_job():
+                raise ConfigurationError(
+                    "The appender cannot wait for itself: flush it elsewhere than in a callback of "
+                    "its futures, or in what handles its log."
+                )
             goal = self._flushed = self._settled + len(self._entries)
             self._changed.notify_all()
             while self._settled < goal and not self._has_given_up:
@@ -371,6 +378,9 @@ class AsyncAppender(_BaseAppender):
             self._job.cancel()
         await asyncio.wait([self._job])
 
+    def _is_in_job(self) -> bool:
+        return asyncio.current_task() is self._job
+
 
 class Appender(_BaseAppender):
     """Append events in the background: in batches, in their order, until the log has answered.
@@ -429,6 +439,8 @@ class Appender(_BaseAppender):
     def append(self, event: NewEvent) -> futures.Future[Appended]:
         """Hand over an event; wait while the buffer is full.
 
+        A callback of a future does not wait, nor does what handles the appender's own log.
+
         Args:
             event: an event that expects no version.
 
@@ -473,3 +485,6 @@ class Appender(_BaseAppender):
     async def _end(self) -> None:
         if not self._entries:
             self._job.join()
+
+    def _is_in_job(self) -> bool:
+        return threading.current_thread() is self._job

@@ -1,6 +1,7 @@
 """Appenders against a real log: what is handed over arrives once, and in its order."""
 
 import asyncio
+import logging
 import math
 import os
 import random
@@ -530,6 +531,59 @@ def test_appender_is_in_one_block_at_a_time(written, sqlite):
             pass
         anyio.run(run)
     assert sorted(ids(sqlite, log)) == ["e0", "e1"]
+
+
+def test_callback_of_a_future_may_append_but_not_wait(written, sqlite):
+    """A callback runs in the thread that makes room, and so neither waits for room nor flushes."""
+    log, url, _ = written
+    refused = []
+
+    def follow(future):
+        for kind in ("billed", "booked"):
+            appender.append(NewEvent(kind, {}, id=f"{kind}-{future.result().id}"))
+        try:
+            appender.flush()
+        except ConfigurationError as error:
+            refused.append(str(error))
+
+    with client_of(url) as client, Appender(client, buffer=2) as appender:
+        for event in FIFTY[:6]:
+            appender.append(event).add_done_callback(follow)
+        until(lambda: len(refused) == 6, "all callbacks have run")
+    assert len(ids(sqlite, log)) == 18
+    assert "flush it elsewhere" in refused[0]
+
+
+class Sink(logging.Handler):
+    """A handler that appends each record as an event."""
+
+    def __init__(self, appender):
+        super().__init__()
+        self._appender = appender
+        self.count = 0
+
+    def emit(self, record):
+        self.count += 1
+        self._appender.append(NewEvent("logged", {"text": record.getMessage()}))
+
+
+def test_appender_takes_what_it_logs_itself(written, sqlite):
+    """An appender that is the sink of the log does not wait for itself in an outage."""
+    log, url, _ = written
+    logger = logging.getLogger("zeroeventhub.client")
+    with proxying(url) as (proxy, through), client_of(through) as client:
+        proxy.follow([Plan(Fault.REFUSE, 0)] * 3)
+        with Appender(client, buffer=1) as appender:
+            sink = Sink(appender)
+            logger.addHandler(sink)
+            try:
+                for event in FIFTY[:3]:
+                    appender.append(event)
+                appender.flush()
+            finally:
+                logger.removeHandler(sink)
+    assert sink.count > 0
+    assert len(ids(sqlite, log)) == 3 + sink.count
 
 
 def _append_and_die(url, at):
