@@ -116,7 +116,9 @@ class KafkaTarget(Target):
                 try:
                     while not self._queue(queued, partition, event):
                         queued.serve()
-                except (EventRefused, UnicodeError) as error:
+                except TargetUnavailable:
+                    raise
+                except Exception as error:  # noqa: BLE001 - raised when those before it are taken
                     problem = error
                     break
             queued.wait()

@@ -145,6 +145,17 @@ def test_too_large_event_halts_or_is_set_aside(relay, target, broker, topic, sto
     assert call(store, store.dead_letters.count, name="relay") == {0: 1}
 
 
+def test_key_that_raises_repeats_no_other_event(relay, target, broker, topic):
+    """Events before one whose key cannot be found are on their way, and do not come again."""
+
+    def key(event):
+        return str(1 // (40 - event.data["data"]["n"]))
+
+    relay(target(key=key), failures=Failures(3, "set-aside"))
+    counts = Counter(number(message) for message in broker.read(topic))
+    assert counts == Counter(n for n in range(100) if n != 40)
+
+
 @pytest.mark.parametrize(
     ("url", "settings", "words"),
     [
