@@ -482,7 +482,8 @@ def _csv(rows: _Rows) -> bytes:
     return lines if _is_csv(lines) else _ESCAPED.sub(_unescaped, lines)
 
 
-_encode_lines = msgspec.json.Encoder().encode_lines
+# Texts of other classes, such as NumPy's, as the texts that they are.
+_encode_lines = msgspec.json.Encoder(enc_hook=str.__str__).encode_lines
 
 # Possessive, so that it need not go back: in a sixth of the time.
 _is_csv = re.compile(rb"[^\\]*+(?:\\[\"\\][^\\]*+)*+").fullmatch

@@ -10,6 +10,7 @@ from harness.appended import ORDERED, append, batch, ids, made, published
 from zeroeventhub import FIRST, EventLog, Layout, NewEvent
 from zeroeventhub.errors import IdReused
 from zeroeventhub.partitions import key_hash
+from zeroeventhub.wire.new_events import decode_event, encode_event
 
 
 @pytest.mark.parametrize(("database", "ordering"), ORDERED)
@@ -48,6 +49,26 @@ def test_attributes_are_those_of_a_cloudevent(engine, log):
     assert feed.cursor_at(moment, partition) == feed.cursor_at(began, partition)
     later = feed.cursor_at(moment + timedelta(seconds=1), partition)
     assert later != feed.cursor_at(moment, partition)
+
+
+class Text(str):
+    """A text of another class."""
+
+    __slots__ = ()
+    __str__ = __format__ = __repr__ = lambda *_: "another form than its characters"
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_text_of_another_class_is_appended_as_it_is(engine, count):
+    """A subclass of str, such as NumPy's, is a name in a log, whatever its str() may be."""
+    log = made(engine)
+    events = [NewEvent(Text("paid"), {}, Text("ada"), Text(f"e{n}")) for n in range(count)]
+    append(engine, log, [decode_event(encode_event(one), 1) for one in events])
+    append(engine, log, events)
+    columns = sa.select(log.table.c.type, log.table.c.key, log.table.c.id)
+    with engine.connect() as connection:
+        found = connection.execute(columns).all()
+    assert found == [("paid", "ada", f"e{n}") for n in range(count)]
 
 
 def test_log_of_partitions_that_have_changed(any_engine):
