@@ -4,6 +4,7 @@ import logging
 import os
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from random import random
 from typing import Any, ClassVar, Generic, Literal, NoReturn, TypeAlias, TypeVar
@@ -39,8 +40,9 @@ from zeroeventhub.wire.problem import error_of, problem_in, seconds_in
 _LONGEST_WAIT = 999_999
 """Seconds that a feed may be asked to wait, at most."""
 
-UNREACHED = (httpx.RequestError, httpx.InvalidURL, TimeoutError, UnicodeError)
-"""The exceptions of an exchange without a response, or with a partial one."""
+UNREACHED = (httpx.HTTPError, httpx.InvalidURL, TimeoutError, UnicodeError)
+"""The exceptions of an exchange without a response, or with a partial one; or of a hook of the
+caller's that raises for a refusal."""
 
 _UNAVAILABLE: Mapping[int, type[Unavailable]] = {429: TooManyRequests, 507: StorageFull}
 
@@ -346,7 +348,8 @@ class RequestBuilder(Generic[_Http]):
     def _convert_error(self, request: Exchange, error: Exception) -> None:
         """Convert an exception of httpx, whose text may hold the URL and its secrets.
 
-        A page that broke off counts up to its last checkpoint, if it has one.
+        A page that broke off counts up to its last checkpoint, if it has one. A refusal for which
+        a hook has raised is read as any other; its body, as far as the hook has read it.
         """
         is_unsent = isinstance(error, httpx.LocalProtocolError)
         is_illegal = is_unsent and str(error).startswith(ILLEGAL_HEADER)
@@ -357,6 +360,11 @@ class RequestBuilder(Generic[_Http]):
             ) from None
         if request.deadline.left <= 0:
             reason = request.deadline.reason
+        elif isinstance(error, httpx.HTTPStatusError):
+            request.begin(error.response)
+            with suppress(httpx.ResponseNotRead):
+                request.take(error.response.content)
+            return
         else:
             # The texts of other errors may repeat what was sent.
             is_safe = isinstance(error, httpx.NetworkError | httpx.TimeoutException | TimeoutError)

@@ -5,7 +5,7 @@ import math
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from harness.calling import INFO, PAGE, answer, discovery, pool_call, problem, raw_feed
+from harness.calling import INFO, PAGE, answer, async_call, discovery, pool_call, problem, raw_feed
 from harness.web import answering
 
 from zeroeventhub import FIRST, TypeFilter, errors, extensions, protocol
@@ -79,6 +79,48 @@ def test_answer_that_is_no_page_is_an_error_of_its_kind(any_call, sent, error):
     with raw_feed(sent) as (url, _), pytest.raises(error) as caught:
         any_call(url)
     assert type(caught.value) is error
+
+
+def refuse(response):
+    """Raise for a refusal, as httpx shows it for hooks of its clients."""
+    response.raise_for_status()
+
+
+def read_and_refuse(response):
+    """Raise for a refusal when it was read."""
+    response.read()
+    response.raise_for_status()
+
+
+async def refuse_later(response):
+    """Raise for a refusal in an async client."""
+    response.raise_for_status()
+
+
+async def read_and_refuse_later(response):
+    """Raise for a refusal in an async client when it was read."""
+    await response.aread()
+    response.raise_for_status()
+
+
+REFUSED = [
+    ("503 No", refuse, refuse_later, errors.Unavailable),
+    ("409 No", refuse, refuse_later, errors.TokenChanged),
+    ("410 No", refuse, refuse_later, errors.Gone),
+    ("410 No", read_and_refuse, read_and_refuse_later, errors.Trimmed),
+]
+
+
+@pytest.mark.parametrize(("status", "hook", "async_hook", "error"), REFUSED)
+def test_refusal_for_which_a_hook_raises_is_read_as_any_other(
+    call, status, hook, async_hook, error
+):
+    """A hook of the caller's does not turn an outage, or other partitions, into another error."""
+    chosen = async_hook if call is async_call else hook
+    with raw_feed(problem("trimmed", status=status)) as (url, _), pytest.raises(error) as caught:
+        call(f"{url}?key=canary", session={"event_hooks": {"response": [chosen]}})
+    assert type(caught.value) is error
+    assert "canary" not in str(caught.value)
 
 
 WHOLE = {
