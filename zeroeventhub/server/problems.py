@@ -121,8 +121,8 @@ def describe(error: BaseException) -> str:
             # Without the texts of other packages' errors, which it may repeat.
             text = f": {link}"
             for cause in _chain(link)[1:]:
-                if str(cause) and not isinstance(cause, ZeroEventHubError):
-                    text = text.replace(str(cause), type(cause).__name__)
+                if not isinstance(cause, ZeroEventHubError) and (theirs := _text(cause)):
+                    text = text.replace(theirs, type(cause).__name__)
         reason = "because of " if lines else ""
         lines.append(f"{reason}{_name(link)}{f' ({code})' if code else ''}{text}")
         lines += [f"    {file}:{line} in {name}" for file, line, name in _places(link)]
@@ -146,6 +146,14 @@ def _chain(error: BaseException) -> list[BaseException]:
         if isinstance(link, BaseExceptionGroup):
             ahead += reversed(link.exceptions)
     return found
+
+
+def _text(error: BaseException) -> str:
+    """Return the text of another package's error; an empty one if it has none that can be made."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - a class of the host's may raise anything
+        return ""
 
 
 def _name(error: BaseException) -> str:

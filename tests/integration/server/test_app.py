@@ -120,6 +120,13 @@ def fail_to_load():
     raise OSError(5, FOREIGN, URL)
 
 
+class Textless(Exception):
+    """An error of a host's whose text cannot be made."""
+
+    def __str__(self):  # noqa: D105 - it is what its class says
+        raise LookupError(FOREIGN)
+
+
 def foreign():
     """Make errors of other packages that a request may raise, with all that they can hold."""
     driver = psycopg.errors.UndefinedTable(FOREIGN)
@@ -133,7 +140,7 @@ def foreign():
         json.JSONDecodeError(FOREIGN, ROW, 0),
         httpx.HTTPStatusError(FOREIGN, request=httpx.Request("GET", URL), response=answer),
         *(FileNotFoundError(2, FOREIGN, URL), ConnectionRefusedError(111, FOREIGN)),
-        *(ArchiveMiss(fail_to_load), ExceptionGroup(FOREIGN, [ValueError(FOREIGN)])),
+        *(ArchiveMiss(fail_to_load), ExceptionGroup(FOREIGN, [ValueError(FOREIGN)]), Textless()),
     )
     texts = (
         *(exc.SQLAlchemyError, exc.TimeoutError, pymysql.err.InterfaceError, TimeoutError),
