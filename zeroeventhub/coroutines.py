@@ -4,6 +4,7 @@ Decisions are generators without I/O. A coroutine carries out their steps, for t
 alike: in a thread, `blocking` runs it, and it never suspends.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial, wraps
 from inspect import isawaitable
@@ -40,6 +41,15 @@ def as_blocking(
 async def maybe_await(answer: Any) -> Any:
     """Return a client's answer; await it first if the client is async."""
     return await answer if isawaitable(answer) else answer
+
+
+def is_cancelled() -> bool:
+    """Return whether this task is to end, and not only another one that it has waited for."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # a thread has no task to be cancelled
+        return False
+    return task is None or task.cancelling() > 0
 
 
 def drop_traceback(error: BaseException | None) -> None:

@@ -16,7 +16,7 @@ from zeroeventhub.client.connection_pool import ConnectionPool, SentRequest, ope
 from zeroeventhub.client.exchange import Exchange
 from zeroeventhub.client.redaction import requested
 from zeroeventhub.client.requests import UNREACHED, RequestBuilder, send_until_answered
-from zeroeventhub.coroutines import as_blocking, blocking
+from zeroeventhub.coroutines import as_blocking, blocking, is_cancelled
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.extensions import (
     CURSOR_OF_COUNT,
@@ -397,6 +397,10 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
                     _postpone(timeout, request.deadline.left)
         except UNREACHED as error:
             self._convert_error(request, error)
+        except asyncio.CancelledError as error:
+            if is_cancelled():
+                raise
+            self._convert_error(request, error)  # the caller's, whose own task was cancelled
         finally:
             requested.reset(former)
         return request

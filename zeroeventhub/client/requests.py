@@ -345,7 +345,7 @@ class RequestBuilder(Generic[_Http]):
         except (httpx.InvalidURL, ValueError):
             return ""
 
-    def _convert_error(self, request: Exchange, error: Exception) -> None:
+    def _convert_error(self, request: Exchange, error: BaseException) -> None:
         """Convert an exception of httpx, whose text may hold the URL and its secrets.
 
         A page that broke off counts up to its last checkpoint, if it has one. A refusal for which

@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, is_dataclass
 from enum import Enum, auto
 from functools import partial
@@ -28,6 +28,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from zeroeventhub.consumer.page import AsyncPendingPage, PendingPage
+from zeroeventhub.coroutines import is_cancelled
 from zeroeventhub.databases import database_of
 from zeroeventhub.databases.error_codes import (
     free_cursors,
@@ -167,7 +168,7 @@ class Handler:
         except Fenced as error:
             raise ConfigurationError(_COMMITTED) from error
         except asyncio.CancelledError as error:
-            _pass_cancellation(error)
+            pass_cancellation(error)
         finally:
             transaction.applied = applied
         if not is_whole:
@@ -185,7 +186,7 @@ class Handler:
         except Fenced as error:
             raise ConfigurationError(_COMMITTED) from error
         except asyncio.CancelledError as error:
-            _pass_cancellation(error)
+            pass_cancellation(error)
         finally:
             transaction.applied = applied
         if not is_whole:
@@ -205,13 +206,11 @@ def _expect_done(result: Any) -> None:
         )
 
 
-def _pass_cancellation(error: asyncio.CancelledError) -> NoReturn:
-    """Raise an error that cancels this task; of another task, it is an error of `apply`."""
-    with suppress(RuntimeError):  # a thread has no task to be cancelled
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise error
-    raise HandlerCancelled("apply has waited for a task that was cancelled.") from error
+def pass_cancellation(error: asyncio.CancelledError) -> NoReturn:
+    """Raise an error that cancels this task; that of another task is the caller's own error."""
+    if is_cancelled():
+        raise error
+    raise HandlerCancelled("apply, or what it needs, has waited for a cancelled task.") from error
 
 
 _COMMITTED = (
@@ -391,7 +390,7 @@ _APPLYING = "zeroeventhub is applying"
 
 
 class HandlerCancelled(ZeroEventHubError):
-    """Raised when `apply` has waited for something that was cancelled."""
+    """Raised when a function of the caller's has waited for something that was cancelled."""
 
 
 class TransactionEnded(ConfigurationError):

@@ -1,9 +1,11 @@
 """What the clients ask of a feed, and what they make of any answer: a feed's, or a proxy's."""
 
+import asyncio
 import gzip
 import math
 from datetime import UTC, datetime, timedelta, timezone
 
+import httpx
 import pytest
 from harness.calling import INFO, PAGE, answer, async_call, discovery, pool_call, problem, raw_feed
 from harness.web import answering
@@ -121,6 +123,23 @@ def test_refusal_for_which_a_hook_raises_is_read_as_any_other(
         call(f"{url}?key=canary", session={"event_hooks": {"response": [chosen]}})
     assert type(caught.value) is error
     assert "canary" not in str(caught.value)
+
+
+class Refreshing(httpx.Auth):
+    """Waits for a task that another caller has cancelled, as one that renews a token for all."""
+
+    async def async_auth_flow(self, request):
+        if request.url.path == "/events":
+            task = asyncio.ensure_future(asyncio.sleep(60))
+            task.cancel()
+            await task
+        yield request
+
+
+def test_cancelled_task_of_an_auth_flow_is_an_outage():
+    """A CancelledError that cancels no reader is transient, instead of ending it unnoticed."""
+    with raw_feed() as (url, _), pytest.raises(errors.Unreachable, match="CancelledError"):
+        async_call(url, session={"auth": Refreshing()})
 
 
 WHOLE = {

@@ -34,7 +34,7 @@ from zeroeventhub import (
     Page,
     PendingPage,
 )
-from zeroeventhub.errors import ConfigurationError, Fenced, ProtocolError
+from zeroeventhub.errors import ConfigurationError, Fenced, ProtocolError, ZeroEventHubError
 from zeroeventhub.protocol import EVERY_TYPE
 
 ASIDE = Failures(tries=1, then="set-aside")
@@ -376,6 +376,21 @@ def test_sessions_that_suppress_errors_are_refused(either_shop):
     with halting(ConfigurationError, "suppresses errors"):
         shop.run(apply, sessions=async_sessions if shop.is_async else sync_sessions)
     assert (given, shop.landed(), shop.cursor()) == ([Session], [], "_first")
+
+
+def test_cancelled_task_that_sessions_await_is_an_error(async_shop):
+    """A run that nobody has cancelled does not end as if it was, which a TaskGroup overlooks."""
+
+    @asynccontextmanager
+    async def sessions():
+        task = asyncio.ensure_future(asyncio.sleep(60))
+        task.cancel()
+        await task
+        yield AsyncSession()
+
+    async_shop.feed.publish(event(1))
+    with pytest.raises(ZeroEventHubError, match="cancelled task"):
+        async_shop.run(write_page, sessions=sessions)
 
 
 INSERT = "INSERT INTO effects (arrival, n) VALUES (%s, %s)"
