@@ -365,13 +365,15 @@ class TypeFilter:
 
     def __post_init__(self) -> None:
         """Convert the names to lower case, and check them."""
-        given: object = self.names
-        if not given or isinstance(given, str):  # a string is a collection of its letters
+        found: Any = self.names
+        # Read only once, as an iterator can be; and a string is a collection of its letters.
+        names: frozenset[Any] = frozenset(found if found and not isinstance(found, str) else ())
+        if not names:
             raise ConfigurationError(
                 "A filter of event types names at least one type, in a set such as {'order.paid'}."
             )
-        for name in self.names:
-            if not _TYPE_NAME.fullmatch(name):
+        for name in names:
+            if not isinstance(name, str) or not _TYPE_NAME.fullmatch(name):
                 raise ConfigurationError(
                     "A type to filter by has 1 to 256 printable ASCII characters, without "
                     "semicolons."
@@ -380,8 +382,8 @@ class TypeFilter:
                 raise ConfigurationError(
                     "Event types are compared whole: list each type, instead of a prefix and *."
                 )
-        object.__setattr__(self, "given", frozenset(self.names))
-        object.__setattr__(self, "names", frozenset(name.lower() for name in self.names))
+        object.__setattr__(self, "given", names)
+        object.__setattr__(self, "names", frozenset(name.lower() for name in names))
 
     def lets_through(self, name: str) -> bool:
         """Return whether the filter chooses events of a type."""
@@ -444,6 +446,7 @@ class Partition:
 
     def __post_init__(self) -> None:
         """Refuse ids that the protocol does not allow."""
+        object.__setattr__(self, "cursor_from", tuple(self.cursor_from))  # of any iterable
         for number in (self.id, *self.cursor_from, self.starts_after or 0):
             if not 0 <= number <= HIGHEST_PARTITION:
                 raise ConfigurationError(

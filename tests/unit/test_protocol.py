@@ -122,8 +122,19 @@ def test_feed_of_n_partitions_numbers_them_from_0(count):
     assert info.token == FeedInfo.of(count).token != FeedInfo.of(count % 7 + 51).token
 
 
-@pytest.mark.parametrize("names", ["order.paid", [], ["a;b"], ["a*"], ["ü"], ["x" * 257]])
+@pytest.mark.parametrize(
+    "names", ["order.paid", [], None, [1], ["a;b"], ["a*"], ["ü"], ["x" * 257]]
+)
 def test_filter_names_whole_types(names):
     """A filter without a name, of one text in place of names, or of a malformed name is refused."""
     with pytest.raises(ConfigurationError, match=r"[Tt]ype"):
         TypeFilter(names)
+
+
+def test_names_and_parents_may_come_from_an_iterator():
+    """What can be read only once is kept: a filter without its names would show what it hides."""
+    shown = TypeFilter(iter(["order.paid"]))
+    hidden = TypeFilter(map(str.upper, ["order.paid"]), skip=True)
+    assert shown.lets_through("order.paid")
+    assert not hidden.lets_through("order.paid")
+    assert Partition(2, cursor_from=iter([0, 1])).cursor_from == (0, 1)

@@ -87,7 +87,7 @@ def post(url, batch, *, form=LINES, headers=None, **query):
     """Append a batch; a list is written as lines."""
     body = batch if isinstance(batch, bytes) else text(batch)
     headers = {"Content-Type": form, **(headers or {})}
-    return httpx.post(url, content=body, headers=headers, params=query)
+    return httpx.post(url, content=body, headers=headers, params=query, timeout=60)
 
 
 def accepted(answer):
