@@ -161,12 +161,14 @@ class Description(msgspec.Struct, frozen=True, omit_defaults=True):
         partitions: the partitions that events may be in, including those that are not read.
         attributes: which of id, type, key and time events have.
         recipe: the digest of how the feed makes events from rows, as in cursors without a secret.
+        compacted: the position up to which the table may lack single events.
     """
 
     info: FeedInfo
     partitions: tuple[int, ...]
     attributes: tuple[str, ...]
     recipe: str
+    compacted: int = 0
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -201,6 +203,12 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     def last(self) -> str | None:
         """Return the cursor after the last event; None without segments."""
         return self.segments[-1].last if self.segments else None
+
+    @property
+    def compacted(self) -> int:
+        """Return the position up to which segments may lack single events."""
+        known = 0 if self.description is None else self.description.compacted
+        return min(known, self.sealed)
 
     def at(self, position: int) -> int:
         """Return the index of the segment that covers a position, or of the next one."""

@@ -136,7 +136,7 @@ class _Archived(Definition):
         return _Sealed(self.events, self.archive)
 
     def marks(self, source: Source) -> MarkTable:
-        return _EndOfArchive(source, self.archive, is_compacted=self.is_compacted)
+        return _EndOfArchive(source, self.archive)
 
     def archive_reader(self, source: Source) -> ArchiveReader:  # noqa: ARG002 - it has its own
         return ArchiveReader(self.archive, self.archive.manifest.feed, self.ids)
@@ -168,16 +168,13 @@ class _Sealed(Ordering):
 class _EndOfArchive(MarkTable):
     """The mark of a table whose events are all in the archive."""
 
-    def __init__(self, source: Source, archive: "Archive", *, is_compacted: bool) -> None:
+    def __init__(self, source: Source, archive: "Archive") -> None:
         super().__init__(Retention(), source, ())
         self._archive = archive
-        self._is_compacted = is_compacted
 
     def read(self, connection: Connection) -> LowWaterMark:  # noqa: ARG002 - the archive knows it
         manifest = self._archive.manifest
-        # Events may have been missing already when they were sealed.
-        compacted = manifest.sealed if self._is_compacted else 0
-        return LowWaterMark(manifest.sealed, manifest.last or "", compacted)
+        return LowWaterMark(manifest.sealed, manifest.last or "", manifest.compacted)
 
     def check(self, connection: Connection) -> None:
         """Accept the database, which has no row of the mark."""

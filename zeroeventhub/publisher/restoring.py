@@ -87,8 +87,7 @@ class Restorer:
             self._check(connection)
             self.marks.install(connection)
             is_begun = self._is_begun(connection, manifest)
-            if self.defined.is_compacted:
-                self.marks.thin(connection, manifest.sealed)
+            self.marks.thin(connection, manifest.compacted)
         if is_begun:
             return
         # Readers may have read events that were lost before they were sealed. If new events got

@@ -217,9 +217,6 @@ class Sealer:
         segments = events = size = 0
         until = None
         archive = self.archive.archive
-        # For readers of the archive alone, a closed partition ends at its last sealed event.
-        described = self._description()
-        has_closed = any(partition.closed for partition in described.info.partitions)
         while True:
             known = await work(self.archive.look)
             if until is None:
@@ -234,13 +231,18 @@ class Sealer:
             if last is None or (is_small and writer.size < options.segment_bytes):
                 break
             written = await work(writer.finish, known.sealed, *last)
-            description = None if has_closed else described
-            if await work(archive.add, written, self.archive.feed, description):
+            described = await ask(self._description)
+            if any(partition.closed for partition in described.info.partitions):
+                # For readers of the archive alone, a closed partition ends at its last sealed
+                # event: until all of these are sealed, they see the partitions of before.
+                before = known.description
+                described = before and msgspec.structs.replace(described, info=before.info)
+            if await work(archive.add, written, self.archive.feed, described):
                 segments, size = segments + 1, size + written.segment.size
                 events += written.segment.events
         if segments:
             await work(archive.merge, options.segment_events, options.segment_bytes)
-        manifest = archive.manifest
+        manifest, described = archive.manifest, await ask(self._description)
         if (
             manifest.segments
             and manifest.description != described
@@ -249,8 +251,8 @@ class Sealer:
             await work(archive.describe, described)
         return Sealed(segments, events, size, archive.manifest.sealed)
 
-    def _description(self) -> "Description":
-        """Return what the archive says of the feed."""
+    def _description(self, connection: Connection) -> "Description":
+        """Return what the archive says of the feed, whose rows have been read."""
         from zeroeventhub.archive.manifest import Description  # noqa: PLC0415 - of another extra
 
         defined, info = self.defined, self.reader.checks.info
@@ -260,6 +262,7 @@ class Sealer:
             tuple(sorted(defined.ids)),
             tuple(sorted(self.rows.attributes)),
             defined.mapper.recipe,
+            self.reader.history.mark(connection).compacted,
         )
 
     async def _collect(

@@ -7,8 +7,10 @@ import pytest
 from harness.archives import (
     EVENTS,
     PARTITIONS,
+    Died,
     assert_same,
     cursors_of,
+    dying,
     every_answer,
     opened,
     place,
@@ -20,7 +22,7 @@ from harness.readers import client_of, mounted
 from harness.shop import metadata, orders
 from harness.statements import execute
 from harness.trimmed import numbers, trim
-from sqlalchemy import insert
+from sqlalchemy import delete, insert
 
 from zeroeventhub import FIRST, LAST, ArchiveFeed, Compaction, Layout
 from zeroeventhub.archive import Archive, segment_writer
@@ -48,14 +50,19 @@ def test_archive_alone_answers_as_its_feed(sqlite, request, kind, monkeypatch):
     assert alone.info() == feed.info()
 
 
-def test_archive_of_a_compacted_feed_keeps_cursors_valid(sqlite, tmp_path):
-    """A cursor after an event that was compacted before it was sealed is good in the archive alone,
-    and while its table is being restored.
+@pytest.mark.parametrize("options", [{"key": "customer", "compaction": Compaction()}, {}])
+def test_archive_without_single_events_keeps_cursors_valid(sqlite, tmp_path, options):
+    """A cursor after an event that was deleted before it was sealed, by compaction or by hand, is
+    good in the archive alone, and while its table is being restored.
     """
-    options = {"key": "customer", "compaction": Compaction()}
     feed = opened(sqlite, Archive(tmp_path), **options)
     cursors = [feed.cursor_after(position) for position in range(37)]
-    assert feed.compact() == 24
+    if options:
+        assert feed.compact() == 24
+    else:
+        execute(sqlite, delete(orders).where(orders.c.id.in_([3, 7, 30])))
+        with sqlite.begin() as connection:
+            source(None).thin(connection, until=30)
     feed.seal(segment_events=5)
     before = [numbers(feed, 0, cursor) for cursor in cursors]
     alone = ArchiveFeed(Archive(tmp_path))
@@ -196,6 +203,24 @@ def test_split_is_read_after_a_restart(sqlite, tmp_path):
     assert restarted.info().token == after.token
     assert restarted.read(0, page.cursor, 9).events == []
     assert [event.data["n"] for event in restarted.read(2, FIRST, 9).events] == [4]
+
+
+def test_split_is_read_though_its_sealer_died(sqlite, tmp_path):
+    """Sealed events of new partitions keep nobody from the archive before it says of the split."""
+    layout = Layout.of(2)
+    options = {"partition": "part", "time": None, "type": None}
+    opened(sqlite, Archive(tmp_path), [(0, 0, 0)] * 4, partitions=layout, **options).seal()
+    layout = layout.split(0, into=2)
+    execute(sqlite, insert(orders).values(part=2, data={"n": 4}))
+    source(Archive(tmp_path), partitions=layout, **options).bind(sqlite).seal()
+    execute(sqlite, insert(orders).values(part=4, data={"n": 5}))
+    after = layout.split(1, into=2)
+    dies_after_the_segment = dying(tmp_path, 6)
+    with pytest.raises(Died):
+        source(dies_after_the_segment, partitions=after, **options).bind(sqlite).seal()
+    alone = ArchiveFeed(Archive(tmp_path))
+    assert (alone.info().token, Archive(tmp_path).sealed()) == (layout.token, 6)
+    assert [event.data["n"] for event in alone.read(2, FIRST, 9).events] == [4]
 
 
 def test_archive_alone_is_served(sqlite, tmp_path):
