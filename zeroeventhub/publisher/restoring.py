@@ -269,12 +269,12 @@ class Restorer:
             for name, column in mapper.attribute_columns.items():
                 put(column, [_text(each, name) for each in members])
             texts = [str(each["data"], "utf-8") for each in members]
-        headers = [_members(text or "{}") for text in rows.column("headers").to_pylist()]
-        for name, column in mapper.header_columns.items():
-            put(column, [_text(each, name) for each in headers])
         for name, column in defined.attributes.items():
             put(column, rows.column(name).to_pylist())
         # After these, which have the default type for NULL, and NULL for an empty text.
+        headers = [_members(text or "{}") for text in rows.column("headers").to_pylist()]
+        for name, column in mapper.header_columns.items():
+            put(column, [_text(each, name) for each in headers])
         if "" in mapper.data_columns:
             column = mapper.data_columns[""]
             put(column, texts, partial(_from_json, column))

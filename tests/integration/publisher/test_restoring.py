@@ -60,6 +60,7 @@ ENVELOPE = {
 }
 
 
+HEADER = {"cloudevents": True, "headers": {"kind": "kind"}}
 COLUMNS = {"data": ["id", "part", "kind", "customer", "placed", "data"], "key": "customer"}
 
 
@@ -70,8 +71,9 @@ COLUMNS = {"data": ["id", "part", "kind", "customer", "placed", "data"], "key": 
         (COLUMNS, {}),
         (ENVELOPE, {"kind": lambda kind: kind or "orders"}),
         (COLUMNS | {"cloudevents": True}, {}),
+        (HEADER, {"customer": lambda _: None}),
     ],
-    ids=["json", "columns", "envelope", "columns in an envelope"],
+    ids=["json", "columns", "envelope", "columns in an envelope", "type in a header"],
 )
 def test_restored_table_has_its_rows_and_cursors(engine, tmp_path, options, changes):
     """Rows, pages and cursors are the same, and new events get positions that none had."""
