@@ -1,5 +1,6 @@
 """The application of a feed's routes: identify the reader, answer, record the answer, send it."""
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.status import HTTP_200_OK, HTTP_302_FOUND
 from starlette.types import Receive, Scope, Send
 
+from zeroeventhub.coroutines import is_cancelled
 from zeroeventhub.errors import BadRequest, FeedFailure, ZeroEventHubError
 from zeroeventhub.server.appends import Appends
 from zeroeventhub.server.auth import EVERY_READER, SCOPE_KEY, Access, Account, Quotas, everybody
@@ -124,7 +126,8 @@ class RouteApp:
                 app.answers[self.route, error.status_code, kind] += 1
                 self._observe(request, error.status_code, 0, started)
                 raise  # the host's own, from its own hook, for its own handlers
-            except Exception as error:  # noqa: BLE001 - its text is for the log alone
+            # Its text is for the log alone.
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001
                 response, kind = self._problem(error, request)
             app.answers[self.route, response.status_code, kind] += 1
             if request.hook is not None:
@@ -183,11 +186,17 @@ class RouteApp:
         try:
             async for piece in pieces:
                 yield piece
-        except Exception as error:  # noqa: BLE001 - its text is for the log alone
+        # Its text is for the log alone.
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001
             self._problem(error, request)
 
-    def _problem(self, error: Exception, request: FeedRequest) -> tuple[Response, str]:
-        """Log an error; return the answer that reports it, and the kind of problem that it is."""
+    def _problem(self, error: BaseException, request: FeedRequest) -> tuple[Response, str]:
+        """Log an error; return the answer that reports it, and the kind of problem that it is.
+
+        One that cancels the request is raised; that of another task is a failure of the publisher.
+        """
+        if isinstance(error, asyncio.CancelledError) and is_cancelled():
+            raise error
         if not isinstance(error, ZeroEventHubError):
             failure = FeedFailure("The feed failed in an unexpected way.")
             failure.__cause__ = error

@@ -3,6 +3,7 @@
 The tests put unique words into everything that a publisher has, and look for them in all answers.
 """
 
+import asyncio
 import json
 import sqlite3
 from datetime import UTC, datetime
@@ -141,6 +142,7 @@ def foreign():
         httpx.HTTPStatusError(FOREIGN, request=httpx.Request("GET", URL), response=answer),
         *(FileNotFoundError(2, FOREIGN, URL), ConnectionRefusedError(111, FOREIGN)),
         *(ArchiveMiss(fail_to_load), ExceptionGroup(FOREIGN, [ValueError(FOREIGN)]), Textless()),
+        asyncio.CancelledError(FOREIGN),
     )
     texts = (
         *(exc.SQLAlchemyError, exc.TimeoutError, pymysql.err.InterfaceError, TimeoutError),
