@@ -40,8 +40,9 @@ Columns = Mapping[str, Sequence[Any]]
 """Rows in the form of a segment: its columns by name."""
 
 
-AT_FIRST, AT_ONCE = 10, 10_000
-"""Rows that the first statement of a segment reads, and each other one, at most."""
+AT_FIRST, AT_ONCE = 10, 2_000
+"""Rows that the first statement of a segment reads, and each other one, at most: after small events
+as many large ones may follow, all of which are in memory at once. More make it no faster."""
 
 BYTES_AT_ONCE = 16 * 1024 * 1024
 """Bytes of JSON that one statement reads, by the size of the rows before, unless a segment has

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import product
+from itertools import pairwise, product
 from random import Random
 
 import pytest
@@ -90,6 +90,15 @@ def test_statement_reads_no_more_large_events_than_a_segment_holds(sqlite, tmp_p
     assert (found.events, found.segments > 2) == (500, True)
     # Those that are read before their sizes are known, and some more.
     assert max(segment.events for segment in archive.manifest.segments) < 40
+
+
+def test_statement_reads_few_events_after_small_ones(sqlite, tmp_path):
+    """Events that are much larger than those before them come by the thousand, not all at once."""
+    feed, heard = opened(sqlite, Archive(tmp_path), ()), [0]
+    with sqlite.begin() as connection:
+        connection.execute(insert(orders), [{"part": 0, "data": "x"}] * 5_000)
+    assert feed.seal(on_progress=heard.append).events == heard[-1] == 5_000
+    assert max(after - before for before, after in pairwise(heard)) <= 2_000
 
 
 def test_full_segment_is_written_whatever_the_least(sqlite, tmp_path, monkeypatch):
