@@ -20,7 +20,6 @@ from zeroeventhub.client import AsyncClient, Client
 from zeroeventhub.consumer.concurrency import Tasks, Threads
 from zeroeventhub.consumer.config import Config
 from zeroeventhub.consumer.follower import Follower
-from zeroeventhub.consumer.handler import pass_cancellation
 from zeroeventhub.consumer.page import AsyncPendingPage, DecodeHint, PendingPage
 from zeroeventhub.consumer.runner import Runner
 from zeroeventhub.consumer.steps import Deliver, Discover, Fetch, Pause, Step
@@ -98,11 +97,8 @@ class _Consumer(Config, Generic[_AnyClient]):
         runner = Runner(self, concurrency, apply, sessions, lambda: self._was_stopped)
         signals = stop_on_signals(stop_on_signal) if stop_on_signal else nullcontext()
         with signals, self._woken_by(runner.wake):
-            try:
-                async with _ProgressReporter(self).running(concurrency):
-                    await runner.run()
-            except asyncio.CancelledError as error:
-                pass_cancellation(error)
+            async with _ProgressReporter(self).running(concurrency):
+                await runner.run()
 
     async def _pages(self, concurrency: Any, kind: type[Any]) -> AsyncGenerator[Any, None]:
         """Yield pages of a class, one partition after the other, without leases."""

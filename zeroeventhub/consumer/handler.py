@@ -168,7 +168,7 @@ class Handler:
         except Fenced as error:
             raise ConfigurationError(_COMMITTED) from error
         except asyncio.CancelledError as error:
-            pass_cancellation(error)
+            _pass_cancellation(error)
         finally:
             transaction.applied = applied
         if not is_whole:
@@ -186,7 +186,7 @@ class Handler:
         except Fenced as error:
             raise ConfigurationError(_COMMITTED) from error
         except asyncio.CancelledError as error:
-            pass_cancellation(error)
+            _pass_cancellation(error)
         finally:
             transaction.applied = applied
         if not is_whole:
@@ -206,11 +206,11 @@ def _expect_done(result: Any) -> None:
         )
 
 
-def pass_cancellation(error: asyncio.CancelledError) -> NoReturn:
+def _pass_cancellation(error: asyncio.CancelledError) -> NoReturn:
     """Raise an error that cancels this task; that of another task is the caller's own error."""
     if is_cancelled():
         raise error
-    raise HandlerCancelled("apply, or what it needs, has waited for a cancelled task.") from error
+    raise HandlerCancelled("apply or its session waited for a task that was cancelled.") from error
 
 
 _COMMITTED = (
@@ -453,7 +453,7 @@ async def transact(
         raise not_reached(error) from error
     except asyncio.CancelledError as error:
         free_cursors(error)
-        raise
+        _pass_cancellation(error)
 
 
 @dataclass
