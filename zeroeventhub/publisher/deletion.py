@@ -350,10 +350,11 @@ class Trimmer:
         last = None if first is None else self.near.last(connection, 0, until)
         if first is None or last is None:
             return TrimPlan(until=mark.trimmed, wanted=wanted, held_back=tuple(held_back))
-        newest = self.reader.lookups.happened(connection, last)
-        if bound.older_than is not None and newest is None:
+        event = self._last_event(connection, until)
+        newest = None if event is None else self.reader.lookups.happened(connection, event)
+        if bound.older_than is not None and event is not None and newest is None:
             raise ConfigurationError(
-                f"The event at position {last} has no time, so its age is not known: "
+                f"The event at position {event} has no time, so its age is not known: "
                 "trim by position."
             )
         events = self._count(connection, mark.trimmed, until)
@@ -405,6 +406,16 @@ class Trimmer:
         query: Select[Any] = select(*columns).select_from(source.join(source.table))
         query = self.near.above(query.where(needed), self.near.hint(connection))
         return connection.execute(query.limit(ONE), {"after": after, "until": until}).first()
+
+    def _last_event(self, connection: Connection, until: int) -> int | None:
+        """Return the position of the last event that was not deleted one by one."""
+        source = self.reader.ordering.source
+        query: Select[Any] = select(source.position).select_from(source.join(source.table))
+        if source.events is not None:
+            query = query.where(next(iter(source.key.values())).is_not(None))
+        query = self.near.below(query, self.near.hint(connection), parameter("until")).limit(ONE)
+        found: int | None = connection.scalar(query, {"until": until})
+        return found
 
     def _count(self, connection: Connection, after: int, until: int) -> int:
         query = self.near.rows(self.near.hint(connection), self.reader.ordering.source.position)

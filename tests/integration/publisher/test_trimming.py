@@ -54,6 +54,19 @@ def test_plan_by_age(shop, feed):
     assert (numbers(feed), numbers(feed, 1)) == ([7, 6, 4, 2], [5, 3, 1])
 
 
+def test_event_that_was_deleted_keeps_no_trim_by_age_back(publishing):
+    """Where the last event that would go was deleted before, the age of those before it counts."""
+    make, engine = publishing
+    feed = make(time="placed", retention=Retention())
+    fill(engine)
+    assert feed.head() == 10
+    execute(engine, orders.delete().where(orders.c.id == 6))
+    plan = feed.plan_trim(older_than=4.5 * HOUR)
+    assert plan.newest - plan.oldest == 4 * HOUR
+    assert feed.trim(plan) == 5
+    assert numbers(feed) == [4, 3, 2, 1]
+
+
 def test_all_that_is_said_holds_for_what_goes(any_feed):
     """The lowest of all bounds applies."""
     for cut, until in (
