@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import os
 import signal
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
@@ -376,9 +375,6 @@ _stops: list[Callable[[], object]] = []
 _previous: dict[int, Any] = {}
 """The handlers that were installed before the first of these runs began."""
 
-_processes: set[int] = set()
-"""The process of these runs; one that is forked from it has the handlers, but no run."""
-
 
 @contextmanager
 def stop_on_signals(stop: Callable[[], object]) -> Iterator[None]:
@@ -395,11 +391,6 @@ def stop_on_signals(stop: Callable[[], object]) -> Iterator[None]:
             "Only the main thread can handle signals: run the consumer there, or call stop() "
             "where the program ends, without handle_signals."
         )
-    if os.getpid() not in _processes:
-        _restore()
-        _stops.clear()
-        _processes.clear()
-        _processes.add(os.getpid())
     _stops.append(stop)
     if not _previous:
         for number in _SIGNALS:
@@ -415,12 +406,7 @@ def stop_on_signals(stop: Callable[[], object]) -> Iterator[None]:
 
 def _handle(number: int, frame: FrameType | None) -> None:
     previous = _previous.get(number)
-    is_installed = signal.getsignal(number) is _handle
     _restore()
-    if os.getpid() not in _processes:  # such as of a pool, which waits for its end
-        if is_installed:
-            signal.raise_signal(number)
-        return
     for stop in _stops:
         stop()
     # Not the default handlers of Python and asyncio, which would end the program at once.

@@ -340,25 +340,6 @@ def test_signal_does_not_wait_for_the_feed_at_its_head(sync_shop):
     assert (shop.landed(), shop.leases()) == ([0, 1], 0)
 
 
-def test_forked_process_of_a_handler_ends_by_a_signal(sync_shop):
-    """A process that a handler forks does not run the consumer: SIGTERM ends it as usual."""
-    shop, ended = filled(sync_shop, 2), []
-
-    def apply(connection, page):
-        forked, begun = os.pipe()
-        if not (child := os.fork()):
-            os.write(begun, b".")
-            time.sleep(20)
-            os._exit(3)
-        os.read(forked, 1)
-        os.kill(child, signal.SIGTERM)
-        ended.append(os.waitpid(child, 0)[1])
-        write_page(connection, page)
-
-    shop.run(apply, handle_signals=True)
-    assert ({*ended}, shop.landed()) == ({signal.SIGTERM}, [0, 1])
-
-
 def test_signals_are_left_to_the_host(shop, handled):
     """A run that handles signals puts handlers back; one that was not asked to goes on."""
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
