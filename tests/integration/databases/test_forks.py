@@ -7,10 +7,11 @@ import pytest
 
 FORKING = """
 import os, sys
-from harness.shop import metadata, orders
-from sqlalchemy import create_engine, text
+from sqlalchemy import JSON, Column, Integer, MetaData, Table, create_engine, text
 from zeroeventhub import CursorStore, TableFeed
 
+key = Column("id", Integer, primary_key=True)
+orders = Table("orders", MetaData(), key, Column("data", JSON))
 engine = create_engine(sys.argv[1])
 {kept}
 with engine.begin() as connection:
