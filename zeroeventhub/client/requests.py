@@ -318,10 +318,11 @@ class RequestBuilder(Generic[_Http]):
         status, headers, problem = answer.status, answer.answer_headers, problem_in(answer.body)
         message = self._redaction.text(problem.detail)
         if not message:
+            message = f"{self.address} answered with status {status}."
             kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-            said = answer.body.decode(errors="replace").strip() if kind in _PLAIN_TYPES else ""
-            said = f": {printable(self._redaction.text(said), longest=_LONGEST_TEXT)}" * bool(said)
-            message = f"{self.address} answered with status {status}{said or '.'}"
+            if kind in _PLAIN_TYPES and (text := answer.body.decode(errors="replace").strip()):
+                text = printable(self._redaction.text(text), longest=_LONGEST_TEXT)
+                message = f"{self.address} answered with status {status}: {text}"
         if status in {408, 425, 429} or status >= httpx.codes.INTERNAL_SERVER_ERROR:
             unavailable = _UNAVAILABLE.get(status, Unavailable)
             error = unavailable(message, retry_after=seconds_in(headers.get("retry-after", "")))
