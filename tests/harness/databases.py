@@ -308,9 +308,12 @@ class Cluster:
         """Kill a session's process, which takes the whole server down, and wait for its return."""
         began = self.ask("SELECT pg_postmaster_start_time()")
         engine = create_engine(self.url)
-        with engine.connect() as connection:
+        with engine.connect() as connection, engine.connect() as other:
             os.kill(connection.scalar(text("SELECT pg_backend_pid()")), signal.SIGKILL)
             connection.invalidate()
+            # The server goes down a moment later, until when it answers to others.
+            with pytest.raises(DBAPIError):
+                other.execute(text("SELECT pg_sleep(30)"))
         engine.dispose()
         until(self._answers, "a server answers again", PATIENCE)
         # The process that watches over all others lives on: the same server has recovered.
