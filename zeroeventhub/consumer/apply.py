@@ -72,8 +72,9 @@ class PageTransactions:
         hint: the type or table that pages are converted to, once known.
         inbox: whether to drop events that were applied before. If the caller leaves that to the
             feed's promise, the runner sets it after discovery.
-        lanes: how many lanes a page is divided among. The runner sets it to 1 for a compacted feed:
-            lanes count the events after a cursor, which may be fewer when they are read again.
+        is_compacted: whether the feed is, which the runner sets after discovery. Its pages are not
+            divided into lanes: these count the events after a cursor, which may be fewer when they
+            are read again.
         methods: by the class of a step, the method that carries it out.
 
     Raises:
@@ -100,7 +101,7 @@ class PageTransactions:
         self._handler = Handler.of(apply, config.store.engine, sessions, config.models)
         self.hint = DecodeHint(self._handler.data_type)
         self.inbox = bool(config.inbox)
-        self.lanes = config.lanes
+        self.is_compacted = False
         self._at_once = 1 if database_of(engine).single_writer else config.lanes
         self._progress: dict[int, tuple[Place, LaneProgress | None]] = {}
         self._failures: dict[int, tuple[Place, int]] = {}
@@ -139,8 +140,16 @@ class PageTransactions:
             place=step.place,
             new=cursor,
         )
+        if progress is not None and self.is_compacted:
+            raise ConfigurationError(
+                f"Lanes have applied a part of the page after cursor {step.place.cursor!r} of "
+                f"partition {step.partition}, and the feed is compacted since, so that nothing "
+                "tells which part: set the cursor there again with `zeroeventhub cursors set`, "
+                "and the whole page is applied again."
+            )
+        is_divided = self._config.lanes > 1 and not self.is_compacted
         # At FIRST, a trim between two readings would change what the counts of lanes count.
-        if progress is not None or (self.lanes > 1 and step.place.cursor != FIRST):
+        if progress is not None or (is_divided and step.place.cursor != FIRST):
             events, left = await self._deliver_in_lanes(step, progress)
             move = partial(self._move_cursor, step, cursor, left)
             progress = left if left is not None and left.done else None
@@ -157,7 +166,7 @@ class PageTransactions:
         events nor repeats them.
         """
         config, events = self._config, step.page.events
-        lanes = self.lanes if progress is None else progress.lanes
+        lanes = config.lanes if progress is None else progress.lanes
         done = {} if progress is None else progress.done
         parts = divide(events, config.key, lanes=lanes, done=done)
         rest: Sequence[Event] = ()

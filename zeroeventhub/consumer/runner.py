@@ -256,8 +256,7 @@ class Runner:
                 await expect_transactions(self.config.store)
                 info = await maybe_await(self.config.client.discover())
                 self.extensions = info.extensions
-                is_compacted = COMPACTED in info.extensions
-                self.transactions.lanes = 1 if is_compacted else self.config.lanes
+                self.transactions.is_compacted = COMPACTED in info.extensions
                 if self.config.inbox is None:
                     # A v1 feed makes no promise either way.
                     self.transactions.inbox = info.token is not None and not info.exactly_once

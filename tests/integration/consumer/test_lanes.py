@@ -152,6 +152,24 @@ def test_page_that_may_lose_events_takes_one_transaction(sync_shop, cursor, exte
     assert shop.landed()[-3:] == [3, 4, 5]
 
 
+def test_page_that_lanes_have_begun_before_the_feed_was_compacted_is_not_counted_on(sync_shop):
+    """A feed that begins to be compacted while a page is half applied halts, and skips nothing."""
+    shop = sync_shop
+    shop.feed.publish(*two_lanes(), event(3, "d"), event(4, "a"))
+    shop.put("0")
+    with halting(Poison):
+        shop.run(failing(2), lanes=2)
+    shop.feed.extensions |= {COMPACTED}
+    del shop.feed.logs[0][0]
+    shop.feed.publish(event(5, "d"))
+    with halting(ConfigurationError, "zeroeventhub cursors set"):
+        shop.run(failing(), lanes=2)
+    assert shop.landed() == [1, 3]
+    shop.put("0")
+    shop.run(failing(), lanes=2)
+    assert shop.landed() == [1, 3, 2, 3, 4, 5]
+
+
 def test_page_that_lanes_have_begun_is_not_read_one_by_one(sync_shop):
     """A loop of one's own knows nothing of lanes, and would apply again what they have applied."""
     shop = sync_shop
