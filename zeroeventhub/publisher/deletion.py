@@ -513,7 +513,17 @@ class Compactor:
         if self.tombstone is not None:
             is_old = source.position <= parameter("tombstones")
             is_old_tombstone = and_(self.tombstone, key.is_not(None), is_old)
-            gone = or_(gone, and_(is_old_tombstone, ~self._has_other(database, later=False)))
+            is_old_tombstone = and_(is_old_tombstone, ~self._has_other(database, later=False))
+            if self.defined.grows:
+                # A partition without events would be gone for a process that starts later.
+                other: Any = source.table.alias("other")
+                partition: Any = ClauseAdapter(other).traverse(source.partition)
+                is_later = other.c[str(source.position.key)] > source.position
+                query = (
+                    select(ONE).select_from(other).where(partition == source.partition, is_later)
+                )
+                is_old_tombstone = and_(is_old_tombstone, exists(query.correlate(source.table)))
+            gone = or_(gone, is_old_tombstone)
         if needed is not None:
             gone = and_(gone, ~needed)
         columns: list[ColumnElement[Any]]

@@ -1,6 +1,7 @@
 """Events in partitions that a feed does not have stop no other reader, and are not lost."""
 
 import logging
+from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
@@ -81,6 +82,22 @@ def test_trimmed_partition_stays(sqlite):
     write(sqlite, 0, 2, 0)
     feed.trim(feed.plan_trim(below=2))
     assert len(TableFeed(orders, data="data", **options).bind(sqlite).info().partitions) == 3
+
+
+@pytest.mark.parametrize("ordering", [None, "sequenced"], ids=["by default", "sequenced"])
+def test_compacted_partition_stays(engine, ordering):
+    """A partition whose keys are all no more is there for a process that starts later."""
+    gone = Compaction(tombstone=orders.c.kind == "gone", keep_tombstones=timedelta())
+    options = {"partition": "part", "key": "customer", "time": "placed", "ordering": ordering}
+    options |= {"retention": Retention(), "compaction": gone}
+    feed = published(engine, **options)
+    old = {"placed": datetime.now(UTC) - timedelta(hours=1), "data": {}}
+    rows = [(0, "ada", "gone"), (2, "eve", "gone"), (2, "bob", "placed"), (2, "bob", "gone")]
+    for part, customer, kind in [*rows, (0, "ada", "placed")]:
+        add(engine, orders, [{"part": part, "customer": customer, "kind": kind} | old])
+    feed.head()
+    assert feed.compact() == 3
+    assert len(TableFeed(orders, data="data", **options).bind(engine).info().partitions) == 3
 
 
 def test_constraint_keeps_writers_in_their_partitions(postgresql, postgresql_url):
