@@ -415,6 +415,27 @@ def test_orderings_that_give_positions_are_refused(sqlite, tmp_path):
         feed.bind(sqlite).restore()
 
 
+def test_table_behind_a_gate_is_restored_by_another_ordering(postgresql, tmp_path):
+    """A table that has its gate already is refused, and not touched, and the error says the way."""
+    metadata.create_all(postgresql)
+    gated = source(Archive(tmp_path), ordering="gated")
+    install(gated, postgresql)
+    with postgresql.begin() as connection:
+        place(connection, *EVENTS)
+    gated.bind(postgresql).seal()
+    emptied(postgresql)
+    install(gated, postgresql)
+    with pytest.raises(ConfigurationError, match="without its triggers, by the ordering observed"):
+        gated.bind(postgresql).restore()
+    with postgresql.begin() as connection:
+        gated.uninstall(connection)
+    assert source(Archive(tmp_path)).bind(postgresql).restore().written == 36
+    install(gated, postgresql)
+    with postgresql.begin() as connection:
+        place(connection, (0, 1, 2))
+    assert gated.bind(postgresql).seal().events == 1
+
+
 @pytest.mark.parametrize(
     ("columns", "said"),
     [

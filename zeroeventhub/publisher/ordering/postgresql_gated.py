@@ -142,6 +142,13 @@ class Gated(SequenceOrdering):
         marks = connection.scalars(_MARKS, self._table_name(connection)).all()
         return Horizon(settled=lowest(number, marks), highest=number)
 
+    def continue_after(self, connection: Connection, position: int) -> None:  # noqa: ARG002 - as of all orderings
+        """Refuse rows with the positions that they had, as the guard does."""
+        raise ConfigurationError(
+            "The gate refuses rows with the positions that they had: restore the table without its "
+            "triggers, by the ordering observed, and install them afterwards."
+        )
+
     def ddl(self, connection: Connection) -> Ddl:
         """Return the statements of the gate and its guard."""
         sequence, events = find_sequence(connection, self._events), self._events
