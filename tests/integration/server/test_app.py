@@ -96,6 +96,7 @@ GIVEN = {
     errors.NotAppended: {"errors": {}},
 }
 WITHHELD = "The feed failed: the reason is in the publisher's log."
+AWAY = "The feed cannot reach what it reads from."
 
 
 def descendants(kind):
@@ -165,7 +166,9 @@ def cases():
     """Every error, with the status of its answer and what is said of it."""
     for kind, status in SAID.items():
         yield chained(kind("Why.", **GIVEN.get(kind, {}))), status, "Why."
-    yield from ((chained(kind(INNER, **GIVEN.get(kind, {}))), 500, WITHHELD) for kind in UNSAID)
+    for kind in UNSAID:
+        answer = (503, AWAY) if issubclass(kind, errors.TransientError) else (500, WITHHELD)
+        yield chained(kind(INNER, **GIVEN.get(kind, {}))), *answer
     yield from ((chained(error), 500, WITHHELD) for error in foreign())
 
 

@@ -66,7 +66,6 @@ PROBLEMS = [
     (errors.TooManyRequests("why", retry_after=0.2), 429, "too-many-requests", "INFO"),
     (errors.Unavailable("why"), 503, "unavailable", "WARNING"),
     (errors.FeedFailure(CANARY), 500, "failed", "ERROR"),
-    (errors.Unreachable(CANARY), 500, "failed", "ERROR"),
     (KeyError(CANARY), 500, "failed", "ERROR"),
 ]
 
@@ -96,6 +95,23 @@ def test_problem_is_answered_and_logged(feed, url, records):
     assert answer.json()["detail"] == f"Not with {CANARY}."  # a hook's words, for the reader alone
     (record,) = records()
     assert CANARY not in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [errors.Unreachable, errors.CutPage, errors.StoreUnavailable],
+    ids=lambda one: one.__name__,
+)
+def test_outage_of_what_a_feed_reads_is_one_of_the_feed(feed, url, records, error):
+    """A feed that cannot reach what it reads is unavailable, and its readers learn no address."""
+    feed.error = error(CANARY, retry_after=7)
+    answer = get(url)
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "7")
+    assert answer.json()["type"] == "urn:zeroeventhub:problem/unavailable"
+    assert CANARY not in answer.text
+    (record,) = records()
+    assert (record.levelname, record.status) == ("WARNING", 503)
+    assert error.__name__ in record.getMessage()
 
 
 class Odd(errors.FeedError):
