@@ -2,7 +2,7 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -12,10 +12,10 @@ from typing import Any, TypeVar, cast
 import anyio
 import anyio.to_thread
 
-from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.errors import ConfigurationError, FeedFailure
 from zeroeventhub.extensions import WAIT
 from zeroeventhub.feed import ArchiveMiss, AsyncFeed, Feed, FeedSource, hold_part
-from zeroeventhub.protocol import FeedInfo, Page
+from zeroeventhub.protocol import FIRST, LAST, Event, EventSequence, FeedInfo, Page, is_cursor
 from zeroeventhub.server.auth import EVERYBODY, Principal, Quotas
 from zeroeventhub.server.long_poll import Found, HeadWatcher, LongPoll, SingleFlight, is_idle
 from zeroeventhub.server.request import FeedRequest, PageRequest, visible_info
@@ -59,6 +59,7 @@ class FeedRunner:
         on_waiting: Callable[[int], None],
     ) -> None:
         self._feed: Any = _bind(feed, engine, capacity)
+        self._is_own = not hasattr(self._feed, "known_info")  # none of this package's
         self._has_threads = not any(
             iscoroutinefunction(getattr(self._feed, name, None)) for name in ("head", "read")
         )
@@ -103,7 +104,9 @@ class FeedRunner:
             return head, None
         with suppress(Exception):  # the request meets it when it reads the page itself
             page = self._feed.read(*wanted[:3], **wanted.options())
-            return head, page if isinstance(page, Page) else None
+            if self._is_own:
+                _expect_page(page)
+            return head, page
         return head, None
 
     async def info(self, request: FeedRequest | None = None) -> FeedInfo:
@@ -111,6 +114,10 @@ class FeedRunner:
         info: FeedInfo | None = getattr(self._feed, "known_info", None)
         if info is None:
             info = await self.call("info")
+            if not isinstance(info, FeedInfo) or not isinstance(info.token, str | None):
+                raise FeedFailure("A feed's info() returns a FeedInfo, whose token is a text.")
+            if info.token is None:  # of a feed of ZeroEventHub v1 that this one relays
+                info = replace(info, token=str(len(info.partitions)))
         if request is None:
             return info
         if WSGI in request.scope:
@@ -295,7 +302,27 @@ class FeedRunner:
 
         start = wanted.partition, wanted.cursor, wanted.limit
         page: Page = await self.call("read", *start, begin=begin, **wanted.options())
+        if self._is_own:
+            _expect_page(page)
         return Found(page, is_part)
+
+
+def _expect_page(page: Any) -> None:
+    """Raise FeedFailure for what a feed of one's own may return in place of a page."""
+    if not isinstance(page, Page):
+        raise FeedFailure(f"A feed's read() returns a Page; here it is a {type(page).__name__}.")
+    events: Sequence[object] = page.events
+    if not isinstance(events, EventSequence):
+        for event in events:
+            if not isinstance(event, Event):
+                kind = type(event).__name__
+                raise FeedFailure(f"A Page has Events, of Event.of(…); here it has a {kind}.")
+    cursor: object = page.cursor
+    if not isinstance(cursor, str) or cursor in {FIRST, LAST} or not is_cursor(cursor):
+        raise FeedFailure(
+            "The cursor of a Page is a text of up to 4,096 printable characters of ASCII, but not "
+            f"{FIRST} and {LAST}; here it is another {type(cursor).__name__}."
+        )
 
 
 def _bind(feed: Feed | AsyncFeed | FeedSource, engine: Any, capacity: Capacity) -> Feed | AsyncFeed:
