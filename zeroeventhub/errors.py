@@ -43,7 +43,14 @@ from importlib.util import find_spec
 
 
 class ZeroEventHubError(Exception):
-    """Catch everything that this library raises."""
+    """Catch everything that this library raises.
+
+    Attributes:
+        shown: what a feed that relays another one tells its own readers, of a refusal that a client
+            has met; empty for the whole text.
+    """
+
+    shown: str = ""
 
 
 class ConfigurationError(ZeroEventHubError):

@@ -26,6 +26,7 @@ from zeroeventhub.errors import (
     TransientError,
     Unavailable,
     Unreachable,
+    ZeroEventHubError,
     printable,
     require,
 )
@@ -35,7 +36,7 @@ from zeroeventhub.settings import Limits
 from zeroeventhub.wire import ARROW_TYPE, NDJSON_TYPE
 from zeroeventhub.wire.documents import decode_answer, decode_info
 from zeroeventhub.wire.ndjson import PageBounds, PageDecoder
-from zeroeventhub.wire.problem import error_of, problem_in, seconds_in
+from zeroeventhub.wire.problem import Problem, error_of, problem_in, seconds_in
 
 _LONGEST_WAIT = 999_999
 """Seconds that a feed may be asked to wait, at most."""
@@ -279,8 +280,6 @@ class RequestBuilder(Generic[_Http]):
     def _read_page(self, answer: Exchange) -> Page:
         """Return the page of a successful response, up to its last checkpoint."""
         if answer.is_refusal:
-            if answer.status == httpx.codes.OK:
-                raise Unavailable(f"{self.address} answered with a web page in place of events.")
             self._raise_refusal(answer)
         decoder: Any = answer.decoder
         try:
@@ -315,8 +314,16 @@ class RequestBuilder(Generic[_Http]):
 
     def _raise_refusal(self, answer: Exchange) -> NoReturn:
         """Raise the error that a response other than a success stands for."""
-        status, headers, problem = answer.status, answer.answer_headers, problem_in(answer.body)
-        message = self._redaction.text(problem.detail)
+        problem = problem_in(answer.body)
+        detail = self._redaction.text(problem.detail)
+        error = self._refusal(answer, problem, detail)
+        error.shown = detail or "The feed that this one reads has refused it."
+        raise error
+
+    def _refusal(self, answer: Exchange, problem: Problem, message: str) -> ZeroEventHubError:
+        status, headers = answer.status, answer.answer_headers
+        if status == httpx.codes.OK:
+            return Unavailable(f"{self.address} answered with a web page in place of events.")
         if not message:
             message = f"{self.address} answered with status {status}."
             kind = headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -328,15 +335,15 @@ class RequestBuilder(Generic[_Http]):
             error = unavailable(message, retry_after=seconds_in(headers.get("retry-after", "")))
             if problem.kind == "failed":  # which has no class of its own
                 error.status, error.problem = status, problem.kind
-            raise error
+            return error
         if 300 <= status < 400 and "location" in headers:  # noqa: PLR2004 - of redirections
-            raise NotFound(
+            return NotFound(
                 f"{self.address} has moved{self._destination(headers)}; "
                 "redirections are not followed: give the feed's own address."
             )
         if status == httpx.codes.NOT_FOUND and not problem.detail:
             message = f"There is no feed at {self.address}."
-        raise error_of(problem, status, message)
+        return error_of(problem, status, message)
 
     def _destination(self, headers: httpx.Headers) -> str:
         """Name the target of a redirection, without secrets."""

@@ -15,13 +15,7 @@ from starlette.status import HTTP_200_OK, HTTP_302_FOUND
 from starlette.types import Receive, Scope, Send
 
 from zeroeventhub.coroutines import is_cancelled
-from zeroeventhub.errors import (
-    BadRequest,
-    FeedFailure,
-    TransientError,
-    Unavailable,
-    ZeroEventHubError,
-)
+from zeroeventhub.errors import BadRequest, FeedFailure, ZeroEventHubError
 from zeroeventhub.server.appends import Appends
 from zeroeventhub.server.auth import EVERY_READER, SCOPE_KEY, Access, Account, Quotas, everybody
 from zeroeventhub.server.feed_runner import FeedRunner
@@ -203,21 +197,14 @@ class RouteApp:
         """
         if isinstance(error, asyncio.CancelledError) and is_cancelled():
             raise error
-        failure: ZeroEventHubError
         if not isinstance(error, ZeroEventHubError):
             failure = FeedFailure("The feed failed in an unexpected way.")
-        elif isinstance(error, TransientError) and not isinstance(error, Unavailable):
-            # Of a client that reads another feed: its text has an address.
-            text = "The feed cannot reach what it reads from."
-            failure = Unavailable(text, retry_after=error.retry_after)
-        else:
-            failure = error
-        if failure is not error:
             failure.__cause__ = error
+            error = failure
         request_id = str(uuid4())
-        self.app.log.failed(failure, route=self.route, request=request, request_id=request_id)
-        answer = problem(failure, request_id, self.app.help_url)
-        return answer, getattr(failure, "problem", "failed")
+        self.app.log.failed(error, route=self.route, request=request, request_id=request_id)
+        answer = problem(error, request_id, self.app.help_url)
+        return answer, getattr(error, "problem", "failed")
 
     def _observe(self, request: FeedRequest, status: int, size: int, started: float) -> None:
         if self.app.observer is None:

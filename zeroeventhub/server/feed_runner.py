@@ -12,7 +12,16 @@ from typing import Any, TypeVar, cast
 import anyio
 import anyio.to_thread
 
-from zeroeventhub.errors import ConfigurationError, FeedFailure
+from zeroeventhub.errors import (
+    ConfigurationError,
+    FeedFailure,
+    Forbidden,
+    NotFound,
+    TransientError,
+    Unauthorized,
+    Unavailable,
+    ZeroEventHubError,
+)
 from zeroeventhub.extensions import WAIT
 from zeroeventhub.feed import ArchiveMiss, AsyncFeed, Feed, FeedSource, hold_part
 from zeroeventhub.protocol import FIRST, LAST, Event, EventSequence, FeedInfo, Page, is_cursor
@@ -28,6 +37,8 @@ _log = logging.getLogger("zeroeventhub.server")
 _BUSY = "The feed has more requests than it can answer just now."
 
 _SLOW = "The feed's archive has more requests than it can answer just now."
+
+_AWAY = "The feed cannot reach what it reads from."
 
 _LARGE = 256 * 1024
 """Bytes of a page that block the event loop for a millisecond, roughly."""
@@ -183,6 +194,11 @@ class FeedRunner:
                     return await result if isawaitable(result) else result
             except ArchiveMiss as missing:
                 load = missing.load
+            except ZeroEventHubError as error:
+                if not _is_of_upstream(error):
+                    raise
+                seconds = getattr(error, "retry_after", None)
+                raise Unavailable(_AWAY, retry_after=seconds) from error
             async with self._archive.acquire():
                 hold_part(held, await anyio.to_thread.run_sync(load, limiter=self._archive_threads))
 
@@ -305,6 +321,13 @@ class FeedRunner:
         if self._is_own:
             _expect_page(page)
         return Found(page, is_part)
+
+
+def _is_of_upstream(error: ZeroEventHubError) -> bool:
+    """Return whether a feed could not read what it reads from, such as for want of credentials."""
+    if isinstance(error, TransientError):
+        return not isinstance(error, Unavailable)
+    return bool(error.shown) and isinstance(error, Unauthorized | Forbidden | NotFound)
 
 
 def _expect_page(page: Any) -> None:

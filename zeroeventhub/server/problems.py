@@ -67,7 +67,7 @@ def problem(error: ZeroEventHubError, request_id: str, help_url: str = "") -> Re
     the request's id; the page of errors has an anchor for each kind.
     """
     status = getattr(error, "status", FAILED)
-    kind, detail = getattr(error, "problem", "failed"), str(error)
+    kind, detail = getattr(error, "problem", "failed"), error.shown or str(error)
     if status == FAILED:
         detail = "The feed failed: the reason is in the publisher's log."
     document: dict[str, Any] = {
