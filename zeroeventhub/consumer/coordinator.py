@@ -251,5 +251,6 @@ class Coordinator:
         its lease has not been renewed, and not run out yet.
         """
         elsewhere = self._claimed.elsewhere.items()
-        alive = {number for number, ends in elsewhere if ends > self._first_seen[number]}
+        # Also to an earlier end, where the clock of the database was set back.
+        alive = {number for number, ends in elsewhere if ends != self._first_seen[number]}
         return {partition.id for partition in self._chosen} <= self._done | alive

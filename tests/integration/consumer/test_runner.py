@@ -101,6 +101,17 @@ def test_run_to_the_head_takes_over_from_a_process_that_died(shop):
     assert sorted(shop.landed()) == list(range(20))
 
 
+def test_run_to_the_head_sees_a_life_whose_clock_was_set_back(sync_shop, caplog):
+    """A run that does not follow ends beside a process whose renewed leases end sooner."""
+    shop = filled(sync_shop)
+    shop.take_over(*range(4), seconds=LONG)
+    run = shop.start(lease=LEASE, follow=False)
+    until(lambda: "hold all partitions" in caplog.text, "it waits for the rival")
+    shop.take_over(*range(4), seconds=LONG / 2)
+    until(lambda: not run.is_running, "it has ended")
+    assert shop.landed() == []
+
+
 def test_error_of_the_feed_ends_a_run(busy):
     """An error of the feed that only a person can mend is raised, after the pages at hand."""
     busy.feed.trouble[1, "_first"] = [Forbidden("not for you")]
