@@ -325,8 +325,10 @@ class Trimmer:
             self.reader.vouch(connection, [bound.below])
         if bound.kept is not None and bound.kept.last is not None:
             self.reader.vouch_in_table(connection, bound.kept.last)
+        held_back = self._limit_by_time(connection, bound, wanted, settled)
         wanted = min(wanted, bound.until)
-        until, held_back = self._limit_by_consumers(connection, bound, mark, wanted)
+        until, waiting = self._limit_by_consumers(connection, bound, mark, wanted)
+        held_back += waiting
         for partition in self.defined.coming:
             unseen = self.of_one.first(connection, partition, mark.trimmed, until)
             if unseen is not None:
@@ -369,6 +371,23 @@ class Trimmer:
             wanted=wanted,
             held_back=tuple(held_back),
         )
+
+    def _limit_by_time(
+        self, connection: Connection, bound: TrimBound, until: int, settled: int
+    ) -> list[str]:
+        """Return a sentence about the first event that is too young if its time is to come."""
+        if bound.older_than is None or bound.until < until:
+            return []
+        following = self.near.first(connection, 0, until, settled)
+        # Not the time itself, as no datetime may be as late.
+        soon = timedelta(seconds=-CLOCKS)
+        if (
+            following is None
+            or self.reader.last_older_than(connection, soon, following) >= following
+        ):
+            return []
+        reason = "the time of the next one is to come, as where a clock was ahead"
+        return [f"Events above position {until} stay: {reason}. Trim them by position."]
 
     def _limit_by_consumers(
         self, connection: Connection, bound: TrimBound, mark: LowWaterMark, until: int

@@ -54,6 +54,18 @@ def test_plan_by_age(shop, feed):
     assert (numbers(feed), numbers(feed, 1)) == ([7, 6, 4, 2], [5, 3, 1])
 
 
+def test_plan_by_age_tells_of_an_event_that_is_to_come(any_shop, any_feed):
+    """A plan says which event keeps younger ones back because a clock was ahead when it came."""
+    change(any_shop, 4, placed=datetime.now(UTC) + 1000 * HOUR)
+    plan = any_feed.plan_trim(older_than=4.5 * HOUR)
+    assert plan.until == 3
+    assert "Events above position 3 stay: the time of the next one is to come" in str(plan)
+    assert any_feed.plan_trim(older_than=4.5 * HOUR, below=3).held_back == ()
+    assert any_feed.plan_trim(below=9).held_back == ()
+    change(any_shop, 4, placed=datetime.now(UTC))
+    assert any_feed.plan_trim(older_than=4.5 * HOUR).held_back == ()
+
+
 def test_event_that_was_deleted_keeps_no_trim_by_age_back(publishing):
     """Where the last event that would go was deleted before, the age of those before it counts."""
     make, engine = publishing
