@@ -317,9 +317,10 @@ class Archive:
             Unavailable: the store did not answer, or does not list the newest manifest.
         """
         segment = written.segment
+        # The larger one first: a disk without room for it is not filled by more of the others.
+        self.objects.create(_path(segment), written.content)
         if written.places is not None:
             self.objects.create(_path(segment, PLACES), written.places)
-        self.objects.create(_path(segment), written.content)
         if self._advance(known, **changes):
             return True
         # A manifest that is not listed yet may list the segment.

@@ -2,6 +2,7 @@
 
 import math
 import os
+import resource
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -77,6 +78,20 @@ def test_death_at_any_step_of_adding_leaves_a_whole_archive(tmp_path):
         assert positions_in(following) == [*range(1, following.sealed() + 1)]
         assert following.add(made(10, 20), "feed") is (step < 5)
         assert positions_in(Archive(store)) == [*range(1, 21)]
+
+
+def test_segment_that_does_not_fit_on_the_disk_leaves_no_file(tmp_path):
+    """Where there is no room for a segment, each try leaves as much as there was."""
+    archive, written = Archive(tmp_path), made(0, 10, partitions=2)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(written.content) - 1, before[1]))
+    try:
+        with pytest.raises(Unavailable):
+            archive.add(written, "feed")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert names(archive) == set()
+    assert archive.add(written, "feed")
 
 
 def test_lost_answer_is_no_reason_to_seal_twice(tmp_path):
