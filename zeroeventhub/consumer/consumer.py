@@ -162,8 +162,9 @@ class Consumer(_Consumer[Client]):
         store: keeps the cursors; made with a sync engine.
         name: the consumer's name, the key of its cursors: use one name per feed.
         start: where a consumer that has no cursors yet starts: FIRST, LAST, or a cursor. Its first
-            process sets LAST in all partitions of the feed. In partitions that the feed adds later
-            it starts at the first event.
+            process sets LAST in all partitions of the feed. Each then begins at the end that its
+            first answer finds: events that came before, if only while no process ran, are skipped.
+            In partitions that the feed adds later it starts at the first event.
         partitions: the partitions to read; None for all. A process that names them reads those
             that no other process reads, and does not share them out.
         follow: wait for more events at the head; otherwise end there.
