@@ -110,11 +110,11 @@ class KeyedTable:
         self._key, self._version = _column(table, key), _column(table, version)
         expect_unique(table, self._key, self._version)
         self._id = None if id is None else _column(table, id)
+        compared = [_column(table, each) for each in same]
         if self._id is not None:
             expect_unique(table, self._id)
-            compared = (self._key, *(_column(table, each) for each in same))
-            self._stored = Stored(table, self._id, self._version, compared)
-        self._required = {_column(table, each).name for each in (*([id] if id else ()), *same)}
+            self._stored = Stored(table, self._id, self._version, (self._key, *compared))
+        self._required = {one.name for one in (self._id, *compared) if one is not None}
         self._last = self._last_version()
         self._rows = self.query(select(table))
 

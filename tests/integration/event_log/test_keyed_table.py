@@ -244,7 +244,7 @@ def test_row_that_does_not_fit_is_refused(sqlite):
     table = own_table(sa.UniqueConstraint("account", "nth"))
     table.create(sqlite)
     plain = KeyedTable(table, key="account", version="nth")
-    known = KeyedTable(table, key="account", version="nth", id="command", same=["amount"])
+    known = KeyedTable(table, key="account", version="nth", id="command", same=iter(["amount"]))
     with pytest.raises(ConfigurationError, match="None"), sqlite.begin() as connection:
         plain.append(connection, None, [{"amount": 5}], expected_version=0)
     for keyed, rows, sentence in (
