@@ -4,9 +4,9 @@ import os
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 
-from zeroeventhub.archive import archive, manifest, segment_writer
+from zeroeventhub import times
+from zeroeventhub.archive import archive, segment_writer
 from zeroeventhub.archive.objects import Objects
-from zeroeventhub.publisher import reader
 
 
 class Clock:
@@ -18,7 +18,7 @@ class Clock:
 
     def __init__(self, folder: Path, monkeypatch) -> None:
         self.ahead = timedelta()
-        for module in (archive, manifest, segment_writer, reader):
+        for module in (archive, segment_writer, times):
             monkeypatch.setattr(module, "datetime", self)
         create = Objects.create
 
