@@ -221,7 +221,9 @@ class Restorer:
             self.marks.thin(connection, erased)
 
     def _check(self, connection: Connection) -> None:
-        """Refuse a table with rows that cannot be made from events."""
+        """Refuse a table with rows that cannot be made from events, or not at their positions."""
+        if reason := self.reader.ordering.unrestorable:
+            raise ConfigurationError(reason)
         mapper, events = self.defined.mapper, self.defined.events
         for name, expression in mapper.data_columns.items():
             if _column_of(expression) is None:

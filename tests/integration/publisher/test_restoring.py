@@ -400,13 +400,17 @@ def test_tables_that_cannot_be_restored_are_refused(sqlite, tmp_path):
 
 
 def test_orderings_that_give_positions_are_refused(sqlite, tmp_path):
-    """With the ordering sequenced, rows would get new positions."""
+    """With the ordering sequenced, rows would get new positions, also those that were trimmed."""
     feed = source(Archive(tmp_path), ordering="sequenced")
     metadata.create_all(sqlite)
     install(feed, sqlite)
     with sqlite.begin() as connection:
         place(connection, *EVENTS)
-    feed.bind(sqlite).seal()
+    bound = feed.bind(sqlite)
+    bound.seal()
+    trim(bound, 20)
+    with pytest.raises(ConfigurationError, match="rows get new positions"):
+        bound.restore()
     with sqlite.begin() as connection:
         feed.uninstall(connection)
     emptied(sqlite)

@@ -178,11 +178,13 @@ class Ordering(ABC):
 
     Attributes:
         source: the tables from which the feed reads positions and events.
+        unrestorable: why rows cannot get the positions back that they had; empty if they can.
         needs_last_row: whether the database gives the number of the last row again if the row is
             deleted; known only after `check`.
     """
 
     source: Source
+    unrestorable = ""
     needs_last_row = False
     step: Callable[[Connection], str | None] | None = None
     """Returns the statement that gives positions, or None if there is none just now.
@@ -236,16 +238,12 @@ class Ordering(ABC):
             "history, such as the one before a backup was restored."
         )
 
-    def continue_after(self, connection: Connection, position: int) -> None:  # noqa: ARG002 - for orderings that can
+    def continue_after(self, connection: Connection, position: int) -> None:
         """Let the table draw its next number above a position; it may have no rows yet.
 
-        Raises:
-            ConfigurationError: this ordering cannot give rows the positions that they had.
+        An ordering that is `unrestorable` need not have it.
         """
-        raise ConfigurationError(
-            "With this ordering, rows get new positions when they are inserted, so a table cannot "
-            "be restored: publish its archive alone, or restore a backup of the database."
-        )
+        raise NotImplementedError
 
     def ddl(self, connection: Connection) -> Ddl:
         """Return the statements that create what the ordering needs besides the table.

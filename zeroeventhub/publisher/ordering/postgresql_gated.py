@@ -118,6 +118,10 @@ class Gated(SequenceOrdering):
     """Order a PostgreSQL table by a column whose default draws from a sequence, through a gate."""
 
     holds = _HOLDS
+    unrestorable = (
+        "The gate refuses rows with the positions that they had: restore the table without its "
+        "triggers, by the ordering observed, and install them afterwards."
+    )
 
     def check(self, connection: Connection) -> None:
         """Refuse a table without its gate, and one whose numbers do not always rise."""
@@ -141,13 +145,6 @@ class Gated(SequenceOrdering):
         # In this order: a writer that arrives in between draws only numbers above this one.
         marks = connection.scalars(_MARKS, self._table_name(connection)).all()
         return Horizon(settled=lowest(number, marks), highest=number)
-
-    def continue_after(self, connection: Connection, position: int) -> None:  # noqa: ARG002 - as of all orderings
-        """Refuse rows with the positions that they had, as the guard does."""
-        raise ConfigurationError(
-            "The gate refuses rows with the positions that they had: restore the table without its "
-            "triggers, by the ordering observed, and install them afterwards."
-        )
 
     def ddl(self, connection: Connection) -> Ddl:
         """Return the statements of the gate and its guard."""

@@ -149,6 +149,10 @@ class SideTableOrdering(Ordering):
             outbox; None if the database has no outbox, as a trigger gives the positions.
     """
 
+    unrestorable = (
+        "With this ordering, rows get new positions when they are inserted, so a table cannot "
+        "be restored: publish its archive alone, or restore a backup of the database."
+    )
     call: str | None = None
     quote: Callable[..., str] = staticmethod(quoted)
     lateral = False
