@@ -7,7 +7,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain, zip_longest
-from threading import Condition, Thread
+from threading import Condition, Event, Thread
 from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -76,7 +76,7 @@ class _ParallelReader:
         self._under_way = 0
         self._changed = Condition()
         self._error: BaseException | None = None
-        self._is_over = False
+        self._over = Event()
 
     @property
     def cursors(self) -> Cursors:
@@ -100,7 +100,7 @@ class _ParallelReader:
         finally:
             # Threads of a reader that was given up end after the request under way.
             with self._changed:
-                self._is_over = True
+                self._over.set()
                 self._changed.notify_all()
 
     def move(self, piece: _Piece, batch: _Batch) -> None:
@@ -139,7 +139,7 @@ class _ParallelReader:
             # A client of its own, on the same connections: another thread that learns of new
             # partitions would send their token with requests for those that this one knows.
             client = copy(self._client)
-            connection = Connection(client, self._options, stopped=lambda: self._is_over)
+            connection = Connection(client, self._options, over=self._over)
             with closing(connection):
                 reader = RangeReader(connection, self._options, with_headers=with_headers)
                 while (piece := self._take_piece()) is not None:
@@ -157,9 +157,9 @@ class _ParallelReader:
     def _take_piece(self) -> _Piece | None:
         """Take the next piece, once few others wait to be handed over; None after the last."""
         with self._changed:
-            while self._under_way >= 2 * self._readers and not self._is_over:
+            while self._under_way >= 2 * self._readers and not self._over.is_set():
                 self._changed.wait()
-            if self._is_over or not self._waiting:
+            if self._over.is_set() or not self._waiting:
                 return None
             self._under_way += 1
             return self._waiting.popleft()
@@ -167,11 +167,11 @@ class _ParallelReader:
     def _put(self, piece: _Piece, batch: _Batch) -> bool:
         """Add a batch to a piece, once there is room; return False if the read has ended."""
         with self._changed:
-            while len(piece.batches) >= PIECE and not self._is_over:
+            while len(piece.batches) >= PIECE and not self._over.is_set():
                 self._changed.wait()
             piece.batches.append(batch)
             self._changed.notify_all()
-            return not self._is_over
+            return not self._over.is_set()
 
 
 def _batches(reader: RangeReader, columns: Columns, one: Range) -> Iterator[_Batch]:

@@ -1,8 +1,8 @@
 """The connection of a read to a feed, with retries, and the log of reads."""
 
 import logging
-import time
 from collections.abc import Callable
+from threading import Event
 from typing import TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
@@ -29,15 +29,13 @@ LIMITS = Limits(page_bytes=64 * 1024 * 1024, line_bytes=64 * 1024 * 1024)
 class Connection:
     """Send requests to a feed, and retry those that fail for a while.
 
-    The client stays open; `stopped` returns whether to give up instead of trying again.
+    The client stays open. Once `over` is set, no request is tried again.
     """
 
-    def __init__(
-        self, client: Client, options: ReadOptions, *, stopped: Callable[[], bool] = lambda: False
-    ) -> None:
+    def __init__(self, client: Client, options: ReadOptions, *, over: Event | None = None) -> None:
         self._client = client
         self._options = options
-        self._stopped = stopped
+        self._over = over or Event()
         self._files: dict[bool, httpx.Client] = {}
 
     def request(self, call: Callable[[Client], _Answer]) -> _Answer:
@@ -51,14 +49,15 @@ class Connection:
 
     def retry_budget(self) -> RetryBudget:
         """Return a count of consecutive failures, limited by the option `attempts`."""
-        return RetryBudget(self._options.attempts, self._stopped)
+        return RetryBudget(self._options.attempts, self._over.is_set)
 
     def back_off(self, budget: RetryBudget, error: Exception) -> None:
         """Pause before another attempt; raise the error after the last one."""
         for step in budget.wait_out(error):
             if isinstance(step, Pause):
-                log.warning("%s Retrying in %.1f s.", error, step.seconds)
-                time.sleep(step.begin())
+                # Its text alone: the error refers to frames, which a handler may keep for long.
+                log.warning("%s Retrying in %.1f s.", str(error), step.seconds)
+                self._over.wait(step.begin())
 
     def client_for(self, url: str) -> httpx.Client:
         """Return the HTTP client for a file at a URL that the feed gave.

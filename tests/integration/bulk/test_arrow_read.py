@@ -368,6 +368,27 @@ def test_reader_that_is_not_read_asks_no_further():
     assert not reading()
 
 
+def test_reader_that_is_given_up_waits_for_no_retry(caplog):
+    """A thread that waits before it asks an overloaded feed again ends with its reader."""
+    feed = Counting()
+    whole = feed.read
+    with mounted(feed) as url:
+        stream = read_arrow(url, readers=1).reader
+        planned = feed.requests
+
+        def read(*place, **options):
+            if feed.requests > planned + 1:
+                raise Unavailable("Not now.", retry_after=300.0)
+            return whole(*place, **options)
+
+        feed.read = read
+        stream.read_next_batch()
+        until(lambda: "Retrying in" in caplog.text, "a thread waits")
+        del stream
+        gc.collect()
+        until(lambda: not reading(), "the threads end")
+
+
 def test_thread_that_cannot_be_started_ends_the_read(monkeypatch):
     """On a machine without room for another thread, no thread is left that waits for ever."""
     start = threading.Thread.start
