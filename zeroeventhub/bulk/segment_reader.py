@@ -20,6 +20,7 @@ from zeroeventhub.bulk.connection import Connection
 from zeroeventhub.bulk.offsets import Range
 from zeroeventhub.bulk.options import TIMEOUT
 from zeroeventhub.client.redaction import Redaction, requested
+from zeroeventhub.client.requests import may_pass
 from zeroeventhub.errors import (
     Gone,
     ProtocolError,
@@ -54,9 +55,6 @@ _MOVED_ON = {
     httpx.codes.GONE,
 }
 """The answers of a store to a URL that has expired, or whose file was replaced."""
-
-_LATER = {httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_EARLY, httpx.codes.TOO_MANY_REQUESTS}
-"""The answers of a store that asks to be asked later, beside those of its own failures."""
 
 
 class _RangedFile(RawIOBase):
@@ -135,7 +133,7 @@ def _read_http(url: str, http: httpx.Client) -> Read:
 def _expect_range(answer: httpx.Response) -> None:
     """Refuse an answer that is not a range of the file's bytes, unencoded."""
     status = answer.status_code
-    if status in _MOVED_ON | _LATER or status >= httpx.codes.INTERNAL_SERVER_ERROR:
+    if status in _MOVED_ON or may_pass(status):
         raise Unreachable(f"A file that the feed names was refused with status {status}.")
     if status != httpx.codes.PARTIAL_CONTENT:
         raise ProtocolError(

@@ -38,7 +38,7 @@ class _BesideBars(logging.Handler):
     """Write records to what stderr is at the moment: a bar that is drawn puts them above it."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record; go on if nobody reads it any more."""
+        """Write a record; go on if the reader of stderr is gone."""
         try:
             sys.stderr.write(f"{self.format(record)}\n")  # click writes beside it
         except OSError:
@@ -170,5 +170,5 @@ class Meter:
         if self._bar is not None:
             self._bar.console.print(line, highlight=False, markup=False)
         else:
-            with suppress(OSError):  # nobody reads it any more: the work goes on
+            with suppress(OSError):  # the reader of stderr is gone: the work goes on
                 click.echo(line, err=True)

@@ -40,6 +40,12 @@ def without_secrets(url: httpx.URL) -> str:
     return str(url.copy_with(userinfo=b"", query=None, fragment=None))
 
 
+def safe_text(error: BaseException) -> str:
+    """Return the text of an error, or its class if the text may repeat what was sent."""
+    is_safe = isinstance(error, httpx.NetworkError | httpx.TimeoutException | TimeoutError)
+    return (is_safe and str(error)) or type(error).__name__
+
+
 class Redaction:
     """Hide the secrets of a feed's address and of the httpx client that requests it."""
 

@@ -14,7 +14,7 @@ import httpx
 
 from zeroeventhub.client.connection_pool import ILLEGAL_HEADER, ConnectionPool
 from zeroeventhub.client.exchange import Exchange
-from zeroeventhub.client.redaction import Redaction, feed_url, without_secrets
+from zeroeventhub.client.redaction import Redaction, feed_url, safe_text, without_secrets
 from zeroeventhub.coroutines import maybe_await
 from zeroeventhub.errors import (
     ConfigurationError,
@@ -58,6 +58,9 @@ _CODINGS: dict[Compressed, str] = {
     "zstd": "zstd, gzip;q=0.5",
 }
 
+_LATER = {408, 425, 429}
+"""The statuses by which a server asks to be asked later, beside those of its own failures."""
+
 _PLAIN_TYPES = {"text/plain", "application/json"}
 """The media types of published peers' refusals, which are no problem documents."""
 
@@ -70,6 +73,11 @@ _log = logging.getLogger("zeroeventhub.client")
 
 _Answer = TypeVar("_Answer")
 _Http = TypeVar("_Http", "httpx.Client | ConnectionPool", httpx.AsyncClient)
+
+
+def may_pass(status: int) -> bool:
+    """Return whether a server that refuses a request with a status may answer it later."""
+    return status in _LATER or status >= httpx.codes.INTERNAL_SERVER_ERROR
 
 
 class RequestBuilder(Generic[_Http]):
@@ -330,7 +338,7 @@ class RequestBuilder(Generic[_Http]):
             if kind in _PLAIN_TYPES and (text := answer.body.decode(errors="replace").strip()):
                 text = printable(self._redaction.text(text), longest=_LONGEST_TEXT)
                 message = f"{self.address} answered with status {status}: {text}"
-        if status in {408, 425, 429} or status >= httpx.codes.INTERNAL_SERVER_ERROR:
+        if may_pass(status):
             unavailable = _UNAVAILABLE.get(status, Unavailable)
             error = unavailable(message, retry_after=seconds_in(headers.get("retry-after", "")))
             if problem.kind == "failed":  # which has no class of its own
@@ -374,9 +382,7 @@ class RequestBuilder(Generic[_Http]):
                 request.take(error.response.content)
             return
         else:
-            # The texts of other errors may repeat what was sent.
-            is_safe = isinstance(error, httpx.NetworkError | httpx.TimeoutException | TimeoutError)
-            reason = (is_safe and self._redaction.text(str(error))) or type(error).__name__
+            reason = self._redaction.text(safe_text(error))
         if not request.is_in_page:
             raise Unreachable(f"{self.address} cannot be reached: {reason}.") from None
         request.broken = CutPage(

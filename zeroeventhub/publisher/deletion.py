@@ -531,8 +531,8 @@ class Compactor:
         gone = self._has_other(database, later=True)
         if self.tombstone is not None:
             is_old = source.position <= parameter("tombstones")
-            is_old_tombstone = and_(self.tombstone, key.is_not(None), is_old)
-            is_old_tombstone = and_(is_old_tombstone, ~self._has_other(database, later=False))
+            deletes_none = ~self._has_other(database, later=False)
+            conditions = [self.tombstone, key.is_not(None), is_old, deletes_none]
             if self.defined.grows:
                 # A partition without events would be gone for a process that starts later.
                 other: Any = source.table.alias("other")
@@ -541,8 +541,8 @@ class Compactor:
                 query = (
                     select(ONE).select_from(other).where(partition == source.partition, is_later)
                 )
-                is_old_tombstone = and_(is_old_tombstone, exists(query.correlate(source.table)))
-            gone = or_(gone, is_old_tombstone)
+                conditions.append(exists(query.correlate(source.table)))
+            gone = or_(gone, and_(*conditions))
         if needed is not None:
             gone = and_(gone, ~needed)
         columns: list[ColumnElement[Any]]

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from zeroeventhub.client.connection_pool import open_httpx
+from zeroeventhub.client.redaction import safe_text
 from zeroeventhub.consumer.apply import divide
 from zeroeventhub.errors import ConfigurationError, require
 from zeroeventhub.protocol import Event
@@ -151,10 +152,7 @@ class WebhookTarget(Target):
                 with suppress(httpx.HTTPError):  # the event has been taken
                     _drain(response)
         except httpx.HTTPError as error:
-            # The texts of other errors may repeat what was sent.
-            is_safe = isinstance(error, httpx.NetworkError | httpx.TimeoutException)
-            reason = (is_safe and str(error)) or type(error).__name__
-            raise TargetUnavailable(f"The webhook did not answer ({reason}).") from error
+            raise TargetUnavailable(f"The webhook did not answer ({safe_text(error)}).") from error
 
 
 def _check(response: httpx.Response, identity: str) -> None:

@@ -331,7 +331,7 @@ def modelled(shop, argument, models, *data, **options):
 
 
 def test_model_is_chosen_by_the_type_of_an_event(shop):
-    """A union of dataclasses is told apart by the type, and older versions become newer ones."""
+    """The type chooses the dataclass of a union, and older versions become newer ones."""
     events = [
         placed(customer="ada", amount=12),
         placed("order.sent", customer="bob"),

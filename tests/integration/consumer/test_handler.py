@@ -90,7 +90,7 @@ def test_sessions_that_suppress_errors_are_refused(either_shop):
 
 
 def test_cancelled_task_that_sessions_await_is_an_error(async_shop):
-    """A run that nobody has cancelled does not end as if it was, which a TaskGroup overlooks."""
+    """A run that was not cancelled does not end as if it was, which a TaskGroup overlooks."""
 
     @asynccontextmanager
     async def sessions():

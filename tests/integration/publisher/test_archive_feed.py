@@ -206,7 +206,7 @@ def test_split_is_read_after_a_restart(sqlite, tmp_path):
 
 
 def test_split_is_read_though_its_sealer_died(sqlite, tmp_path):
-    """Sealed events of new partitions keep nobody from the archive before it says of the split."""
+    """An archive can be read that has events of partitions which it does not describe yet."""
     layout = Layout.of(2)
     options = {"partition": "part", "time": None, "type": None}
     opened(sqlite, Archive(tmp_path), [(0, 0, 0)] * 4, partitions=layout, **options).seal()

@@ -332,7 +332,7 @@ class Heavy:
 def test_answer_of_version_1_is_bounded_as_a_whole():
     """An answer is bounded and has a cursor for each partition, with which published clients go on.
 
-    Partitions take turns, so that each is read; one that is asked for its end is told it at once.
+    Partitions take turns, so that each is read; one whose end is requested gets it at once.
     """
     cursors, got = {f"cursor{number}": FIRST for number in range(8)}, []
     with mounted(Heavy(), capacity=Capacity(page_bytes=2**20)) as url:
