@@ -36,7 +36,8 @@ class Reader:
         start += 4
         if not head.startswith((b"http/1.1 200", b"http/1.1 304")):
             raise RuntimeError(bytes(self._room[:filled]).decode())
-        if b"transfer-encoding: chunked" in head:
+        self._is_chunked = b"transfer-encoding: chunked" in head
+        if self._is_chunked:
             while not self._room.endswith(b"\r\n0\r\n\r\n", 0, filled):
                 filled += self._take(filled)
             return start, filled
@@ -56,9 +57,11 @@ class Reader:
         begin = self._room.index(b'"', at + 8) + 1
         cursor = self._room[begin : self._room.index(b'"', begin)].decode()
         last = self._room.find(b'"caughtUp":true', begin, end) > 0
-        # An event in an envelope has data within its data.
-        count, wrapped = (self._room.count(name, start, end) for name in (b'"data"', b'"specv'))
-        return count - wrapped, cursor, last
+        # By the ends of lines, each of an event but the last, which is quicker than by names: what
+        # this process takes is missing to the publisher and its database. Chunks end in their own.
+        lines = self._room.count(b"\n", start, end)
+        lines -= self._room.count(b"\r\n", start, end) if self._is_chunked else 0
+        return lines - 1, cursor, last
 
     def answer(self, path: str) -> bytes:
         """Ask for a path; return the answer as it came, with its head."""
