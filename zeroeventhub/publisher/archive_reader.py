@@ -260,7 +260,8 @@ class ArchiveReader:
 
         A page has `room` bytes, though a single larger event still gets its page, and examines
         `window` rows at most to find events of the requested types. It ends earlier if the next
-        segments, `SEGMENTS` of them, do not fill it.
+        segments, `SEGMENTS` of them, do not fill it. There are fewer pages if the archive misses a
+        part of a later one.
 
         Returns:
             The complete pages; the beginning of the next page, which the table continues, or None
@@ -271,12 +272,17 @@ class ArchiveReader:
         after, end, pages = request.after, min(boundary, request.until), list[Stretch]()
         while after < end:
             page = _PageReader(request, room, window, Stretch(request.until))
-            last = self.segments(after, end)[:SEGMENTS][-1]
-            for place in self.groups(request.partition, after, min(last.upto, end)):
-                group = self.group(place)
-                page.take(group, group.above(after), group.above(end))
-                if page.is_done:
-                    break
+            try:
+                last = self.segments(after, end)[:SEGMENTS][-1]
+                for place in self.groups(request.partition, after, min(last.upto, end)):
+                    group = self.group(place)
+                    page.take(group, group.above(after), group.above(end))
+                    if page.is_done:
+                        break
+            except ArchiveMiss:
+                if pages:  # they would all be read again
+                    return pages, None, after, 0
+                raise
             found = page.stretch
             if not page.is_done and last.upto < end:
                 found.until = last.upto
