@@ -1,5 +1,6 @@
 """The parts of a segment that are read: its footer, a row group, and its index of positions."""
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -207,10 +208,20 @@ class _Part(BytesIO):
         return super().tell() + self._start
 
 
+def _ends(count: int) -> Any:
+    """Return the ends of one value, as Arrow has them: `pa.array` would import pandas, if it can."""
+    return pa.py_buffer(array("i", [0, count]))
+
+
+_BETWEEN: Any = pa.Array.from_buffers(
+    pa.string(), 1, [None, _ends(len(BETWEEN_EVENTS)), pa.py_buffer(BETWEEN_EVENTS)]
+)[0]
+
+
 def _lines(data: Any) -> Lines:
     """Return the lines of events, none of which is NULL."""
-    lists = pa.ListArray.from_arrays(pa.array([0, len(data)], pa.int32()), data)
-    text = pc.binary_join(lists, BETWEEN_EVENTS.decode())[0].as_buffer()
+    lists = pa.Array.from_buffers(pa.list_(data.type), 1, [None, _ends(len(data))], children=[data])
+    text = pc.binary_join(lists, _BETWEEN)[0].as_buffer()
     return Lines(b'{"data":%b}\n' % text.to_pybytes() if len(data) else b"", len(data))
 
 
