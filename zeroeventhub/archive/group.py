@@ -17,6 +17,7 @@ from pyarrow import parquet
 from zeroeventhub.archive.manifest import INDEX, decode_index
 from zeroeventhub.archive.segment_writer import as_batch
 from zeroeventhub.protocol import Event, TypeFilter
+from zeroeventhub.wire.arrow import string_array
 from zeroeventhub.wire.ndjson import BETWEEN_EVENTS, Lines, size_of
 
 _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
@@ -208,19 +209,13 @@ class _Part(BytesIO):
         return super().tell() + self._start
 
 
-def _ends(count: int) -> Any:
-    """Return the ends of one value, as Arrow has them: `pa.array` would import pandas, if it can."""
-    return pa.py_buffer(array("i", [0, count]))
-
-
-_BETWEEN: Any = pa.Array.from_buffers(
-    pa.string(), 1, [None, _ends(len(BETWEEN_EVENTS)), pa.py_buffer(BETWEEN_EVENTS)]
-)[0]
+_BETWEEN: Any = string_array([BETWEEN_EVENTS])[0]
 
 
 def _lines(data: Any) -> Lines:
     """Return the lines of events, none of which is NULL."""
-    lists = pa.Array.from_buffers(pa.list_(data.type), 1, [None, _ends(len(data))], children=[data])
+    ends = pa.py_buffer(array("i", [0, len(data)]))  # see `string_array`
+    lists = pa.Array.from_buffers(pa.list_(data.type), 1, [None, ends], children=[data])
     text = pc.binary_join(lists, _BETWEEN)[0].as_buffer()
     return Lines(b'{"data":%b}\n' % text.to_pybytes() if len(data) else b"", len(data))
 
