@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -157,13 +158,22 @@ FILTERS = [
 ]
 
 
+def pages_from(feed, partition, cursor, limit, count):
+    """Read so many pages, or up to the head; of an archive, one call may return fewer."""
+    pages = feed.read_pages(partition, cursor, limit, count)
+    while len(pages) < count and not pages[-1].caught_up:
+        pages += feed.read_pages(partition, pages[-1].cursor, limit, count - len(pages))
+    return pages
+
+
 def every_answer(feed, cursors):
     """Ask a feed every question at each of some cursors; return its answers and its errors."""
     answers = {}
 
     def ask(name, *arguments, **options):
         try:
-            found = getattr(feed, name)(*arguments, **options)
+            method = partial(pages_from, feed) if name == "pages" else getattr(feed, name)
+            found = method(*arguments, **options)
             if name == "lag":
                 # When the first of them happened, to the minute.
                 first = found.seconds and round((time.time() - found.seconds) / 60)
@@ -177,7 +187,7 @@ def every_answer(feed, cursors):
             for types, limit in zip(FILTERS, [2, 50, 2, 50], strict=True):
                 ask("read", partition, cursor, limit, types=types)
             ask("read", partition, cursor, 7, types=FILTERS[-1], each=True)
-            ask("read_pages", partition, cursor, 2, 4)
+            ask("pages", partition, cursor, 2, 4)
             ask("lag", partition, cursor)
             ask("cursor_of_count", partition, cursor, 4)
             ask("splits", partition, 3, start=cursor)

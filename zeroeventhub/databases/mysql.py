@@ -22,13 +22,21 @@ from sqlalchemy import (
     func,
     insert,
     inspect,
+    select,
     text,
 )
 from sqlalchemy.dialects import mysql
 from sqlalchemy.types import TypeEngine
 
 from zeroeventhub.databases.index_hint import IndexHint, Keyset
-from zeroeventhub.databases.port import Captured, CaptureDdl, Database, ErrorCodes, literal
+from zeroeventhub.databases.port import (
+    SEPARATOR,
+    Captured,
+    CaptureDdl,
+    Database,
+    ErrorCodes,
+    literal,
+)
 
 _TRANSIENT = frozenset(
     {
@@ -216,6 +224,26 @@ class MySQL(Database):
     def checked(self, kind: TypeEngine[Any]) -> Callable[[Any], Any] | None:
         return _time if isinstance(kind, Time) else None
 
+    def joins_rows(self, dialect: Dialect) -> bool:
+        # These read each value of a row by statements of Python.
+        return dialect.driver in {"pymysql", "aiomysql"}
+
+    def join_rows(self, rows: Select[Any], *, gaps: bool) -> Select[Any]:
+        position, text, *_ = rows.subquery("row").c
+        # With a mode of MariaDB, the empty text is NULL, which is left out.
+        event = func.coalesce(text, "0") if gaps else text
+
+        def joined(one: ColumnElement[Any], separator: str) -> ColumnElement[str]:
+            # MariaDB keeps rows with long texts in any order.
+            return func.aggregate_strings(one, separator).aggregate_order_by(position)
+
+        texts: list[ColumnElement[Any]] = [
+            joined(position, ","),
+            joined(event, SEPARATOR.decode()),
+            func.sum(func.length(position) + func.length(event)),
+        ]
+        return select(*texts, joined(text.is_(None), "")) if gaps else select(*texts)
+
     def capture(self, connection: Connection, one: Captured) -> CaptureDdl:
         if one.schema is not None and one.log_schema is None:
             # A trigger looks a name up in its own schema, not in that of the connection.
@@ -297,8 +325,8 @@ def _session_statements(seconds: float, of_mariadb: bool) -> tuple[str, str, str
         **{name: f"LEAST(@@SESSION.{name}, {math.ceil(seconds)})" for name in _LOCK_TIMEOUTS},
         # A TIMESTAMP is an instant, which comes in the session's time zone.
         "time_zone": "'+00:00'",
-        # MariaDB cuts the JSON array of the events that get positions here.
-        "group_concat_max_len": "GREATEST(@@SESSION.group_concat_max_len, 1048576)",
+        # The events of a page are joined, and with them, those that get positions here.
+        "group_concat_max_len": "GREATEST(@@SESSION.group_concat_max_len, 4194304)",
     }
     kept = {name: f"@zeroeventhub_{name}" for name in values}
     # All values are read before the first one is set.

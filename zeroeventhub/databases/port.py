@@ -172,7 +172,7 @@ class Database(ABC):
         makes_json: whether it makes the JSON of most events itself, by the functions of PostgreSQL
             in `JsonForm.text`.
         yields_at_each_row: whether its driver lets other threads of Python run at each row. A page
-            is then read faster as one text, and written faster without another thread beside it.
+            is then written faster without another thread beside it.
         unix_time: the SQL of the seconds since 1970 at which the statement runs.
         is_frozen: the SQL of whether the transaction cannot see later commits, even by `latest`.
         moment: the SQL of the time now, in UTC if the type has no zone.
@@ -387,12 +387,15 @@ class Database(ABC):
         """
         return None
 
+    def joins_rows(self, dialect: Dialect) -> bool:
+        """Return whether a page is read faster as one text, by `join_rows`, than row by row."""
+        return False
+
     def join_rows(self, rows: Select[Any], *, gaps: bool) -> Select[Any]:
         """Join the positions of rows by commas, and their events by SEPARATOR.
 
-        Implemented where `yields_at_each_row`.
-
-        If the rows may have gaps, a third text has 1 for each event that is NULL, and 0.
+        The third column has the bytes of all of them, without the separators; NULL if the texts are
+        never cut. If the rows may have gaps, a fourth one has 1 for each event that is NULL, and 0.
         """
         raise NotImplementedError
 

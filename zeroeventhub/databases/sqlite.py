@@ -31,6 +31,7 @@ from sqlalchemy import (
     event,
     func,
     literal_column,
+    null,
     select,
     text,
     type_coerce,
@@ -187,12 +188,15 @@ class SQLite(Database):
                 return _bytes
         return None
 
+    def joins_rows(self, dialect: Dialect) -> bool:
+        return True
+
     def join_rows(self, rows: Select[Any], *, gaps: bool) -> Select[Any]:
         position, text, *_ = rows.subquery("row").c
         # A literal, and no function or parameter, which SQLite would evaluate for each row.
         separator: ColumnElement[str] = literal_column(f"'{SEPARATOR.decode()}'")
         event = func.coalesce(text, "") if gaps else text
-        joined = select(func.group_concat(position), func.group_concat(event, separator))
+        joined = select(func.group_concat(position), func.group_concat(event, separator), null())
         return joined.add_columns(func.group_concat(text.is_(None), "")) if gaps else joined
 
     def as_stored(self, column: ColumnElement[Any]) -> ColumnElement[Any]:

@@ -378,7 +378,7 @@ class RowQuery:
             streams = streams and self._json is not None
             self._streamed = mapper.streamed(position) if streams else self._streamed
         self.is_json = self._json is not None
-        self._joins = joins and database.yields_at_each_row and self.is_json
+        self._joins = joins and self.is_json
         self._database = database
         self.may_stream = database.may_stream if streams else lambda _connection: False
         self._compiled = lru_cache(maxsize=100)(database.compile_stream)
@@ -467,7 +467,11 @@ class RowQuery:
         if self._json is None:
             return Rows.of_events(rows, self.event)
         if self._joins:
-            return _parse_joined(*rows[0])
+            found = _parse_joined(*rows[0])
+            if found is not None:
+                return found
+            joined: Any = query.get_final_froms()[0]
+            rows = self.fetch(connection, joined.element, values)
         positions = [row[0] for row in rows]
         texts = [None if row[1] is None else row[1].encode() for row in rows]
         on_one_line = self._check(texts, positions.__getitem__)
@@ -493,11 +497,15 @@ class RowQuery:
         return self._mapper.event(row)
 
 
-def _parse_joined(places: str | None, joined: str, gaps: str = "") -> Rows:
-    """Return the rows of joined positions and events."""
+def _parse_joined(places: str | None, joined: str, size: int | None, gaps: str = "") -> Rows | None:
+    """Return the rows of joined positions and events; None if the database has cut their texts."""
     if places is None:
         return Rows([].__getitem__, [])
-    positions, text = _positions(f"[{places}]"), joined.encode()
+    text = joined.encode()
+    # Each text has a separator between two rows.
+    if size is not None and len(places) + len(text) != size + 2 * places.count(","):
+        return None
+    positions = _positions(f"[{places}]")
     if positions != sorted(positions):  # SQLite does not promise the order, though it keeps it
         raise FeedFailure("SQLite returned rows in another order than it was asked for.")
     if "1" not in gaps and (found := _check_lines(text, len(positions))) is not None:

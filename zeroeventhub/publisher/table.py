@@ -327,7 +327,13 @@ def build(
         archive=archive,
     )
     pages = PageQuery(
-        RowQuery(near, mapper, database, streams=database.can_stream(engine.dialect), joins=True),
+        RowQuery(
+            near,
+            mapper,
+            database,
+            streams=database.can_stream(engine.dialect),
+            joins=database.joins_rows(engine.dialect),
+        ),
         defined.info.partitions,
         defined.ids,
         types,

@@ -99,6 +99,17 @@ def test_page_has_no_more_events_than_are_wanted(engine):
             assert sum(asked) <= wanted + len(asked)  # each sees the event before its own as well
 
 
+def test_events_of_any_sizes_come_whole_and_in_order(engine):
+    """So they do where a database cuts a batch of rows that was expected to be smaller."""
+    feed = published(engine)
+    sizes = [20] * 1_000 + [10, 1_000, 100, 10_000, 100] * 200 + [100_000] * 50
+    texts = [f"{number}é{'x' * size}" for number, size in enumerate(sizes)]
+    with engine.begin() as connection:
+        connection.execute(insert(orders), [{"data": text} for text in texts])
+    found = [json.loads(raw) for raws, *_ in pages(feed, 1_000) for raw in raws]
+    assert found == texts
+
+
 def test_usual_page_is_one_statement(engine):
     """Once a feed knows the size of its rows, a page and the row of its cursor are read at once."""
     feed = published(engine)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 
 import pytest
-from harness.archives import EVENTS, PARTITIONS, Died, opened, place, source
+from harness.archives import EVENTS, PARTITIONS, Died, opened, pages_from, place, source
 from harness.drill import SMALL, drilled
 from harness.engines import connected
 from harness.killed import opened as opened_store
@@ -170,6 +170,7 @@ def test_process_that_begins_while_a_table_is_restored_skips_nothing(sqlite, tmp
         other = source(Archive(tmp_path)).bind(sqlite)
         pages = other.read_pages(0, cursor, 2, 30, on_page=early.append)
         assert early == pages[: len(early)]
+        pages += pages_from(other, 0, pages[-1].cursor, 2, 30 - len(pages))
         steps.append([event.data["n"] for page in pages for event in page.events][:11])
 
     bound.restore(on_progress=meanwhile)

@@ -16,6 +16,7 @@ from harness.archives import (
     EVENTS,
     PARTITIONS,
     opened,
+    pages_from,
     place,
     positions_in,
     s3_store,
@@ -211,7 +212,7 @@ def pages_of(feed):
         page
         for partition in range(PARTITIONS)
         for cursor in (FIRST, "1-11", "1-23")
-        for page in feed.read_pages(partition, cursor, 3, 9)
+        for page in pages_from(feed, partition, cursor, 3, 9)
     ]
 
 
@@ -534,7 +535,7 @@ def test_killed_at_points_of_sealing_and_trimming(killing):
 
     def pages():
         feed, _ = begun(log, place)
-        return [feed.read_pages(0, cursor, 40, 100) for cursor in cursors]
+        return [pages_from(feed, 0, cursor, 40, 100) for cursor in cursors]
 
     while killed:
         log.write(*range(written, written + 5))
