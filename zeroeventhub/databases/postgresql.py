@@ -220,7 +220,7 @@ class PostgreSQL(Database):
         # Neither the type for a dialect nor a declaration of DateTime says how many there are.
         precision: int | None = getattr(time.type, "precision", None)
         if isinstance(time, Column):
-            named = {"name": _name(connection, time.table), "column": time.name}
+            named = {"name": quoted_name(connection, time.table), "column": time.name}
             precision = connection.scalar(_PRECISION, named)
         return 6 if precision is None else precision
 
@@ -298,17 +298,17 @@ class PostgreSQL(Database):
         return capture(connection, one)
 
     def updated_rows(self, connection: Connection, table: Table) -> int:
-        return connection.scalar(_UPDATED, {"name": _name(connection, table)}) or 0
+        return connection.scalar(_UPDATED, {"name": quoted_name(connection, table)}) or 0
 
     def update_trigger(self, connection: Connection, table: Table) -> str | None:
-        name: str | None = connection.scalar(_TRIGGERS, {"name": _name(connection, table)})
+        name: str | None = connection.scalar(_TRIGGERS, {"name": quoted_name(connection, table)})
         return name
 
     def invalid_indexes(self, connection: Connection, table: Table) -> Collection[str]:
-        return connection.scalars(_INVALID, {"name": _name(connection, table)}).all()
+        return connection.scalars(_INVALID, {"name": quoted_name(connection, table)}).all()
 
     def hides_rows(self, connection: Connection, table: Table) -> bool:
-        return bool(connection.scalar(_SECURED, {"name": _name(connection, table)}))
+        return bool(connection.scalar(_SECURED, {"name": quoted_name(connection, table)}))
 
 
 def time_bound(setting: str, seconds: float) -> str:
@@ -384,8 +384,8 @@ class _Session:
         set_autocommit(connection, to=kept)
 
 
-def _name(connection: Connection, table: Table) -> str:
-    """Return a table's name as the value of a parameter, in which SQLAlchemy doubles no percent."""
+def quoted_name(connection: Connection, table: Table) -> str:
+    """Return a table's name for `regclass`, with the schema in which queries find the table."""
     names = (connection.schema_for_object(table), table.name)
     return ".".join('"' + name.replace('"', '""') + '"' for name in names if name)
 

@@ -13,13 +13,14 @@ from collections.abc import Iterable
 
 from sqlalchemy import Connection, text
 
+from zeroeventhub.databases.port import literal
+from zeroeventhub.databases.postgresql import quoted_name
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.ordering.port import Ddl, Horizon, digest, quoted
 from zeroeventhub.publisher.ordering.postgresql_observed import (
     SequenceOrdering,
     find_sequence,
     last_number,
-    quoted_name,
     refuse_heirs,
 )
 
@@ -55,7 +56,7 @@ BEGIN
     IF pg_catalog.current_setting('{setting}', true) OPERATOR(pg_catalog.<>) '' THEN
         RETURN NEW;
     END IF;
-    mark := pg_catalog.pg_sequence_last_value('{sequence_label}'::pg_catalog.regclass);
+    mark := pg_catalog.pg_sequence_last_value({sequence_label}::pg_catalog.regclass);
     WHILE pg_catalog.pg_advisory_xact_lock_shared(tg_relid::int,
             (mark OPERATOR(pg_catalog.&) 4294967295)::pg_catalog.oid::int) IS NULL
         OR pg_catalog.set_config('{setting}', mark::pg_catalog.text, true) IS NULL
@@ -126,7 +127,7 @@ class Gated(SequenceOrdering):
     def check(self, connection: Connection) -> None:
         """Refuse a table without its gate, and one whose numbers do not always rise."""
         sequence, table = self._names = self._find_names(connection)
-        values = {"table": table, "sequence": "'{}'".format(sequence.replace("'", "''"))}
+        values = {"table": table, "sequence": literal(sequence)}
         armed, version = connection.execute(_INSTALLED, values).one()
         refuse_heirs(connection, self._events)
         if not armed or version != VERSION:
@@ -138,19 +139,19 @@ class Gated(SequenceOrdering):
 
     def horizon(self, connection: Connection, seconds: float | None = None) -> Horizon:
         """Return the highest number below the mark of every writer."""
-        names = self._names or self._find_names(connection)
-        number, origin = last_number(connection, *names, seconds)
+        sequence, table = self._names or self._find_names(connection)
+        number, origin = last_number(connection, sequence, table, seconds)
         if origin != self._origin:
             number, _ = self._read_anew(connection, seconds)
         # In this order: a writer that arrives in between draws only numbers above this one.
-        marks = connection.scalars(_MARKS, self._table_name(connection)).all()
+        marks = connection.scalars(_MARKS, {"table": table}).all()
         return Horizon(settled=lowest(number, marks), highest=number)
 
     def ddl(self, connection: Connection) -> Ddl:
         """Return the statements of the gate and its guard."""
         sequence, events = find_sequence(connection, self._events), self._events
         preparer = connection.dialect.identifier_preparer
-        table = quoted_name(connection, events)
+        table = quoted_name(connection, events.table)
         schema = events.schema(connection)
         # By a digest, as PostgreSQL cuts names at 63 bytes; an oid would differ after a restore.
         short = digest(table)[:12]
@@ -160,7 +161,7 @@ class Gated(SequenceOrdering):
             "guard": f"{prefix}zeroeventhub_guard_{short}",
             "setting": f"zeroeventhub.gate_{short}",
             "sequence": sequence,
-            "sequence_label": sequence.replace("'", "''"),
+            "sequence_label": literal(sequence),
             "table": table,
             "label": events.table.name.replace("'", "''"),
             "column": quoted(events.position.name),

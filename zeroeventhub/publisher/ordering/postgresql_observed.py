@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select, text
 
-from zeroeventhub.databases.postgresql import time_bound
+from zeroeventhub.databases.postgresql import quoted_name, time_bound
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.ordering.port import Blocker, Events, Horizon, Ordering, quoted
 from zeroeventhub.publisher.ordering.writer_tracker import WriterTracker
@@ -79,7 +79,7 @@ class SequenceOrdering(Ordering):
 
     def _find_names(self, connection: Connection) -> tuple[str, str]:
         sequence = find_sequence(connection, self._events)
-        return sequence, quoted_name(connection, self._events)
+        return sequence, quoted_name(connection, self._events.table)
 
     def continue_after(self, connection: Connection, position: int) -> None:
         """Set the sequence, which no rollback undoes."""
@@ -88,10 +88,9 @@ class SequenceOrdering(Ordering):
 
     def blockers(self, connection: Connection) -> list[Blocker]:
         """Return the open write transactions of the table."""
-        return find_blockers(connection, self.holds, self._table_name(connection))
-
-    def _table_name(self, connection: Connection) -> dict[str, str]:
-        return {"table": quoted_name(connection, self._events)}
+        return find_blockers(
+            connection, self.holds, {"table": quoted_name(connection, self._events.table)}
+        )
 
 
 class Observed(SequenceOrdering):
@@ -106,13 +105,13 @@ class Observed(SequenceOrdering):
     def horizon(self, connection: Connection, seconds: float | None = None) -> Horizon:
         """Observe the writers once, and return the highest number known to be decided."""
         began = self._tracker.begin()
-        names = self._names or self._find_names(connection)
-        number, origin = last_number(connection, *names, seconds)
+        sequence, table = self._names or self._find_names(connection)
+        number, origin = last_number(connection, sequence, table, seconds)
         if (decided := self._tracker.decided(origin, number)) is not None:
             return decided
         if origin != self._origin:
             number, origin = self._read_anew(connection, seconds)
-        writers = connection.scalars(_WRITERS, self._table_name(connection)).all()
+        writers = connection.scalars(_WRITERS, {"table": table}).all()
         return self._tracker.horizon(began, origin, number, frozenset(writers))
 
 
@@ -218,7 +217,7 @@ def find_sequence(connection: Connection, events: Events) -> str:
     """
     _check_table(connection, events)
     position = events.position
-    named = {"table": quoted_name(connection, events), "column": position.name}
+    named = {"table": quoted_name(connection, events.table), "column": position.name}
     found = connection.execute(_SEQUENCE_OF, named).first()
     if found is None:
         raise ConfigurationError(
@@ -267,7 +266,7 @@ def find_sequence(connection: Connection, events: Events) -> str:
 
 def _check_table(connection: Connection, events: Events) -> None:
     fullname = events.table.fullname
-    kind = connection.execute(_KIND, {"table": quoted_name(connection, events)}).first()
+    kind = connection.execute(_KIND, {"table": quoted_name(connection, events.table)}).first()
     if kind is None:
         raise ConfigurationError(f"There is no table {fullname!r}.")
     if not kind.is_table:
@@ -287,14 +286,9 @@ def _check_table(connection: Connection, events: Events) -> None:
         )
 
 
-def quoted_name(connection: Connection, events: Events) -> str:
-    """Return a table's name for `regclass`, with the schema in which queries find the table."""
-    return quoted(events.schema(connection), events.table.name)
-
-
 def refuse_heirs(connection: Connection, events: Events) -> None:
     """Refuse a table from which other tables inherit, unless they are its partitions."""
-    if connection.scalar(_HAS_HEIRS, {"table": quoted_name(connection, events)}):
+    if connection.scalar(_HAS_HEIRS, {"table": quoted_name(connection, events.table)}):
         raise ConfigurationError(
             f"Other tables inherit from {events.table.fullname!r}, and what is written to them "
             "does not pass its triggers: choose the ordering observed."

@@ -9,13 +9,11 @@ from typing import Any
 
 from sqlalchemy import ARRAY, BigInteger, Column, Connection, Text, func, select, text
 
+from zeroeventhub.databases.port import literal
+from zeroeventhub.databases.postgresql import quoted_name
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.publisher.ordering.port import Blocker, Ddl, digest, quoted
-from zeroeventhub.publisher.ordering.postgresql_observed import (
-    find_blockers,
-    quoted_name,
-    refuse_heirs,
-)
+from zeroeventhub.publisher.ordering.postgresql_observed import find_blockers, refuse_heirs
 from zeroeventhub.publisher.ordering.side_tables import SideTableOrdering, check_key
 
 # Names have their schema: a writer could otherwise redefine them by its search_path.
@@ -35,7 +33,7 @@ ROUND = 1000
 
 _NOTING = """FROM pg_locks WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted
             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-            AND relation = '{outbox}'::regclass"""
+            AND relation = {outbox_label}::regclass"""
 
 # Dead rows of the outbox stay while any transaction has an old snapshot. The low mark lets scans
 # skip them: no row at or below it is left to move. It is raised in rounds, as in the ordering
@@ -100,7 +98,7 @@ BEGIN
     IF state.next_low IS NULL THEN
         -- Old events have numbers below those that are drawn, of which there may be none yet.
         drawn := coalesce(
-            pg_sequence_last_value(pg_get_serial_sequence('{outbox_label}', 'number')), 0);
+            pg_sequence_last_value(pg_get_serial_sequence({outbox_label}, 'number')), 0);
         IF drawn >= state.low + {round} THEN
             state.next_low := drawn;
             SELECT coalesce(array_agg(virtualtransaction), '{{}}') INTO state.holders
@@ -244,7 +242,7 @@ class Sequenced(SideTableOrdering):
 
     def _schema(self, connection: Connection) -> str | None:
         # Named in every case: a function has to find it whatever its caller's search path is.
-        name = {"table": quoted_name(connection, self._events)}
+        name = {"table": quoted_name(connection, self._events.table)}
         schema: str | None = connection.scalar(_SCHEMA, name)
         return schema
 
@@ -252,14 +250,14 @@ class Sequenced(SideTableOrdering):
         """Return the values for the placeholders of the statements."""
         tables = self._tables
         schema = self._schema(connection)
-        outbox = quoted(schema, tables.outbox.name).replace("'", "''")
+        label = literal(quoted(schema, tables.outbox.name))
         words = {
             **tables.words(quoted, schema),
-            "outbox_label": outbox,
+            "outbox_label": label,
             "updates": ", ".join(f"{name} = excluded.{name}" for name in tables.copied),
             "lowest": str(-(2**63)),
             "round": str(ROUND),
-            "noting": _NOTING.format(outbox=outbox),
+            "noting": _NOTING.format(outbox_label=label),
         }
         # The digest identifies the installed statements that a feed needs.
         needed = (each for each in _INSTALL if each not in {_COMMENT, _PRIVATE})
