@@ -183,7 +183,7 @@ class Archive:
         return self._memory.get((segment.name, part))
 
     def load(self, segment: Segment, part: str | int) -> Any:
-        """Fetch a part of a segment, from the cache on disk or from the store.
+        """Return a part of a segment, from memory, from the cache on disk, or from the store.
 
         Args:
             segment: the segment.
@@ -193,7 +193,8 @@ class Archive:
         Raises:
             Unavailable: the store did not answer, or the segment has just been replaced.
         """
-        found: Footer | Places | Group
+        if (found := self.held(segment, part)) is not None:
+            return found
         if part == FOOTER:
             digest, check = segment.footer_digest, segment.footer_check
             start, length = segment.size - segment.footer, segment.footer
@@ -203,7 +204,7 @@ class Archive:
             found = Places(self._part(segment, part, segment.places_digest, None))
         else:
             number = int(part)
-            footer: Footer = self.held(segment, FOOTER) or self.load(segment, FOOTER)
+            footer: Footer = self.load(segment, FOOTER)
             entry = footer.entries[number]
             start, length = entry.start, entry.length
             content = self._part(
@@ -289,7 +290,7 @@ class Archive:
         known, last = self.manifest, list[Segment]()
         places = 0
         for segment in reversed(known.segments):
-            footer: Footer = self.held(segment, FOOTER) or self.load(segment, FOOTER)
+            footer: Footer = self.load(segment, FOOTER)
             size -= sum(entry.size for entry in footer.entries)
             if size < 0 or (last and segment.places > min(places, events - places)):
                 break

@@ -246,12 +246,8 @@ class ArchiveReader:
         return found
 
     def _load_footers(self, segments: Sequence["Segment"]) -> list["Footer"]:
-        def load(segment: "Segment") -> "Footer":
-            held: Footer | None = self.archive.held(segment, "footer")
-            return held or self.archive.load(segment, "footer")
-
         with ThreadPoolExecutor(FETCHES) as pool:
-            return [*pool.map(load, segments)]
+            return [*pool.map(partial(self.archive.load, part="footer"), segments)]
 
     def pages(
         self, connection: Connection, request: ReadRequest, *, room: int, window: int

@@ -102,7 +102,7 @@ def test_cache_that_another_program_writes_is_not_believed(tmp_path, caplog, par
 def test_cache_keeps_what_was_used_last_within_its_bound(tmp_path):
     """The cache on disk drops the files that were not used for the longest."""
     fetching = Counting(tmp_path / "archive")
-    archive = Archive(fetching, cache=tmp_path / "cache", cache_bytes=30_000)
+    archive = Archive(fetching, cache=tmp_path / "cache", cache_bytes=30_000, memory_bytes=0)
     for after in range(0, 6 * EVENTS, EVENTS):
         archive.add(made(after, after + EVENTS), "feed")
     segments = archive.look().segments
