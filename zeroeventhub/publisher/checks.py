@@ -268,14 +268,14 @@ class Checkup:
 
     def _check_versions(self, connection: Connection) -> None:
         unique = self.defined.unique
-        found = unique_columns(connection, self.table) if unique else []
-        if unique and not any(columns <= {*unique} for columns in found):
-            key, version, *_ = unique
-            raise ConfigurationError(
-                f"Table {self.table.fullname!r} may have two events of one version, of which the "
-                f"history of their key would show one: create a unique index on {key!r} and "
-                f"{version!r}."
-            )
+        if not unique or any(one <= {*unique} for one in unique_columns(connection, self.table)):
+            return
+        key, version, *_ = unique
+        raise ConfigurationError(
+            f"Table {self.table.fullname!r} may have two events of one version, of which the "
+            f"history of their key would show one: create a unique index on {key!r} and "
+            f"{version!r}."
+        )
 
     def _check_trimmed(self, connection: Connection) -> None:
         if self.marks is None:

@@ -44,7 +44,7 @@ class History:
     ) -> None:
         self.archive = archive
         """Holds trimmed events; None if they are lost."""
-        self.is_mutable = mutable or compacted or (archive is not None and archive.archive.erasable)
+        self.may_differ = mutable or compacted or (archive is not None and archive.archive.erasable)
         """Whether an event may differ when it is read again."""
         self.whole_after = 0 if marks is None else HIGHEST_POSITION
         """The position after which the table has all events, by the last mark that was read."""

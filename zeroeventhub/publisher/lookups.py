@@ -216,8 +216,7 @@ class Lookups:
             )
             archive = self._archive if found is None else None
             if archive is not None and (end := min(archive.boundary(connection), until)):
-                text = str(UUID(event_id)) if isinstance(value, UUID) else str(value)
-                found = archive.last_of(text, partition, end, types)
+                found = archive.last_of(str(value), partition, end, types)
             if found is not None:
                 return found
         raise BadCursor("No event of this feed has this id.")

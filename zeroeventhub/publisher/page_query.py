@@ -277,7 +277,7 @@ class PageQuery:
     def await_ends(self, connection: Connection, *, settled: int) -> None:
         """Raise Unavailable until the last events of closed partitions are settled."""
         source, near = self._source, self._rows.near
-        if source.partition is None or not self._closed:
+        if not self._closed:
             return
         found = None
         # The waiting events first: one may get its position, and leave for the table below.

@@ -180,7 +180,7 @@ class Reader:
             here,
             caught_up=not stretch.full and until >= horizon.settled,
             stop_reached=reached,
-            full=stretch.full and stretch.size > 0 and not history.is_mutable,
+            full=stretch.full and stretch.size > 0 and not history.may_differ,
             cursors=[*map(history.cursor, stretch.positions, events)] if request.each else (),
         )
 

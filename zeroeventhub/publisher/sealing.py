@@ -358,9 +358,8 @@ class Sealer:
 
     def _refuse_gap(self, connection: Connection, sealed: int) -> None:
         trimmed = self.reader.history.mark(connection).trimmed
-        kept = self.reader.history.archive
         # If another process has sealed them meanwhile, the archive refuses this segment.
-        if trimmed > sealed and not (kept and kept.holds(trimmed)):
+        if trimmed > sealed and not self.archive.holds(trimmed):
             raise ConfigurationError(
                 f"The table was trimmed up to {trimmed}, and the archive ends at {sealed}: what "
                 "lies between is in neither. Trim only what is sealed, as a feed with an archive "
