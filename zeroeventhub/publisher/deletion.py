@@ -312,8 +312,8 @@ class Trimmer:
 
     reader: Reader
     defined: Definition
-    near: NearRows  # of all partitions
-    of_one: NearRows
+    all_near: NearRows
+    near: NearRows
     marks: MarkTable
     registry: Registry | None  # None as well where an archive keeps what is trimmed
 
@@ -330,7 +330,7 @@ class Trimmer:
         until, waiting = self._limit_by_consumers(connection, bound, mark, wanted)
         held_back += waiting
         for partition in self.defined.coming:
-            unseen = self.of_one.first(connection, partition, mark.trimmed, until)
+            unseen = self.near.first(connection, mark.trimmed, until, partition)
             if unseen is not None:
                 until = unseen - 1
                 held_back.append(
@@ -338,7 +338,7 @@ class Trimmer:
                     f"{partition} yet."
                 )
         if self.reader.ordering.needs_last_row:
-            last = self.near.last(connection, 0, settled)
+            last = self.all_near.last(connection, settled)
             if last is not None and last <= until:
                 until = last - 1
                 held_back.append("The last event stays: SQLite would give its number again.")
@@ -348,8 +348,8 @@ class Trimmer:
                 f"Events above position {until} stay: the state of key {needed.key!r} is restored "
                 "from the next event, which no snapshot covers."
             )
-        first = self.near.first(connection, 0, mark.trimmed, until)
-        last = None if first is None else self.near.last(connection, 0, until)
+        first = self.all_near.first(connection, mark.trimmed, until)
+        last = None if first is None else self.all_near.last(connection, until)
         if first is None or last is None:
             return TrimPlan(until=mark.trimmed, wanted=wanted, held_back=tuple(held_back))
         event = self._last_event(connection, until)
@@ -378,7 +378,7 @@ class Trimmer:
         """Return a sentence about the first event that is too young if its time is to come."""
         if bound.older_than is None or bound.until < until:
             return []
-        following = self.near.first(connection, 0, until, settled)
+        following = self.all_near.first(connection, until, settled)
         # Not the time itself, as no datetime may be as late.
         soon = timedelta(seconds=-CLOCKS)
         if (
@@ -423,7 +423,7 @@ class Trimmer:
         source = self.reader.ordering.source
         columns = source.position.label("position"), self.defined.attributes["key"].label("key")
         query: Select[Any] = select(*columns).select_from(source.join(source.table))
-        query = self.near.above(query.where(needed), self.near.hint(connection))
+        query = self.all_near.above(query.where(needed), self.all_near.hint(connection))
         return connection.execute(query.limit(ONE), {"after": after, "until": until}).first()
 
     def _last_event(self, connection: Connection, until: int) -> int | None:
@@ -432,14 +432,15 @@ class Trimmer:
         query: Select[Any] = select(source.position).select_from(source.join(source.table))
         if source.events is not None:
             query = query.where(next(iter(source.key.values())).is_not(None))
-        query = self.near.below(query, self.near.hint(connection), parameter("until")).limit(ONE)
+        hint = self.all_near.hint(connection)
+        query = self.all_near.below(query, hint, parameter("until")).limit(ONE)
         found: int | None = connection.scalar(query, {"until": until})
         return found
 
     def _count(self, connection: Connection, after: int, until: int) -> int:
-        query = self.near.rows(self.near.hint(connection), self.reader.ordering.source.position)
-        some = query.limit(literal_column(str(MOST_COUNTED + 1))).subquery()
-        counted = select(func.count()).select_from(some)
+        hint, position = self.all_near.hint(connection), self.reader.ordering.source.position
+        some = self.all_near.rows(hint, position).limit(literal_column(str(MOST_COUNTED + 1)))
+        counted = select(func.count()).select_from(some.subquery())
         return connection.scalar(counted, {"after": after, "until": until}) or 0
 
     def batch(self, plan: TrimPlan, rows: int) -> Batch:
@@ -461,7 +462,7 @@ class Trimmer:
             columns = [source.position.label("position"), partition.label("partition")]
             database = database_of(connection)
             columns += [database.as_stored(source.table.c[name]) for name in source.key]
-            oldest = self.near.rows(self.near.hint(connection), *columns).limit(LIMIT)
+            oldest = self.all_near.rows(self.all_near.hint(connection), *columns).limit(LIMIT)
             found = connection.execute(oldest, values).all()
             if not found:
                 return Deleted(0, mark.trimmed, is_last=True)
@@ -482,7 +483,7 @@ class Compactor:
 
     reader: Reader
     defined: Definition
-    near: NearRows  # of all partitions
+    all_near: NearRows
     marks: MarkTable
     tombstone: ColumnElement[Any] | None
     keep_tombstones: timedelta
@@ -549,8 +550,8 @@ class Compactor:
         columns = [source.position.label("position"), gone.label("is_gone")]
         columns += [database.as_stored(source.table.c[name]) for name in source.key]
         query = select(*columns).select_from(source.join(source.table))
-        hint = self.near.hint(connection)
-        return self.near.above(query, hint).limit(LIMIT)
+        hint = self.all_near.hint(connection)
+        return self.all_near.above(query, hint).limit(LIMIT)
 
     def _has_other(self, database: Database, *, later: bool) -> ColumnElement[bool]:
         """Return the condition that a later event has the same key, or an earlier one that stays.

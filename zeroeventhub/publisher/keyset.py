@@ -60,7 +60,7 @@ _AFTER, _UNTIL = parameter("after"), parameter("until")
 
 
 class NearRows:
-    """Build queries for the rows of a partition next to a position; of all without a partition."""
+    """Find the rows next to a position, of one partition, or of all if the source has none."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -75,15 +75,17 @@ class NearRows:
         self._hint = database_of(connection).choose_index(connection, self.source)
         return self._hint
 
-    def first(self, connection: Connection, partition: int, after: int, until: int) -> int | None:
-        """Return the first position of a partition in (after, until]."""
+    def first(
+        self, connection: Connection, after: int, until: int, partition: int = 0
+    ) -> int | None:
+        """Return the first position in (after, until]."""
         query = self.rows(self.hint(connection), self.source.position)
         values = {"partition": partition, "after": after, "until": until}
         found: int | None = connection.scalar(query.limit(ONE), values)
         return found
 
-    def last(self, connection: Connection, partition: int, until: int) -> int | None:
-        """Return the last position of a partition at or below `until`."""
+    def last(self, connection: Connection, until: int, partition: int = 0) -> int | None:
+        """Return the last position at or below `until`."""
         query: Select[Any] = select(self.source.position).select_from(self.source.table)
         query = self.below(query, self.hint(connection), _UNTIL).limit(ONE)
         found: int | None = connection.scalar(query, {"partition": partition, "until": until})

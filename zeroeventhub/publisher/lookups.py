@@ -97,7 +97,7 @@ class Lookups:
 
     def last(self, connection: Connection, until: int) -> int:
         """Return the last position in the table at or below `until`; 0 if there is none."""
-        return self._all_near.last(connection, 0, until) or 0
+        return self._all_near.last(connection, until) or 0
 
     def of_time(
         self, connection: Connection, partition: int, moment: datetime, *, settled: int

@@ -23,7 +23,6 @@ from zeroeventhub.errors import BadCursor, BadRequest, Forbidden, Gone, Trimmed
 from zeroeventhub.protocol import FIRST, LAST, NAME_LENGTH, Partition, is_name
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.keyset import NearRows
-from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.retention import FeedTable, LowWaterMark, MarkTable, feed_key
 
 
@@ -103,15 +102,15 @@ class Registry:
     def __init__(
         self,
         progress: Progress,
-        source: Source,
+        near: NearRows,
         partitions: Collection[Partition],
         marks: MarkTable | None = None,
     ) -> None:
         self._table = progress.table
         self._partitions: dict[int | None, Partition] = {one.id: one for one in partitions}
         self._replaced = frozenset(gone for one in partitions for gone in one.cursor_from)
-        self._feed = feed_key(source)
-        self._near = NearRows(source)
+        self._feed = feed_key(near.source)
+        self._near = near
         self._marks = marks
 
     @staticmethod
@@ -252,13 +251,13 @@ class Registry:
         at the last trimmed event of its partition, or above the trimmed events.
         """
         if one.cursor == FIRST:
-            following = self._near.first(connection, one.partition, mark.trimmed, until)
+            following = self._near.first(connection, mark.trimmed, until, one.partition)
             return until if following is None else following - 1
         place = Place.of(one.cursor)
         if place.position >= until:
             return until
         if place.position > mark.trimmed:
-            last = self._near.last(connection, one.partition, place.position)
+            last = self._near.last(connection, place.position, one.partition)
             is_valid = last == place.position or one.partition in mark.closed
         else:
             known = {one.partition: mark.earliest} | dict(mark.partitions)
@@ -272,5 +271,5 @@ class Registry:
                 return None
         if not is_valid:
             return place.position
-        following = self._near.first(connection, one.partition, place.position, until)
+        following = self._near.first(connection, place.position, until, one.partition)
         return until if following is None else following - 1

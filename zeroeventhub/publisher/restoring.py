@@ -74,7 +74,7 @@ class Restorer:
     archive: ArchiveReader
     defined: Definition
     rows: SegmentRows  # of one partition
-    near: NearRows  # of all partitions
+    all_near: NearRows
     reader: Reader
     marks: MarkTable
 
@@ -107,7 +107,7 @@ class Restorer:
                 f"The table was trimmed up to {trimmed}, and the archive ends at "
                 f"{manifest.sealed}: it is not the archive of this table."
             )
-        if not trimmed and self.near.first(connection, 0, 0, HIGHEST_POSITION) is not None:
+        if not trimmed and self.all_near.first(connection, 0, HIGHEST_POSITION) is not None:
             raise ConfigurationError(
                 "The table has events, and none was trimmed: there is nothing to restore. "
                 "A table is restored before anything is written to it."
@@ -127,7 +127,7 @@ class Restorer:
         with engine.connect() as connection:
             until = self.marks.read(connection).trimmed
             after = min(_after(manifest, since), until)
-            begun = self.near.first(connection, 0, 0, after)
+            begun = self.all_near.first(connection, 0, after)
         if begun is not None:
             # An earlier run, for which older segments were young enough, has written some of them.
             after = manifest.segments[manifest.at(begun)].after
@@ -207,7 +207,7 @@ class Restorer:
         """Check the number of rows, and lower the mark; rows may be erased up to a position."""
         if self.marks.locked(connection).trimmed != done.until:
             raise Unavailable("The table was trimmed or restored meanwhile: restore it again.")
-        source = self.near.source
+        source = self.all_near.source
         there = source.position > done.after, source.position <= done.until
         query = select(func.count()).select_from(source.table).where(*there)
         if (rows := connection.scalar(query)) != done.events:

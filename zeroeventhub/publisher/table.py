@@ -316,7 +316,7 @@ def build(
     if defined.progress is not None:
         # With an archive, trimming loses nothing.
         registry = Registry(
-            defined.progress, source, defined.info.partitions, marks if archive is None else None
+            defined.progress, near, defined.info.partitions, marks if archive is None else None
         )
     history = History(
         RowQuery(all_near, mapper, database),
@@ -364,8 +364,8 @@ def build(
         trimmer = Trimmer(
             reader=reader,
             defined=defined,
-            near=all_near,
-            of_one=near,
+            all_near=all_near,
+            near=near,
             marks=marks,
             # Consumers that come late read on from the archive.
             registry=registry if archive is None else None,
@@ -375,7 +375,7 @@ def build(
             compactor = Compactor(
                 reader=reader,
                 defined=defined,
-                near=all_near,
+                all_near=all_near,
                 marks=marks,
                 tombstone=None if tombstone is None else resolve(defined.events.table, tombstone),
                 keep_tombstones=compaction.keep_tombstones,
@@ -391,7 +391,7 @@ def build(
                 archive=archive,
                 defined=defined,
                 rows=SegmentRows(near, defined, database, source.partition),
-                near=all_near,
+                all_near=all_near,
                 reader=reader,
                 marks=marks,
             )
