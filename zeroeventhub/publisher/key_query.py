@@ -11,8 +11,9 @@ from zeroeventhub.protocol import Event, KeyPage
 from zeroeventhub.publisher.definition import Definition
 from zeroeventhub.publisher.keyset import LIMIT, parameter
 from zeroeventhub.publisher.lookups import same_as, value_of
+from zeroeventhub.publisher.mapping import UNREADABLE, unreadable
 from zeroeventhub.publisher.ordering import Source
-from zeroeventhub.publisher.rows import UNREADABLE, BatchSize, Rows, unreadable
+from zeroeventhub.publisher.rows import BatchSize, Rows
 
 MOST_BYTES = 4 * 1024 * 1024
 """Bytes of data that a page of a key has at most, unless a single event is larger."""

@@ -27,12 +27,12 @@ from zeroeventhub.databases.index_hint import IndexHint
 from zeroeventhub.databases.json_form import json_form
 from zeroeventhub.databases.port import Database
 from zeroeventhub.databases.statements import as_utc
-from zeroeventhub.errors import BadCursor, ConfigurationError, FeedFailure
+from zeroeventhub.errors import BadCursor, ConfigurationError
 from zeroeventhub.protocol import Lag, TypeFilter
 from zeroeventhub.publisher.archive_reader import ArchiveReader
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 from zeroeventhub.publisher.keyset import LIMIT, ONE, NearRows, join_events, parameter
-from zeroeventhub.publisher.mapping import moment
+from zeroeventhub.publisher.mapping import UNREADABLE, moment, unreadable
 from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.page_query import TypeCondition
 
@@ -327,8 +327,8 @@ class Lookups:
             if found is not None and self._time.convert is not None:
                 found = self._time.convert(found)
             return None if found is None else moment(found)
-        except (AttributeError, TypeError, ValueError, LookupError, OverflowError) as error:
-            raise FeedFailure(f"The event at position {position} has no time: {error}") from error
+        except UNREADABLE as error:
+            raise unreadable(f"The event at position {position}", error, "has no time") from error
 
     def of_count(
         self, connection: Connection, partition: int, events: int, *, after: int, until: int

@@ -9,6 +9,7 @@ import msgspec
 from sqlalchemy import ColumnElement, Row, Table, func, literal_column
 from sqlalchemy import types as sql
 from sqlalchemy.engine.default import StrCompileDialect
+from sqlalchemy.exc import DataError
 
 from zeroeventhub.databases.json_form import (
     OWN_ATTRIBUTES,
@@ -31,6 +32,13 @@ Data = Expression | Sequence[Expression] | Mapping[str, Expression]
 
 _EMPTY = (None, "")
 """The values for which a CloudEvent omits an attribute."""
+
+UNREADABLE = (
+    *(AttributeError, TypeError, ValueError, LookupError, OverflowError, RecursionError),
+    *(msgspec.MsgspecError, DataError),
+)
+"""What a driver, a type of the host's or msgspec raises for a value that has no form: an
+AttributeError, for instance, for a timestamp 0000-00-00, which a driver returns as text."""
 
 _encode = msgspec.json.Encoder(decimal_format="string", uuid_format="canonical").encode
 
@@ -218,17 +226,8 @@ class Mapper:
                     if (value := get(row)) is not None
                 },
             )
-        except (
-            msgspec.MsgspecError,
-            AttributeError,  # a driver returns the timestamp 0000-00-00 as text
-            TypeError,
-            ValueError,
-            OverflowError,  # a time has no form in UTC
-            RecursionError,
-        ) as error:
-            raise FeedFailure(
-                f"The row at position {row[0]} cannot be published: {error}"
-            ) from error
+        except UNREADABLE as error:
+            raise unreadable(f"The row at position {row[0]}", error) from error
 
     def _add(self, expression: ColumnElement[Any], name: str) -> Callable[[Row[Any]], Any]:
         """Select an expression; return the function that reads its value from a row."""
@@ -302,3 +301,8 @@ def attribute_text(value: Any) -> str:
 def moment(value: Any) -> datetime:
     """Convert the time of an event; without a zone it is UTC."""
     return as_utc(value if isinstance(value, datetime) else datetime.fromisoformat(value))
+
+
+def unreadable(place: str, error: Exception, what: str = "cannot be published") -> FeedFailure:
+    """Return the feed's error for a place at which a value has no form; see UNREADABLE."""
+    return FeedFailure(f"{place} {what}: {getattr(error, 'orig', error)}")

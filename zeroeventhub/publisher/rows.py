@@ -16,18 +16,13 @@ from zeroeventhub.databases.port import SEPARATOR, Database
 from zeroeventhub.errors import FeedFailure
 from zeroeventhub.protocol import Event, TypeFilter
 from zeroeventhub.publisher.keyset import NearRows, join_events
-from zeroeventhub.publisher.mapping import Mapper, Streamed
+from zeroeventhub.publisher.mapping import UNREADABLE, Mapper, Streamed, unreadable
 from zeroeventhub.wire.ndjson import AFTER_EVENT, BEFORE_EVENT, BETWEEN_EVENTS, Lines, one_line
 
 Row = tuple[int, Event | None]
 """A position and the event at it; None for an event that has been deleted."""
 
 _SURROGATE = re.compile(rb"\\u[dD]")
-
-_NOT_JSON = (msgspec.DecodeError, UnicodeError, RecursionError)
-
-UNREADABLE = (TypeError, ValueError, LookupError, DataError)
-"""What SQLAlchemy, a driver or PostgreSQL raises for a value that has no form."""
 
 _decode = msgspec.json.Decoder(msgspec.Raw).decode
 _positions = msgspec.json.Decoder(list[int]).decode
@@ -234,10 +229,8 @@ def check_json(texts: Sequence[bytes | None], place: Callable[[int], object]) ->
         try:
             if text is not None:
                 _decode(text)
-        except _NOT_JSON as error:
-            raise FeedFailure(
-                f"The row at position {place(index)} cannot be published: {error}"
-            ) from error
+        except UNREADABLE as error:
+            raise unreadable(f"The row at position {place(index)}", error) from error
     return not any(b"\n" in text or b"\r" in text for text in present)
 
 
@@ -253,7 +246,7 @@ def _check_lines(joined: bytes, count: int) -> tuple[bytes, list[int]] | None:
     lines = b"%b%b%b" % (BEFORE_EVENT, body, AFTER_EVENT) if count else b""
     try:
         found = _decode_lines(lines)
-    except _NOT_JSON:
+    except UNREADABLE:
         return None
     # A value is on one line: if there are as many objects as texts, each text is one object. The
     # sizes show whether the decoder has dropped bytes, such as `1,` of the text `1,"data":2`.
@@ -522,11 +515,6 @@ def _parse_joined(places: str | None, joined: str, size: int | None, gaps: str =
     present = [one_line(text) for text in texts if text is not None]
     sizes = [0 if text is None else len(text) for text in texts]
     return JoinedRows(positions, Lines.of(present, on_one_line=True).text, sizes)
-
-
-def unreadable(rows: str, error: Exception) -> FeedFailure:
-    """Return the feed's error for rows of which one holds a value that has no form."""
-    return FeedFailure(f"{rows} cannot be published: {getattr(error, 'orig', error)}")
 
 
 def _unreadable_after(values: Mapping[str, Any], error: Exception) -> FeedFailure:

@@ -20,7 +20,7 @@ from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.definition import Definition
 from zeroeventhub.publisher.keyset import LIMIT, NearRows
 from zeroeventhub.publisher.lookups import value_of
-from zeroeventhub.publisher.mapping import attribute_text, moment
+from zeroeventhub.publisher.mapping import UNREADABLE, attribute_text, moment, unreadable
 from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.rows import Row, RowQuery, check_json
 from zeroeventhub.wire.ndjson import one_line
@@ -30,10 +30,6 @@ if TYPE_CHECKING:
     from zeroeventhub.archive.segment_writer import SegmentWriter
 
 _encode = msgspec.json.Encoder().encode
-
-
-_UNKEPT = (AttributeError, TypeError, ValueError, LookupError, OverflowError, msgspec.MsgspecError)
-"""What a value raises that has no form in a segment."""
 
 
 Columns = Mapping[str, Sequence[Any]]
@@ -156,10 +152,9 @@ class SegmentRows:
             attributes.setdefault("type", (None,) * len(rows))
         try:
             found |= {name: self._values(name, values) for name, values in attributes.items()}
-        except _UNKEPT as error:
-            raise FeedFailure(
-                f"A row after position {after} has an attribute that cannot be kept: {error}"
-            ) from error
+        except UNREADABLE as error:
+            place = f"A row after position {after}"
+            raise unreadable(place, error, "has an attribute that cannot be kept") from error
         found |= self._events(rows, columns)
         raw = found["data"][-1]
         last = None if raw is None else Event(raw if isinstance(raw, bytes) else raw.encode())

@@ -12,6 +12,7 @@ from harness.statements import add, execute
 from harness.tables import event_table
 from sqlalchemy import DateTime, Float, Integer, Uuid, insert, text
 from sqlalchemy.dialects import mysql, postgresql
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from zeroeventhub import FIRST, LAST, Lag, TableFeed
 from zeroeventhub.errors import BadCursor, ConfigurationError, FeedFailure
@@ -247,3 +248,17 @@ def test_age_is_told_by_text_as_well(sqlite):
     execute(sqlite, orders.update().values(customer="yesterday"))
     with pytest.raises(FeedFailure, match="position 1 has no time"):
         feed.lag(0, FIRST)
+
+
+@pytest.mark.anyio
+async def test_time_that_python_lacks_is_an_error_that_says_where(postgresql):
+    """A time after the year 9999 is a FeedFailure that says where it is, whatever the driver."""
+    execute(postgresql, "CREATE TABLE late (id BIGSERIAL PRIMARY KEY, at TIMESTAMP)")
+    execute(postgresql, "INSERT INTO late (at) VALUES ('10001-01-01')")
+    late = event_table("late", at=DateTime())
+    with pytest.raises(FeedFailure, match="position 1 has no time: timestamp too large"):
+        TableFeed(late, data=["id"], time="at").bind(postgresql).lag(0, FIRST)
+    own = create_async_engine(postgresql.url.set(drivername="postgresql+asyncpg"))
+    with pytest.raises(FeedFailure, match="position 0 or after it cannot be published"):
+        await TableFeed(late, data=["id"], headers={"at": "at"}).bind(own).read(0, FIRST, 9)
+    await own.dispose()
