@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
 from typing import Any, ClassVar
@@ -149,29 +149,14 @@ class MySQL(Database):
     @contextmanager
     def lock_timeout(self, connection: Connection, seconds: float) -> Iterator[None]:
         connection = connection.execution_options(isolation_level="READ COMMITTED")
-        kept = ", ".join(f"@zeroeventhub_{each} = @@SESSION.{each}" for each in _LOCK_TIMEOUTS)
-        set_ = ", ".join(f"SESSION {each} = {max(1, int(seconds))}" for each in _LOCK_TIMEOUTS)
-        back = ", ".join(f"SESSION {each} = @zeroeventhub_{each}" for each in _LOCK_TIMEOUTS)
-        connection.exec_driver_sql(f"SET {kept}, {set_}")
-        try:
+        with _with_settings(connection, dict.fromkeys(_LOCK_TIMEOUTS, max(1, int(seconds)))):
             yield
-        finally:
-            if not connection.invalidated:
-                connection.exec_driver_sql(f"SET {back}")
 
     def in_session_zone(self, kind: TypeEngine[Any]) -> bool:
         return isinstance(kind, TIMESTAMP)
 
-    @contextmanager
-    def in_utc(self, connection: Connection) -> Iterator[None]:
-        connection.exec_driver_sql(
-            "SET @zeroeventhub_zone = @@SESSION.time_zone, SESSION time_zone = '+00:00'"
-        )
-        try:
-            yield
-        finally:
-            if not connection.invalidated:
-                connection.exec_driver_sql("SET SESSION time_zone = @zeroeventhub_zone")
+    def in_utc(self, connection: Connection) -> AbstractContextManager[None]:
+        return _with_settings(connection, {"time_zone": "'+00:00'"})
 
     def read_only(self, dialect: Dialect, seconds: float) -> "_Session":
         return _Session(seconds)
@@ -315,11 +300,11 @@ def _session_statements(seconds: float, of_mariadb: bool) -> tuple[str, str, str
     """Return what sets a session, what sets all but read-only, what sets that, and the reverse."""
     kind = "tx" if of_mariadb else "transaction"
     limit = "max_statement_time" if of_mariadb else "max_execution_time"
+    read_only = f"{kind}_read_only"
     most = f"{seconds:.3f}" if of_mariadb else str(math.ceil(seconds * 1000))
     values = {
         "autocommit": "1",
         f"{kind}_isolation": "'READ-COMMITTED'",
-        f"{kind}_read_only": "1",
         # The host's own limit is kept if it is less; 0 is no limit.
         limit: f"IF(@@SESSION.{limit} = 0, {most}, LEAST(@@SESSION.{limit}, {most}))",
         **{name: f"LEAST(@@SESSION.{name}, {math.ceil(seconds)})" for name in _LOCK_TIMEOUTS},
@@ -328,18 +313,31 @@ def _session_statements(seconds: float, of_mariadb: bool) -> tuple[str, str, str
         # The events of a page are joined, and with them, those that get positions here.
         "group_concat_max_len": "GREATEST(@@SESSION.group_concat_max_len, 4194304)",
     }
+    begin, end = _settings({**values, read_only: 1})
+    begin_writing, _ = _settings({**values, read_only: f"@@SESSION.{read_only}"})
+    return begin, begin_writing, f"SET SESSION {read_only} = 1", end
+
+
+def _settings(values: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the statement that sets variables of a session, and the one that sets them back."""
     kept = {name: f"@zeroeventhub_{name}" for name in values}
     # All values are read before the first one is set.
     keep = [f"{own} = @@SESSION.{name}" for name, own in kept.items()]
-    to_set = {name: f"SESSION {name} = {value}" for name, value in values.items()}
+    to_set = [f"SESSION {name} = {value}" for name, value in values.items()]
     back = [f"SESSION {name} = {own}" for name, own in kept.items()]
-    read_only = to_set[f"{kind}_read_only"]
-    return (
-        "SET " + ", ".join([*keep, *to_set.values()]),
-        "SET " + ", ".join([*keep, *(each for each in to_set.values() if each != read_only)]),
-        f"SET {read_only}",
-        "SET " + ", ".join([*back, *(f"{own} = NULL" for own in kept.values())]),
-    )
+    forget = [f"{own} = NULL" for own in kept.values()]
+    return "SET " + ", ".join([*keep, *to_set]), "SET " + ", ".join([*back, *forget])
+
+
+@contextmanager
+def _with_settings(connection: Connection, values: Mapping[str, Any]) -> Iterator[None]:
+    begin, end = _settings(values)
+    connection.exec_driver_sql(begin)
+    try:
+        yield
+    finally:
+        if not connection.invalidated:
+            connection.exec_driver_sql(end)
 
 
 _MOMENT = "%Y-%m-%dT%H:%i:%s.%f"
