@@ -283,9 +283,9 @@ class Archive:
     def merge(self, events: int, size: int) -> None:
         """Replace the last segments by one, where each has no more events than those after it.
 
-        So an event is rewritten as often as the events of its segment have doubled, and the archive
-        has few small segments, however often it is sealed. The new one has so many events and bytes
-        of JSON at most.
+        So an event is rewritten only when its segment has doubled, and the archive has few small
+        segments, however often it is sealed. The new one has at most that number of `events`, and
+        JSON of that `size`.
         """
         known, last = self.manifest, list[Segment]()
         places = 0
@@ -308,8 +308,8 @@ class Archive:
     def _publish(self, known: Manifest, written: WrittenSegment, **changes: Any) -> bool:
         """Create the files of a segment, and then the manifest that lists it after a known one.
 
-        If `tidy` deletes the files as abandoned meanwhile, by a clock that is ahead, it has created
-        a manifest after the known one, and this process fails to.
+        A `tidy` whose clock is ahead may delete the files as abandoned meanwhile. It creates a
+        manifest first, in place of the one of this process, which then adds nothing.
 
         Returns:
             Whether the newest manifest lists the segment; if not, its files are deleted.

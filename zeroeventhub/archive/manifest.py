@@ -265,7 +265,7 @@ def newest_manifest(objects: Objects, known: Manifest) -> Manifest:
     """Return the newest manifest, which is `known` or follows it; refuse a damaged one.
 
     Raises:
-        Unavailable: the store has neither: what is known may be trimmed only where it is kept.
+        Unavailable: the store has neither, and what the archive may lack must not be trimmed.
     """
     names = objects.names(_FOLDER, _name(known.generation - 1) if known.generation else "")
     manifests = [name for name in names if name.endswith(_ENDING)]

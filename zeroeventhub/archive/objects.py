@@ -36,7 +36,7 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/\s]*@|\?[^\s\"']*")
 _log = logging.getLogger("zeroeventhub.archive")
 
 _users: set[int] = set()
-"""The process that has used obstore, or its parent: the threads of obstore are not in a fork."""
+"""The process that has used obstore; in a fork, without its threads, the parent as well."""
 
 
 def damaged(path: str) -> Unavailable:

@@ -126,7 +126,7 @@ class _Feed:
     fetches: bool = True
 
     def __post_init__(self) -> None:
-        """Make what sets a connection of the engine."""
+        """Prepare what makes the engine's connections read-only."""
         database = database_of(self.engine)
         self._session = database.read_only(self.engine.dialect, self.seconds)
 

@@ -375,7 +375,7 @@ class Trimmer:
     def _limit_by_time(
         self, connection: Connection, bound: TrimBound, until: int, settled: int
     ) -> list[str]:
-        """Return a sentence about the first event that is too young if its time is to come."""
+        """Return a sentence if the first event that is too young has a time in the future."""
         if bound.older_than is None or bound.until < until:
             return []
         following = self.all_near.first(connection, until, settled)
@@ -386,7 +386,7 @@ class Trimmer:
             or self.reader.last_older_than(connection, soon, following) >= following
         ):
             return []
-        reason = "the time of the next one is to come, as where a clock was ahead"
+        reason = "the time of the next one lies in the future, as where a clock was ahead"
         return [f"Events above position {until} stay: {reason}. Trim them by position."]
 
     def _limit_by_consumers(
@@ -427,7 +427,7 @@ class Trimmer:
         return connection.execute(query.limit(ONE), {"after": after, "until": until}).first()
 
     def _last_event(self, connection: Connection, until: int) -> int | None:
-        """Return the position of the last event that was not deleted one by one."""
+        """Return the position of the last event that is still there."""
         source = self.reader.ordering.source
         query: Select[Any] = select(source.position).select_from(source.join(source.table))
         if source.events is not None:

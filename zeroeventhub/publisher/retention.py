@@ -45,7 +45,7 @@ from zeroeventhub.publisher.ordering import Source
 
 
 class FeedTable:
-    """Base of the tables, as `table`, in which a publisher stores something about its feeds."""
+    """Base of the tables in which a publisher stores something about its feeds; see `table`."""
 
     name: ClassVar[str]
 

@@ -59,7 +59,7 @@ def test_plan_by_age_tells_of_an_event_that_is_to_come(any_shop, any_feed):
     change(any_shop, 4, placed=datetime.now(UTC) + 1000 * HOUR)
     plan = any_feed.plan_trim(older_than=4.5 * HOUR)
     assert plan.until == 3
-    assert "Events above position 3 stay: the time of the next one is to come" in str(plan)
+    assert "Events above position 3 stay: the time of the next one lies in the future" in str(plan)
     assert any_feed.plan_trim(older_than=4.5 * HOUR, below=3).held_back == ()
     assert any_feed.plan_trim(below=9).held_back == ()
     change(any_shop, 4, placed=datetime.now(UTC))
