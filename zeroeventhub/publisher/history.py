@@ -37,10 +37,10 @@ class History:
         rows: RowQuery,
         signer: Signer,
         *,
-        mutable: bool = False,
-        compacted: bool = False,
-        marks: MarkTable | None = None,
-        archive: ArchiveReader | None = None,
+        mutable: bool,
+        compacted: bool,
+        marks: MarkTable | None,
+        archive: ArchiveReader | None,
     ) -> None:
         self.archive = archive
         """Holds trimmed events; None if they are lost."""

@@ -71,8 +71,8 @@ class Lookups:
         *,
         time: ColumnElement[Any] | None,
         identity: ColumnElement[Any] | None,
-        types: TypeCondition | None = None,
-        archive: ArchiveReader | None = None,
+        types: TypeCondition | None,
+        archive: ArchiveReader | None,
     ) -> None:
         self._near = near
         self._all_near = all_near

@@ -85,10 +85,10 @@ class PageQuery:
         rows: RowQuery,
         partitions: Collection[Partition],
         ids: Collection[int],
-        types: TypeCondition | None = None,
+        types: TypeCondition | None,
         *,
         page_bytes: int,
-        archive: ArchiveReader | None = None,
+        archive: ArchiveReader | None,
     ) -> None:
         self._rows = rows
         self._archive = archive

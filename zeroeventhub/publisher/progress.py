@@ -104,7 +104,7 @@ class Registry:
         progress: Progress,
         near: NearRows,
         partitions: Collection[Partition],
-        marks: MarkTable | None = None,
+        marks: MarkTable | None,
     ) -> None:
         self._table = progress.table
         self._partitions: dict[int | None, Partition] = {one.id: one for one in partitions}

@@ -239,9 +239,7 @@ class Reader:
             registered=registered,
         )
 
-    def removable(
-        self, connection: Connection, older_than: timedelta | None = None
-    ) -> tuple[int, int]:
+    def removable(self, connection: Connection, older_than: timedelta | None) -> tuple[int, int]:
         """Return the horizon, and the position up to which events may be deleted or sealed."""
         # Such an event must not be deleted or sealed before a reader can see it.
         self.checks.refuse_unpublished(connection)

@@ -172,7 +172,7 @@ class SplitQuery:
     events below its boundary.
     """
 
-    def __init__(self, rows: NearRows, archive: ArchiveReader | None = None) -> None:
+    def __init__(self, rows: NearRows, archive: ArchiveReader | None) -> None:
         self._rows = rows
         self._archive = archive
         self._statement = lru_cache(maxsize=100)(self._build)
