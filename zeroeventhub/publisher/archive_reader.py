@@ -22,7 +22,6 @@ from zeroeventhub.errors import ConfigurationError, Trimmed, Unavailable
 from zeroeventhub.feed import ArchiveMiss
 from zeroeventhub.protocol import SegmentPart, Segments, TypeFilter
 from zeroeventhub.publisher.cursor import Place
-from zeroeventhub.publisher.keyset import Part
 from zeroeventhub.publisher.rows import ReadRequest, Row, Stretch
 
 if TYPE_CHECKING:
@@ -61,6 +60,14 @@ class SegmentPlace(NamedTuple):
     after: int
     upto: int
     cursor: str
+
+
+class Span(NamedTuple):
+    """Two positions, and an estimate of the number of rows between them."""
+
+    low: int
+    high: int
+    rows: float
 
 
 class ArchiveReader:
@@ -371,15 +378,15 @@ class ArchiveReader:
             raise _too_far()
         return None
 
-    def parts(self, partition: int, after: int, end: int) -> list[Part]:
+    def spans(self, partition: int, after: int, end: int) -> list[Span]:
         """Return the number of rows by row group, or by segment if the segments are many."""
         segments = self.segments(after, end)
         if len(segments) > SEGMENTS:
             partitions = len(self._partitions)
             return [
-                Part(one.after, min(one.upto, end), one.places / partitions) for one in segments
+                Span(one.after, min(one.upto, end), one.places / partitions) for one in segments
             ]
-        parts = []
+        spans = []
         for place in self.groups(partition, after, end):
             entry = place.entry
             rows, last = entry.places, entry.last
@@ -388,8 +395,8 @@ class ArchiveReader:
                 start, stop = group.above(after), group.above(end)
                 rows, last = stop - start, group.positions[stop - 1]
             if rows:
-                parts.append(Part(max(entry.first - 1, after), last, rows))
-        return parts
+                spans.append(Span(max(entry.first - 1, after), last, rows))
+        return spans
 
     def positions(self, partition: int, after: int, end: int) -> list[int]:
         """Return the positions of a partition's rows."""

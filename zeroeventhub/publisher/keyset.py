@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -41,14 +41,6 @@ HIGHEST: ColumnElement[int] = literal_column(str(HIGHEST_POSITION), BigInteger)
 
 ONE: ColumnElement[int] = literal_column("1")
 """The number one, for a LIMIT or a column."""
-
-
-class Part(NamedTuple):
-    """An estimate of the number of rows between two positions."""
-
-    low: int
-    high: int
-    rows: float
 
 
 def parameter(name: str) -> ColumnElement[int]:

@@ -32,7 +32,7 @@ from zeroeventhub.protocol import Lag, TypeFilter
 from zeroeventhub.publisher.archive_reader import ArchiveReader
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION
 from zeroeventhub.publisher.keyset import LIMIT, ONE, NearRows, join_events, parameter
-from zeroeventhub.publisher.mapping import UNREADABLE, moment, unreadable
+from zeroeventhub.publisher.mapping import UNREADABLE, as_moment, unreadable
 from zeroeventhub.publisher.ordering import Source
 from zeroeventhub.publisher.page_query import TypeCondition
 
@@ -326,7 +326,7 @@ class Lookups:
             found = connection.scalar(query, {"position": position})
             if found is not None and self._time.convert is not None:
                 found = self._time.convert(found)
-            return None if found is None else moment(found)
+            return None if found is None else as_moment(found)
         except UNREADABLE as error:
             raise unreadable(f"The event at position {position}", error, "has no time") from error
 

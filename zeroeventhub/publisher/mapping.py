@@ -274,7 +274,7 @@ class Mapper:
             "type": envelope.type if kind in _EMPTY else attribute_text(kind),
         }
         if (time := values.get("time")) is not None:
-            event["time"] = moment(time)
+            event["time"] = as_moment(time)
         if (key := values.get("key")) not in _EMPTY:
             event["partitionkey"] = attribute_text(key)
         for name, value in values.items():
@@ -298,7 +298,7 @@ def attribute_text(value: Any) -> str:
     return msgspec.json.decode(text, type=str) if text.startswith(b'"') else text.decode()
 
 
-def moment(value: Any) -> datetime:
+def as_moment(value: Any) -> datetime:
     """Convert the time of an event; without a zone it is UTC."""
     return as_utc(value if isinstance(value, datetime) else datetime.fromisoformat(value))
 

@@ -20,7 +20,7 @@ from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.publisher.definition import Definition
 from zeroeventhub.publisher.keyset import LIMIT, NearRows
 from zeroeventhub.publisher.lookups import value_of
-from zeroeventhub.publisher.mapping import UNREADABLE, attribute_text, moment, unreadable
+from zeroeventhub.publisher.mapping import UNREADABLE, as_moment, attribute_text, unreadable
 from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.rows import Row, RowQuery, check_json
 from zeroeventhub.wire.ndjson import one_line
@@ -176,7 +176,7 @@ class SegmentRows:
         if name in _NUMBERS:
             return values
         if name == "time":
-            return [None if value is None else moment(value) for value in values]
+            return [None if value is None else as_moment(value) for value in values]
         if not {*map(type, values)} <= {str, NoneType}:
             values = [None if value is None else attribute_text(value) for value in values]
         if name == "type" and self._kind is not None:

@@ -19,8 +19,8 @@ from sqlalchemy import (
 )
 
 from zeroeventhub.databases.index_hint import IndexHint
-from zeroeventhub.publisher.archive_reader import ArchiveReader
-from zeroeventhub.publisher.keyset import HIGHEST, NearRows, Part, parameter
+from zeroeventhub.publisher.archive_reader import ArchiveReader, Span
+from zeroeventhub.publisher.keyset import HIGHEST, NearRows, parameter
 
 ROWS = 100
 """Rows that a look reads on each side: about as many as a leaf of an index holds."""
@@ -102,15 +102,15 @@ def places(
     high: int,
     count: int,
     see: Callable[[list[Look]], list[tuple[Window, Window]]],
-    before: Sequence[Part] = (),
+    before: Sequence[Span] = (),
 ) -> list[int]:
     """Find places that cut the rows in [low, high] into pieces of nearly equal numbers of rows.
 
-    `see` returns the windows below and above the places of looks, and `before` are the parts below
+    `see` returns the windows below and above the places of looks, and `before` are the spans below
     the first row, which are cut as well. The places are in order, with or without rows at them.
     """
     numbers = count_from(1)
-    parts = [*before]
+    spans = [*before]
     unseen, chosen = list[_Unseen](), [_Unseen(low, high)]
     looked, most_looks = 0, LOOKS_IF_DENSE + LOOKS_A_PIECE * count
     while chosen:
@@ -127,8 +127,8 @@ def places(
             density = (below.rows + above.rows - 1) / max(1, above.far - below.far)
             if density < DENSE:
                 most_looks = LOOKS + LOOKS_A_PIECE * count
-            parts.append(Part(below.far, below.near, below.rows))
-            parts.append(Part(above.near, above.far, above.rows))
+            spans.append(Span(below.far, below.near, below.rows))
+            spans.append(Span(above.near, above.far, above.rows))
             if not below.is_whole:
                 unseen.append(_Unseen(one.low, below.far, one.left, below.density, density))
             if not above.is_whole:
@@ -142,21 +142,21 @@ def places(
         chosen += nlargest(most - most // 2, rest, key=lambda each: each.potential)
         unseen = [each for each in rest if each not in chosen]
     return cut(
-        [*parts, *(Part(one.low, one.high, one.width * one.density) for one in unseen)], count
+        [*spans, *(Span(one.low, one.high, one.width * one.density) for one in unseen)], count
     )
 
 
-def cut(parts: Iterable[Part], count: int) -> list[int]:
+def cut(spans: Iterable[Span], count: int) -> list[int]:
     """Return the places between pieces of nearly equal numbers of rows."""
-    filled = sorted(part for part in parts if part.rows > 0)
-    share = sum(part.rows for part in filled) / count
+    filled = sorted(span for span in spans if span.rows > 0)
+    share = sum(span.rows for span in filled) / count
     found = list[int]()
     passed = 0.0
-    for part in filled:
-        while (number := len(found) + 1) < count and number * share <= passed + part.rows:
-            within = (number * share - passed) / part.rows
-            found.append(part.low + int((part.high - part.low) * within))
-        passed += part.rows
+    for span in filled:
+        while (number := len(found) + 1) < count and number * share <= passed + span.rows:
+            within = (number * share - passed) / span.rows
+            found.append(span.low + int((span.high - span.low) * within))
+        passed += span.rows
     return found
 
 
@@ -200,26 +200,26 @@ class SplitQuery:
     def _between(
         self, connection: Connection, partition: int, count: int, after: int, until: int
     ) -> list[int]:
-        boundary, parts = after, list[Part]()
+        boundary, spans = after, list[Span]()
         if self._archive is not None:
             boundary = max(after, self._archive.boundary(connection))
-            parts = self._archive.parts(partition, after, min(boundary, until))
+            spans = self._archive.spans(partition, after, min(boundary, until))
         query = self._rows.rows(self._rows.hint(connection), self._rows.source.position)
         values = {"partition": partition, "after": boundary, "until": until}
         few = [*connection.scalars(query.limit(literal_column(str(FEW))), values)]
-        if self._archive is not None and sum(part.rows for part in parts) + len(few) < FEW:
-            parts = _single(self._archive.positions(partition, after, min(boundary, until)))
+        if self._archive is not None and sum(span.rows for span in spans) + len(few) < FEW:
+            spans = _single(self._archive.positions(partition, after, min(boundary, until)))
         if len(few) < FEW:
-            found = cut([*parts, *_single(few)], count)
+            found = cut([*spans, *_single(few)], count)
         else:
             low, high = few[0], max(self._last(connection, partition, [until]), default=0)
             see = partial(self._look, connection, partition)
             is_there = low < high  # unless a trim is deleting the rows
-            found = places(low, high, count, see, parts) if is_there else cut(parts, count)
+            found = places(low, high, count, see, spans) if is_there else cut(spans, count)
             in_table = [place for place in found if place > boundary]
             found[len(found) - len(in_table) :] = self._last(connection, partition, in_table)
-        ends = [part.high for part in parts]
-        # In the archive, cut at the end of the part that holds the place: the manifest or footer
+        ends = [span.high for span in spans]
+        # In the archive, cut at the end of the span that holds the place: the manifest or footer
         # has that position, so nothing has to be fetched.
         return [
             place if place > boundary else ends[min(bisect_left(ends, place), len(ends) - 1)]
@@ -278,6 +278,6 @@ class SplitQuery:
         return union_all(*lookups)
 
 
-def _single(positions: Iterable[int]) -> list[Part]:
-    """Return parts of one row each, so that they are cut at rows."""
-    return [Part(position, position, 1.0) for position in positions]
+def _single(positions: Iterable[int]) -> list[Span]:
+    """Return spans of one row each, so that they are cut at rows."""
+    return [Span(position, position, 1.0) for position in positions]
