@@ -252,7 +252,7 @@ class TableForm:
 
     Attributes:
         columns: the columns by name, without those that the database computes.
-        optional: the indexes of the columns whose own default a row may leave to the database.
+        optional: the indexes of the columns that a row may leave to the default of the database.
         in_session_zone: the indexes of the columns whose times are in the session's zone.
         model: the struct as which the data of an event is decoded, with a field per column.
         yields: as `Database.yields_at_each_row`.

@@ -78,7 +78,7 @@ def store_error(error: Exception, store: str = "The consumer's database") -> Exc
 def not_reached(error: OSError) -> StoreUnavailable:
     """Return the error of a consumer whose database asyncpg cannot reach.
 
-    SQLAlchemy passes on what the socket has raised, which in other places may be of a handler.
+    SQLAlchemy passes on the socket's own error, which elsewhere may be one of a handler's.
     """
     kind = type(error).__name__
     return StoreUnavailable(f"The consumer's database cannot be reached ({kind}).")

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 _engines: WeakSet[Engine] = WeakSet()
 
 _parents: list[Pool] = []
-"""The pools of the process that this one was forked from: SQLite forbids to close those here."""
+"""The pools of the parent process, kept because SQLite forbids closing their connections here."""
 
 
 def not_in_forks(engine: Engine | AsyncEngine) -> None:

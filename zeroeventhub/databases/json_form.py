@@ -230,7 +230,7 @@ def _compile_real(element: _Real, compiler: Any, **options: Any) -> str:
 
 
 class _Checked(sql.TypeDecorator[Any]):
-    """A type whose values the database checks, if SQLAlchemy would take some for others."""
+    """A type whose values are checked where SQLAlchemy would mistake some for others."""
 
     impl = sql.String
     cache_ok = True

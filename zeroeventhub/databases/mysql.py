@@ -297,7 +297,7 @@ class _Session:
 
 
 def _session_statements(seconds: float, of_mariadb: bool) -> tuple[str, str, str, str]:
-    """Return what sets a session, what sets all but read-only, what sets that, and the reverse."""
+    """Return what sets a session, all but its mode read-only, that mode, and all of it back."""
     kind = "tx" if of_mariadb else "transaction"
     limit = "max_statement_time" if of_mariadb else "max_execution_time"
     read_only = f"{kind}_read_only"

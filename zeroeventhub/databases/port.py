@@ -288,9 +288,9 @@ class Database(ABC):
         """Make the database end the transaction of a process that is idle for so long."""
 
     def lock_timeout(self, connection: Connection, seconds: float) -> AbstractContextManager[None]:
-        """Let the statements of a transaction see the last commits, and limit waits for locks.
+        """Let the statements of a transaction see the last commits, and wait for locks so long.
 
-        No statement has run in the transaction. They wait for some seconds at most.
+        No statement has run in the transaction yet.
         """
         return nullcontext()
 
@@ -351,7 +351,7 @@ class Database(ABC):
         return func.lower(text)
 
     def unpadded(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
-        """Return a column, if it is one of text without the spaces that comparisons leave out."""
+        """Return a column; one of text without the spaces at its end that comparisons ignore."""
         return column
 
     @abstractmethod
@@ -381,9 +381,9 @@ class Database(ABC):
     # Reading rows.
 
     def checked(self, kind: TypeEngine[Any]) -> Callable[[Any], Any] | None:
-        """Return what makes a value of a type of one of the driver's, or raises ValueError.
+        """Return what converts the driver's value to one of a type, or raises ValueError.
 
-        None where SQLAlchemy does so, and takes no value for another one.
+        None where SQLAlchemy converts it, and mistakes no value for another.
         """
         return None
 
@@ -395,7 +395,8 @@ class Database(ABC):
         """Join the positions of rows by commas, and their events by SEPARATOR.
 
         The third column has the bytes of all of them, without the separators; NULL if the texts are
-        never cut. If the rows may have gaps, a fourth one has 1 for each event that is NULL, and 0.
+        never cut. If the rows may have gaps, a fourth one has a 1 for each event that is NULL, and
+        a 0 for each other.
         """
         raise NotImplementedError
 

@@ -60,7 +60,7 @@ FILTERED_ROWS = 50_000
 """How many rows a page examines, at most, to find events of the requested types."""
 
 FEW = 4
-"""Of fewer events than these, which are large, a statement does not read one again."""
+"""A statement for fewer events than these, which are large, does not read the last one again."""
 
 LONG = 65_000
 """Bytes of an event from which its line may be too long for consumers in Go."""
