@@ -440,7 +440,7 @@ def insertion(
 
     def execute(connection: Connection, meanwhile: Callable[[], object]) -> None:
         meanwhile()
-        with database.in_utc(connection) if in_utc else nullcontext():
+        with database.as_published(connection) if in_utc else nullcontext():
             run(connection)
 
     return execute

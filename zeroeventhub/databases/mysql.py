@@ -155,7 +155,7 @@ class MySQL(Database):
     def in_session_zone(self, kind: TypeEngine[Any]) -> bool:
         return isinstance(kind, TIMESTAMP)
 
-    def in_utc(self, connection: Connection) -> AbstractContextManager[None]:
+    def as_published(self, connection: Connection) -> AbstractContextManager[None]:
         return _with_settings(connection, {"time_zone": "'+00:00'"})
 
     def read_only(self, dialect: Dialect, seconds: float) -> "_Session":

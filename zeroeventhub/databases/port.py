@@ -302,8 +302,11 @@ class Database(ABC):
         """
         return False
 
-    def in_utc(self, connection: Connection) -> AbstractContextManager[None]:
-        """Let a connection read and write times without a zone in UTC, as `read_only` does."""
+    def as_published(self, connection: Connection) -> AbstractContextManager[None]:
+        """Let a transaction read and write values in the forms in which `read_only` reads them.
+
+        Times without a zone are in UTC, and what the host has set of styles and digits is left out.
+        """
         return nullcontext()
 
     @abstractmethod

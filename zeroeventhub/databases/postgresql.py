@@ -84,6 +84,9 @@ _PRECISION = text("""SELECT nullif(coalesce(nullif(atttypmod, -1), typtypmod), -
 
 _SECURED = text("SELECT row_security_active(CAST(:name AS regclass))")
 
+_FORMS = {"datestyle": "ISO", "intervalstyle": "postgres", "extra_float_digits": "3"}
+"""Settings of text: drivers read PostgreSQL's own style alone, and floats need all their digits."""
+
 # That of psycopg, for which SQLAlchemy casts each parameter: PostgreSQL cannot infer all types.
 _NUMBERED: Any = psycopg_dialect(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call] # it has no annotations
 
@@ -164,13 +167,18 @@ class PostgreSQL(Database):
         connection.execute(select(func.pg_advisory_xact_lock(key)))
 
     def limit_idle(self, connection: Connection, seconds: float) -> None:
-        setting = f"'idle_in_transaction_session_timeout', '{round(seconds * 1000)}'"
-        connection.exec_driver_sql(f"SELECT set_config({setting}, true)")
+        limit = {"idle_in_transaction_session_timeout": round(seconds * 1000)}
+        connection.exec_driver_sql(f"SELECT {_set_local(limit)}")
 
     @contextmanager
     def lock_timeout(self, connection: Connection, seconds: float) -> Iterator[None]:
         connection = connection.execution_options(isolation_level="READ COMMITTED")
         connection.exec_driver_sql(f"SELECT {time_bound('lock_timeout', seconds)}")
+        yield
+
+    @contextmanager
+    def as_published(self, connection: Connection) -> Iterator[None]:
+        connection.exec_driver_sql(f"SELECT {_set_local(_FORMS)}")
         yield
 
     def read_only(self, dialect: Dialect, seconds: float) -> "_Session":
@@ -311,6 +319,11 @@ class PostgreSQL(Database):
         return bool(connection.scalar(_SECURED, {"name": quoted_name(connection, table)}))
 
 
+def _set_local(settings: Mapping[str, Any]) -> str:
+    """Return the SQL that changes settings up to the end of the transaction."""
+    return ", ".join(f"set_config('{name}', '{value}', true)" for name, value in settings.items())
+
+
 def time_bound(setting: str, seconds: float) -> str:
     """Return the SQL that sets a time limit such as lock_timeout, unless the host allows less."""
     # The setting is text such as 30s, and 0 for none.
@@ -349,17 +362,10 @@ class _Session:
             for name in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
         )
         # Whatever statistics say, rows are read in the order of an index, and not sorted.
-        settings = dict.fromkeys(
-            ("enable_sort", "enable_incremental_sort", "enable_seqscan"), "off"
-        )
-        # Drivers read values as text in PostgreSQL's own style alone, and floats with all digits.
-        settings |= {"datestyle": "ISO", "intervalstyle": "postgres", "extra_float_digits": "3"}
-        reading = ", ".join(
-            f"set_config('{name}', '{value}', true)" for name, value in settings.items()
-        )
+        order = dict.fromkeys(("enable_sort", "enable_incremental_sort", "enable_seqscan"), "off")
         self._reading = (
             "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY",
-            f"SELECT {bounds}, {reading}",
+            f"SELECT {bounds}, {_set_local(order | _FORMS)}",
         )
         self._writing = ("BEGIN ISOLATION LEVEL READ COMMITTED", f"SELECT {bounds}")
 

@@ -198,7 +198,7 @@ class KeyedTable:
             )
         local = [name for name in names if forms[name].in_session_zone]
         in_utc = have_zones(row[name] for row in rows for name in local)
-        zone = database_of(connection).in_utc(connection) if in_utc else nullcontext()
+        zone = database_of(connection).as_published(connection) if in_utc else nullcontext()
         chosen = [forms[name] for name in names]
         values = [tuple(row[name] for name in names) for row in rows]
         try:

@@ -120,7 +120,7 @@ def _check(rows: int) -> None:
 
 def _in_transaction(connection: Connection, batch: Batch, after: int) -> Deleted:
     database = database_of(connection)
-    with database.lock_timeout(connection, LOCK_SECONDS), database.in_utc(connection):
+    with database.lock_timeout(connection, LOCK_SECONDS), database.as_published(connection):
         deleted = batch(connection, after)
         connection.commit()
     return deleted

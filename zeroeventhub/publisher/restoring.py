@@ -151,7 +151,7 @@ class Restorer:
         ends = [one.last for one in segments if one.upto <= until]
         done = Restored(count.events, count.written, after, until, len(ends))
         earliest = next((one.last for one in manifest.segments if one.upto == after), START)
-        with engine.begin() as connection, database_of(engine).in_utc(connection):
+        with engine.begin() as connection, database_of(engine).as_published(connection):
             self._finish(connection, done, earliest, count.erased)
             for cursor in ends:
                 self.reader.history.vouch_in_table(connection, cursor)
@@ -164,7 +164,7 @@ class Restorer:
         rows, erased = self.archive.archive.load(segment, number).rows(after, until)
         if not (events := len(rows)):
             return _Count(erased=erased)
-        with engine.begin() as connection, database_of(engine).in_utc(connection):
+        with engine.begin() as connection, database_of(engine).as_published(connection):
             found = self._read_rows(connection, rows)
             is_missing = not len(found)
             if is_missing:

@@ -5,11 +5,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 from harness.engines import connected
+from harness.published import install
 from harness.shop import fill, orders, write
 from harness.statements import add, scalars
 from harness.tables import event_table
 
-from zeroeventhub import FIRST, TableFeed
+from zeroeventhub import FIRST, Retention, TableFeed
+from zeroeventhub.archive import Archive
 
 
 def test_feed_plans_so_on_postgresql_and_its_host_does_not(postgresql):
@@ -42,7 +44,7 @@ STYLES = {
 }
 
 
-@pytest.mark.parametrize(
+of_style = pytest.mark.parametrize(
     ("setting", "value"),
     [
         ("extra_float_digits", "0"),
@@ -52,6 +54,9 @@ STYLES = {
         ("intervalstyle", "postgres_verbose"),
     ],
 )
+
+
+@of_style
 def test_events_do_not_depend_on_the_style_of_a_session(postgresql, setting, value):
     """What a host's sessions print otherwise is published with all digits, and as elsewhere."""
     kind, written, shown = STYLES[setting]
@@ -61,6 +66,26 @@ def test_events_do_not_depend_on_the_style_of_a_session(postgresql, setting, val
     with connected(postgresql.url, options=f"-c {setting}={value}") as host:
         (event,) = TableFeed(table, data=["at"]).bind(host).read(0, FIRST, 9).events
         assert event.data == {"at": shown}
+        assert scalars(host, f"SHOW {setting}")[0].startswith(value)
+
+
+@of_style
+def test_trims_and_restores_do_not_depend_on_it(postgresql, tmp_path, setting, value):
+    """Events are deleted, and written back, as they were published; a cursor between stays good."""
+    kind, written, shown = STYLES[setting]
+    table = event_table("log", at=kind)
+    table.metadata.create_all(postgresql)
+    add(postgresql, table, [{"at": written}] * 3)
+    options = {"retention": Retention(), "archive": Archive(tmp_path)}
+    source = TableFeed(table, data=["at"], **options)
+    install(source, postgresql)
+    with connected(postgresql.url, options=f"-c {setting}={value}") as host:
+        feed = source.bind(host)
+        cursor = feed.read(0, FIRST, 2).cursor
+        feed.seal()
+        assert feed.trim(feed.plan_trim(below=3)) == 2
+        assert [event.data for event in feed.read(0, cursor, 9).events] == [{"at": shown}]
+        assert feed.restore().written == 2
         assert scalars(host, f"SHOW {setting}")[0].startswith(value)
 
 
