@@ -18,13 +18,14 @@ from sqlalchemy.sql.elements import Label, TypeCoerce
 from sqlalchemy.types import JSON
 
 from zeroeventhub.databases import database_of
-from zeroeventhub.databases.bulk_insert import ColumnForm, insert_columns, table_form
+from zeroeventhub.databases.bulk_insert import ColumnForm, Unfit, insert_columns, table_form
 from zeroeventhub.databases.error_codes import is_duplicate
 from zeroeventhub.errors import ConfigurationError, FeedFailure, Unavailable
 from zeroeventhub.publisher.archive_reader import ArchiveReader
 from zeroeventhub.publisher.cursor import HIGHEST_POSITION, START
 from zeroeventhub.publisher.definition import Definition
 from zeroeventhub.publisher.keyset import NearRows
+from zeroeventhub.publisher.mapping import UNREADABLE, unreadable
 from zeroeventhub.publisher.reader import Reader
 from zeroeventhub.publisher.retention import MarkTable
 from zeroeventhub.publisher.sealing import SegmentRows
@@ -164,6 +165,8 @@ class Restorer:
         rows, erased = self.archive.archive.load(segment, number).rows(after, until)
         if not (events := len(rows)):
             return _Count(erased=erased)
+        positions, partition = rows.column("position"), rows.column("partition")[0]
+        here = f"from position {positions[0]} to {positions[-1]}"
         with engine.begin() as connection, database_of(engine).as_published(connection):
             found = self._read_rows(connection, rows)
             is_missing = not len(found)
@@ -173,13 +176,15 @@ class Restorer:
                 except IntegrityError as error:
                     if not is_duplicate(error):
                         raise
-                    positions = rows.column("position")
                     raise FeedFailure(
                         "An event that was appended since this restore began has a unique value, "
-                        "such as an id or a version of a key, of one that is still missing, from "
-                        f"position {positions[0]} to {positions[-1]}: delete the new one, and run "
-                        "this again. Append to the log only when it is done."
+                        "such as an id or a version of a key, of one that is still missing, "
+                        f"{here}: delete the new one, and run this again. Append to the log only "
+                        "when it is done."
                     ) from error
+                except (*UNREADABLE, Unfit) as error:
+                    place = f"A row of partition {partition} {here}"
+                    raise unreadable(place, error, "does not fit into the table") from error
                 found = self._read_rows(connection, rows)
             if self.defined.version is None and rows.column("version").null_count < events:
                 raise ConfigurationError(
@@ -188,10 +193,9 @@ class Restorer:
                 )
             for name in rows.schema.names:
                 if not rows.column(name).equals(found.column(name)):
-                    positions, partition = rows.column("position"), rows.column("partition")[0]
                     raise FeedFailure(
-                        f"The rows of partition {partition} from position {positions[0]} to "
-                        f"{positions[-1]} differ from the archive in their {name}."
+                        f"The rows of partition {partition} {here} differ from the archive in "
+                        f"their {name}."
                     )
         return _Count(events, events if is_missing else 0, erased)
 

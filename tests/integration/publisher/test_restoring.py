@@ -18,10 +18,10 @@ from harness.log import LOG, Log
 from harness.ordering_table import OBSERVED, OBSERVED_MARIADB, SINGLE_WRITER
 from harness.published import install
 from harness.shop import metadata, orders
-from harness.statements import execute, scalars
+from harness.statements import add, execute, scalars
 from harness.tables import event_table
 from harness.trimmed import numbers, position_of, trim
-from sqlalchemy import Column, Integer, MetaData, Table, Text, func, insert, select
+from sqlalchemy import Column, Integer, MetaData, String, Table, Text, func, insert, select
 from sqlalchemy.dialects import mysql
 
 from zeroeventhub import FIRST, LAST, ArchiveFeed, EventLog, NewEvent, Retention, TableFeed
@@ -486,6 +486,26 @@ def test_rows_that_differ_from_the_archive_are_refused(sqlite, tmp_path):
     execute(sqlite, "DROP TRIGGER changes")
     assert bound.restore().events == 36
     execute(sqlite, "DELETE FROM orders WHERE id = 17")
+
+
+@pytest.mark.parametrize("kind", [Integer(), String(2)])
+def test_row_that_does_not_fit_is_an_error_that_says_where(postgresql, tmp_path, kind):
+    """A table whose column has another type than what was sealed gets none of its rows."""
+    for size in (String(9), kind):
+        log = event_table("log", key=size)
+        log.metadata.create_all(postgresql)
+        options = {"retention": Retention(), "archive": Archive(tmp_path)}
+        publisher = TableFeed(log, data=["id"], key="key", **options)
+        install(publisher, postgresql)
+        bound = publisher.bind(postgresql)
+        if size is not kind:
+            add(postgresql, log, [{"key": "ada"}] * 3)
+            bound.seal()
+            emptied(postgresql, log)
+            log.drop(postgresql)
+    with pytest.raises(FeedFailure, match="0 from position 1 to 3 does not fit into the table: "):
+        bound.restore()
+    assert scalars(postgresql, "SELECT count(*) FROM log") == [0]
 
 
 @pytest.mark.test_all
