@@ -152,7 +152,8 @@ class Archive:
         except Unavailable as error:
             if not self.manifest.generation:
                 raise
-            _log.warning("The archive is read with a manifest that may be out of date: %s", error)
+            text = "The archive is read with a manifest that may be out of date: %s"
+            _log.warning(text, str(error))
             self._looked_at = monotonic()
             return self.manifest
 

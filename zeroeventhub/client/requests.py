@@ -448,5 +448,6 @@ async def send_until_answered(
             if attempts is not None and failed >= attempts:
                 raise
             seconds = backoff(failed, error)
-            _log.warning("%s Trying again in %.1f s.", error, seconds)
+            # Its text alone: the error refers to frames, which a handler may keep for long.
+            _log.warning("%s Trying again in %.1f s.", str(error), seconds)
         await pause(seconds)

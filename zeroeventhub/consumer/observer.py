@@ -101,15 +101,13 @@ class RunLog:
 
     def fenced(self, partition: int, error: Exception) -> None:
         """Log a commit that was refused."""
-        _log.info("%s", error, extra=self._where(partition))
+        _log.info("%s", _sentence(error), extra=self._where(partition))
         self._observer.fenced(self._name, partition)
 
     def ended(self, partition: int, error: Exception) -> None:
         """Log an error that ended the reading of a partition."""
-        if isinstance(error, TokenChanged | LeaseLost):
-            _log.info("%s", error, extra=self._where(partition))
-            return
-        _log.error("%s", _sentence(error), extra=self._where(partition))
+        level = logging.INFO if isinstance(error, TokenChanged | LeaseLost) else logging.ERROR
+        _log.log(level, "%s", _sentence(error), extra=self._where(partition))
         if isinstance(error, Halted):
             self._observer.halted(self._name, partition, error)
 

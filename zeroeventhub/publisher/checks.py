@@ -160,7 +160,7 @@ class Checkup:
             self.refuse_unpublished(connection)
         except ConfigurationError as error:
             self.unpublished = str(error)
-            _log.error("%s", error)
+            _log.error("%s", self.unpublished)
 
     def refuse_unpublished(self, connection: Connection) -> None:
         """Let the feed grow with its table; refuse an event that is in no partition of it."""

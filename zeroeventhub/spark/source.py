@@ -302,7 +302,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, AvailableNow):
             head = self._position if self._is_at_head else self._plan().head()
         except ZeroEventHubError as error:
             # Spark would end the query, whose events do not depend on it.
-            _log.warning("The head of the feed is unknown: %s", error)
+            _log.warning("The head of the feed is unknown: %s", str(error))
             return None
         return None if head is None else head.document()
 

@@ -164,6 +164,7 @@ def test_log_that_restarts_gets_every_event(sqlite, caplog):
                 assert ". Trying again in " in caplog.messages[0]
                 with serve():
                     assert futures[-1].result(20).id == f"e{first + 19}"
+    assert isinstance(caplog.records[0].args[0], str)  # and no error, with its frames
     assert ids(sqlite, log) == [event.id for event in batch(40)]
 
 

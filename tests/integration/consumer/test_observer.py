@@ -6,12 +6,12 @@ from dataclasses import make_dataclass
 import httpx
 import pytest
 from harness.command_line import invoke
-from harness.deliveries import Poison, effects, event, failing, write
+from harness.deliveries import Poison, Rival, effects, event, failing, write, write_page
 from harness.stores import NAME, call
 from prometheus_client import CollectorRegistry, generate_latest
 
-from zeroeventhub import Client, Event, Failures
-from zeroeventhub.errors import Halted
+from zeroeventhub import FIRST, Client, Event, Failures
+from zeroeventhub.errors import Halted, TokenChanged
 from zeroeventhub.telemetry import lag_collector
 
 SECRET = "the customer's card is 4111"
@@ -67,6 +67,20 @@ def test_process_that_waits_for_leases_says_so_once(sync_shop, caplog):
     (waiting,) = [one for one in caplog.records if "free 1 s after" in one.getMessage()]
     assert (waiting.levelname, waiting.consumer) == ("WARNING", "billing")
     assert shop.landed() == [1]
+
+
+def test_record_that_is_kept_keeps_no_error(sync_shop, caplog):
+    """Records have the texts of errors, which refer to a page and to whatever handles it."""
+    caplog.set_level(logging.INFO, "zeroeventhub")
+    shop = sync_shop
+    shop.feed.publish(*map(event, range(3)))
+    shop.feed.trouble[0, FIRST] = [TokenChanged("The partitions have changed.")]
+    shop.run(write_page, observer=Rival(lambda: shop.put("1")))
+    assert shop.landed() == [1, 2]
+    assert "The partitions have changed." in caplog.messages
+    assert any("has moved since this page" in message for message in caplog.messages)
+    arguments = [one for record in caplog.records for one in record.args or ()]
+    assert not any(isinstance(one, BaseException) for one in arguments)
 
 
 def test_open_dead_letters_are_a_gauge(sync_shop):
