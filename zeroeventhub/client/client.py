@@ -73,7 +73,7 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
             TransientError: the feed could not be reached, or cannot answer now.
             ProtocolError: the server is not a feed.
         """
-        return self._read_info(await self._send(self._request(str(self._url))))
+        return await self._discover()
 
     async def fetch(
         self,
@@ -110,7 +110,7 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
             ProtocolError: the response is not a page.
             PageTooLarge: the page is longer than `limits` allow.
         """
-        info = self._info or await self._discover_first()
+        info = self._info or await self._discover()
         request = self._page_request(
             info,
             partition,
@@ -150,7 +150,7 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
             MissingExtra: pyarrow is not installed.
             ZeroEventHubError: as `fetch`.
         """
-        info = self._info or await self._discover_first()
+        info = self._info or await self._discover()
         request = self._page_request(
             info, partition, cursor, limit=limit, types=types, stop=stop, wait=wait, as_arrow=True
         )
@@ -267,7 +267,7 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
                 "key-history".
             ZeroEventHubError: as `fetch`.
         """
-        info = self._info or await self._discover_first()
+        info = self._info or await self._discover()
         request = self._extension_request(info, KEY_HISTORY, key, after_version, limit)
         if after_version < 0:
             raise ConfigurationError("Versions start at 1; after_version is 0 or more.")

@@ -15,7 +15,6 @@ import httpx
 from zeroeventhub.client.connection_pool import ILLEGAL_HEADER, ConnectionPool
 from zeroeventhub.client.exchange import Exchange
 from zeroeventhub.client.redaction import Redaction, feed_url, safe_text, without_secrets
-from zeroeventhub.coroutines import maybe_await
 from zeroeventhub.errors import (
     ConfigurationError,
     CutPage,
@@ -155,14 +154,13 @@ class RequestBuilder(Generic[_Http]):
         """Return what sends the requests."""
         return self._http
 
-    async def _discover_first(self) -> FeedInfo:
-        client: Any = self
-        info: FeedInfo = await maybe_await(client.discover())
-        return info
+    async def _discover(self) -> FeedInfo:
+        return self._read_info(await self._send(self._request(str(self._url))))
 
-    async def _answer(self, name: str, *values: Any) -> Any:
+    async def _answer(self, name: str, *values: Any, content: bytes | None = None) -> Any:
         """Request what an extension answers, by the values of its parameters in their order."""
-        request = self._extension_request(self._info or await self._discover_first(), name, *values)
+        info = self._info or await self._discover()
+        request = self._extension_request(info, name, *values, content=content)
         body = self._read_body(await self._send(request))
         return None if EXTENSIONS[name].verb == "PUT" else decode_answer(EXTENSIONS[name], body)
 
@@ -170,10 +168,8 @@ class RequestBuilder(Generic[_Http]):
         self, lines: Sequence[bytes], producer: str | None, sequence: int | None
     ) -> list[Appended]:
         """Send a batch of encoded events once; `Client.append` sends it until it is answered."""
-        info = self._info or await self._discover_first()
-        request = self._extension_request(info, APPEND, producer, sequence, content=b"".join(lines))
-        body = self._read_body(await self._send(request))
-        appended: list[Appended] = decode_answer(EXTENSIONS[APPEND], body)
+        appended: list[Appended]
+        appended = await self._answer(APPEND, producer, sequence, content=b"".join(lines))
         if len(appended) != len(lines):
             raise ProtocolError("The answer to an append is of another number of events.")
         return appended
