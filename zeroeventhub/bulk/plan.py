@@ -17,7 +17,6 @@ from zeroeventhub.errors import ConfigurationError, Diverged, Gone, TokenChanged
 from zeroeventhub.protocol import FIRST, MOST_SPLITS
 
 _Answer = TypeVar("_Answer")
-_Lost = TypeVar("_Lost", Trimmed, Diverged)
 
 
 class DataLossPolicy:
@@ -39,9 +38,19 @@ class DataLossPolicy:
         while True:
             try:
                 return call(cursor)
-            except Trimmed as error:
+            except (Trimmed, Diverged) as error:
                 if self._fails:
-                    raise self._with_advice(partition, error) from None
+                    text = f"Events of partition {partition} cannot be read. {error} {self._advice}"
+                    error.args = (text,)
+                    raise
+                if isinstance(error, Diverged):
+                    log.warning(
+                        "The cursor %s of partition %d is of a history that the feed no longer "
+                        "has. Going on at the feed's head: events before it may not be read.",
+                        cursor,
+                        partition,
+                    )
+                    return None
                 earliest = error.earliest or FIRST
                 if earliest == cursor:
                     return None
@@ -53,32 +62,16 @@ class DataLossPolicy:
                     earliest,
                 )
                 cursor = earliest
-            except Diverged as error:
-                if self._fails:
-                    raise self._with_advice(partition, error) from None
-                log.warning(
-                    "The cursor %s of partition %d is of a history that the feed no longer has. "
-                    "Going on at the feed's head: events before it may not be read.",
-                    cursor,
-                    partition,
-                )
-                return None
 
     def skip(self, partition: int) -> None:
         """Skip the planned rest of a partition that is gone; raise Gone if `fails` is set."""
-        error = Gone(
+        text = (
             f"Partition {partition} of the feed is gone, and no other partition has the rest of "
             "its planned events."
         )
         if self._fails:
-            raise Gone(f"{error} {self._advice}")
-        log.warning("%s It was not read.", error)
-
-    def _with_advice(self, partition: int, error: _Lost) -> _Lost:
-        message = f"Events of partition {partition} cannot be read. {error} {self._advice}"
-        if isinstance(error, Trimmed):
-            return type(error)(message, earliest=error.earliest)
-        return type(error)(message)
+            raise Gone(f"{text} {self._advice}")
+        log.warning("%s It was not read.", text)
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ class RangeReader:
                 empty_pages.count = 0
             elif not page.stop_reached:
                 empty_pages.add(page.cursor, one.partition)
-            is_filtered = self._filters and one.count is None
+            is_filtered = self._filters(one)
             taken = events if one.count is None else min(events, one.count)
             left = None if one.count is None else one.count - taken
             if left == 0 and taken == events and not self._ends_together(one, page.cursor):
@@ -142,13 +142,12 @@ class RangeReader:
             and not self._with_headers
         )
 
-    @property
-    def _filters(self) -> bool:
-        return EVENT_TYPES in self._layout().extensions
+    def _filters(self, one: Range) -> bool:
+        """Return whether the feed filters by type; a range by count was planned with all types."""
+        return one.count is None and EVENT_TYPES in self._layout().extensions
 
     def _fetch(self, one: Range) -> ArrowPage | Page | None:
-        # A range by count was planned with events of all types.
-        types = self._options.types if self._filters and one.count is None else None
+        types = self._options.types if self._filters(one) else None
         size = self._options.page_size
         limit = size if one.count is None else min(size, one.count)
         stop = one.stop if one.count is None else None
