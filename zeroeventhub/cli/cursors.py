@@ -27,6 +27,7 @@ from zeroeventhub.client import Client
 from zeroeventhub.consumer.lag import TWICE, about_moves, consequence, cursor_in, find_moves
 from zeroeventhub.consumer.lag import lag as find_lag
 from zeroeventhub.consumer.observer import place_in
+from zeroeventhub.consumer.steps import choose
 from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.consumer.store.status import CursorStatus, summaries
 from zeroeventhub.coroutines import blocking
@@ -191,7 +192,7 @@ def set_(
         case int(), str(), None, None:
             found = {partition: NAMED_CURSORS.get(cursor, cursor)}
             if client is not None:
-                _expect_partition(client, partition)
+                choose(client.discover(), [partition])  # refuses one that the feed does not have
         case None, None, str(), _:
             with engine.connect() as connection:
                 before = store.cursors(connection, consumer)
@@ -201,15 +202,6 @@ def set_(
                 "Give --partition and a cursor, or --from-spark-checkpoint instead."
             )
     return _set_cursors(engine, store, client, consumer, found, yes=yes)
-
-
-def _expect_partition(client: Client, number: int) -> None:
-    """Refuse a partition that the feed does not have."""
-    known = [partition.id for partition in client.discover().partitions]
-    if number not in known:
-        raise ConfigurationError(
-            f"This feed has no partition {number}; it has {', '.join(map(str, known))}."
-        )
 
 
 def _stream_cursors(

@@ -227,7 +227,7 @@ def test_operator_learns_how_many_events_are_read_again(feed, sqlite, sqlite_url
     assert run(*place, "1-77-0000-0000000000", "--yes").exit_code == 2
     refused = run("set", *options, "--partition", 7, "--feed", feed, "first", "--yes")
     assert (refused.exit_code, sorted(stands(store))) == (2, [0, 1])
-    assert "This feed has no partition 7; it has 0, 1." in refused.stderr
+    assert "The feed has no partition 7; it has 0, 1." in refused.stderr
     asked = run("reset", *options, "--feed", feed, answer="n\n")
     assert "About 65 events are read again: effects that are there" in asked.stderr
     asked = run("reset", *options, "--feed", feed, "--empty", "orders", answer="n\n")
