@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Generator, Mapping, Sized
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from zeroeventhub.client.requests import backoff
@@ -93,7 +92,9 @@ class Follower:
             yield from self._persist(inherit)
         among = begun_together(info, chosen, self.config.start)
         drained: set[int] = set()
-        known: dict[int, _PartitionState] = defaultdict(partial(_PartitionState, self.stopped))
+        known = defaultdict[int, _PartitionState](
+            lambda: _PartitionState(RetryBudget(None, self.stopped))
+        )
         epochs: dict[int, int] = {}
         confirmed = False
         while in_turn := ready(chosen, drained):
@@ -186,23 +187,18 @@ class _PartitionState:
     """The state of a partition in one layout.
 
     Attributes:
+        repeats: how often in a row the host got a page again, as it had not committed it.
         cursor: where to read next, if the last page was committed.
         head: the cursor at which the partition's head was last reached.
         delivered: the cursor of the last page that the host got.
         empty_pages: those since the last event.
-        repeats: how often in a row the host got a page again, as it had not committed it.
     """
 
-    stopped: Callable[[], bool]
+    repeats: RetryBudget
     cursor: str | None = None
     head: str | None = None
     delivered: str | None = None
     empty_pages: EmptyPages = field(default_factory=EmptyPages)
-    repeats: RetryBudget = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Give the host as many tries as it takes."""
-        self.repeats = RetryBudget(None, self.stopped)
 
 
 def _uncommitted(partition: int, cursor: str) -> ConfigurationError:

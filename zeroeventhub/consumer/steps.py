@@ -251,8 +251,8 @@ def choose(info: FeedInfo, partitions: Collection[int] | None) -> tuple[Partitio
 def begun_together(info: FeedInfo, chosen: Collection[Partition], start: str) -> tuple[int, ...]:
     """Return the partitions in which the first process of a new consumer sets `start`.
 
-    LAST is set in those that other processes read as well, which would begin at the first event:
-    partitions without a cursor are taken for new ones. A cursor may be one of a partition alone.
+    LAST is set in all partitions of the feed: another process would take one without a cursor for
+    new, and read it from its first event. A cursor is set in those chosen, as it may be of one.
     """
     return tuple(partition.id for partition in (info.partitions if start == LAST else chosen))
 

@@ -37,10 +37,8 @@ from zeroeventhub.protocol import FIRST, HIGHEST_PARTITION, NAME_LENGTH, is_curs
 _ADDED = {"epoch": "BIGINT NOT NULL DEFAULT 0", "ended": "BOOLEAN NOT NULL DEFAULT FALSE"}
 """Columns that earlier versions of the table of cursors lack."""
 
-_CONSUMER, _PARTITION = (
-    bindparam("of_consumer", type_=Text),
-    bindparam("of_partition", type_=Integer),
-)
+_CONSUMER = bindparam("of_consumer", type_=Text)
+_PARTITION = bindparam("of_partition", type_=Integer)
 _PLACE: Any = Place(bindparam("at", type_=Text), bindparam("right", type_=BigInteger))  # type: ignore[arg-type]
 _NEW = bindparam("new", type_=Text)
 """The parameters of a move, so that one statement serves all of them."""
