@@ -70,7 +70,7 @@ class FeedRunner:
         on_waiting: Callable[[int], None],
     ) -> None:
         self._feed: Any = _bind(feed, engine, capacity)
-        self._is_own = not hasattr(self._feed, "known_info")  # none of this package's
+        self._is_foreign = not hasattr(self._feed, "known_info")  # and its pages are checked
         self._has_threads = not any(
             iscoroutinefunction(getattr(self._feed, name, None)) for name in ("head", "read")
         )
@@ -115,7 +115,7 @@ class FeedRunner:
             return head, None
         with suppress(Exception):  # the request meets it when it reads the page itself
             page = self._feed.read(*wanted[:3], **wanted.options())
-            if self._is_own:
+            if self._is_foreign:
                 _expect_page(page)
             return head, page
         return head, None
@@ -234,8 +234,7 @@ class FeedRunner:
         if size and (is_part or (is_own and not budget.fits(size))):
             del page
             async with budget.acquire(self._sender.page_bytes):
-                start = wanted.partition, wanted.cursor, wanted.limit
-                whole: Page = await self.call("read", *start, **wanted.options())
+                whole: Page = await self.call("read", *wanted[:3], **wanted.options())
                 return whole
         if not is_own:
             async with budget.acquire(size):
@@ -316,9 +315,8 @@ class FeedRunner:
             if is_part:
                 arguments[-1] = 1
 
-        start = wanted.partition, wanted.cursor, wanted.limit
-        page: Page = await self.call("read", *start, begin=begin, **wanted.options())
-        if self._is_own:
+        page: Page = await self.call("read", *wanted[:3], begin=begin, **wanted.options())
+        if self._is_foreign:
             _expect_page(page)
         return Found(page, is_part)
 
