@@ -30,6 +30,7 @@ from sqlalchemy import Enum as Choice
 from zeroeventhub.databases import database_of
 from zeroeventhub.errors import ConfigurationError
 from zeroeventhub.wire.ndjson import PageEvents
+from zeroeventhub.wire.new_events import encoder
 
 ABSENT = msgspec.UNSET
 """Stands for a value that a row does not have."""
@@ -478,12 +479,9 @@ def _csv(rows: _Rows) -> bytes:
     itself; JSON's other escapes are replaced by their characters.
     """
     # Split and joined, as `replace` searches twice.
-    lines = b"\n".join(_encode_lines(rows)[1:-2].split(b"]\n["))
+    lines = b"\n".join(encoder.encode_lines(rows)[1:-2].split(b"]\n["))
     return lines if _is_csv(lines) else _ESCAPED.sub(_unescaped, lines)
 
-
-# Texts of other classes, such as NumPy's, as the texts that they are.
-_encode_lines = msgspec.json.Encoder(enc_hook=str.__str__).encode_lines
 
 # Possessive, so that it need not go back: in a sixth of the time.
 _is_csv = re.compile(rb"[^\\]*+(?:\\[\"\\][^\\]*+)*+").fullmatch

@@ -36,9 +36,10 @@ class _CloudEvent(msgspec.Struct, rename={"expected_version": "expectedversion",
 _line = msgspec.json.Decoder(_Line).decode
 _cloud_events = msgspec.json.Decoder(list[_CloudEvent]).decode
 _decode = msgspec.json.Decoder().decode
-# Texts of other classes, such as NumPy's, as the texts that they are.
-_encode = msgspec.json.Encoder(enc_hook=str.__str__).encode
 _raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+encoder = msgspec.json.Encoder(enc_hook=str.__str__)
+"""Encodes texts of other classes, such as NumPy's, as the texts that they are."""
 
 
 def decode_events(body: bytes, media_type: str) -> list[NewEvent]:
@@ -102,7 +103,7 @@ def encode_event(event: NewEvent) -> bytes:
         raise TooLarge(f"The data of an event has at most {LARGEST_EVENT_BYTES:,} bytes.")
     raw = msgspec.Raw(data)
     line = _Line(event.id, event.type, raw, event.key, event.expected_version)
-    return _encode(line) + b"\n"
+    return encoder.encode(line) + b"\n"
 
 
 def _decode_lines(lines: Sequence[bytes]) -> list[_Line]:
