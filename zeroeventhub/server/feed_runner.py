@@ -207,9 +207,8 @@ class FeedRunner:
     ) -> Page:
         """Read a page; if there is nothing at the head, wait for it.
 
-        A request may wait for so many seconds, at most as long as the feed's capacity allows, and
-        notes how long it `waited`; it may share a read with equal requests of the same reader in
-        the queue. None neither waits nor shares.
+        Only a request waits, up to so many seconds, and at most as long as the feed's capacity
+        allows; it notes how long it has `waited`. It may share a read with its reader's equal ones.
         """
         began, version = anyio.current_time(), self._head.version
         if request is None or self._connections.fits(1):

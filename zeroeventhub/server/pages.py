@@ -74,8 +74,8 @@ def encode(page: Page, wanted: PageRequest | None) -> EncodedPage:
     """Encode a page; `wanted` is the request that it answers, None if only one principal's."""
     lines, checkpoint = parts_of(page)
     size = len(lines) + len(checkpoint)
-    lasts = page.full and wanted is not None and wanted.cursor not in {FIRST, LAST}
-    tag = tag_of(page.cursor, size) if lasts else None
+    is_final = page.full and wanted is not None and wanted.cursor not in {FIRST, LAST}
+    tag = tag_of(page.cursor, size) if is_final else None
     return EncodedPage(lines, checkpoint, size, tag, len(page.events), page.cursor, page.full)
 
 
@@ -115,10 +115,9 @@ class PageCache:
         self._seconds = capacity.kept_seconds
         self._kept: OrderedDict[PageRequest, _Kept] = OrderedDict()
         self._bytes = 0
-        # The next expected request of each reader, since when it is expected, where to read on
-        # once it comes, by default after the page that answers it, and the memory of a page.
-        self._expected: OrderedDict[PageRequest, tuple[float, PageRequest | None, int]]
-        self._expected = OrderedDict()
+        # By the next request of a reader: since when it is expected, where to read ahead once it
+        # comes (None: after the page that answers it), and the memory of a page.
+        self._expected = OrderedDict[PageRequest, tuple[float, PageRequest | None, int]]()
         self._share = 0
         """Bytes of pages to be read at once for one reader."""
         # The next page of each batch that is being read.

@@ -146,7 +146,7 @@ def _of_types(options: Options, names: frozenset[Any]) -> Options:
 
 
 def tasks_of(planned: list[list[Range]]) -> list[InputPartition]:
-    """Return tasks for Spark, which read their ranges in order; an empty plan has one without."""
+    """Return tasks that read their ranges in order; one without ranges for an empty plan."""
     return [InputPartition(ranges) for ranges in planned or [[]]]
 
 
