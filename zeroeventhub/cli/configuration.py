@@ -37,6 +37,7 @@ from zeroeventhub.cli.table_options import (
     trim_options,
 )
 from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.wire.documents import encode_document
 
 _Group = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -334,5 +335,4 @@ class FeedCommand(FileCommand):
 @click.command()
 def configuration() -> None:
     """Print the JSON Schema of zeroeventhub.toml, for editors."""
-    document = msgspec.json.encode(msgspec.json.schema(File))
-    click.echo(msgspec.json.format(document))
+    click.echo(encode_document(msgspec.json.schema(File)), nl=False)

@@ -8,12 +8,12 @@ from importlib.metadata import version
 from typing import Any
 from urllib.parse import urlencode
 
-import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import Response
 
 from zeroeventhub.times import duration
+from zeroeventhub.wire.documents import encode_document
 
 HEADERS = {
     "Cache-Control": "no-store",
@@ -36,8 +36,7 @@ _YEAR = 31_536_000
 
 def json_answer(document: Any) -> Response:
     """Return a document as JSON, with times in UTC."""
-    body = msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
-    return Response(body, media_type="application/json", headers=HEADERS)
+    return Response(encode_document(document), media_type="application/json", headers=HEADERS)
 
 
 def page(template: str, data: dict[str, Any], *, base: str, status: int = 200) -> Response:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from traceback import walk_tb
 from typing import Any
 
-import msgspec
 from starlette.responses import Response
 
 from zeroeventhub.errors import (
@@ -24,6 +23,7 @@ from zeroeventhub.errors import (
 )
 from zeroeventhub.protocol import FIRST
 from zeroeventhub.server.request import FeedRequest
+from zeroeventhub.wire.documents import encode_document
 
 FAILED = 500
 """The status of a failure of the publisher, whose reason is for its log alone."""
@@ -94,12 +94,8 @@ def problem(error: ZeroEventHubError, request_id: str, help_url: str = "") -> Re
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after or 1)))
     if hasattr(error, "challenge"):
         headers["WWW-Authenticate"] = error.challenge
-    return Response(
-        msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n",
-        status_code=status,
-        media_type="application/problem+json",
-        headers=headers,
-    )
+    body, media_type = encode_document(document), "application/problem+json"
+    return Response(body, status_code=status, media_type=media_type, headers=headers)
 
 
 MOST_LINKS = 10

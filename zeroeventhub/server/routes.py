@@ -47,7 +47,7 @@ from zeroeventhub.server.sending import Sender
 from zeroeventhub.server.server_sent_events import server_sent_events as answer_server_sent_events
 from zeroeventhub.settings import Capacity
 from zeroeventhub.wire import CLOUDEVENTS_BATCH_TYPE, NDJSON_TYPE
-from zeroeventhub.wire.documents import encode_answer, encode_info
+from zeroeventhub.wire.documents import encode_answer, encode_document, encode_info
 from zeroeventhub.wire.json_schema import DIALECT
 from zeroeventhub.wire.ndjson import encode_page_v1, one_line
 
@@ -196,7 +196,7 @@ async def answer_schema(app: FeedApp, request: FeedRequest) -> Response:
     schema = (await _visible_schemas(app, request)).types.get(name)
     if schema is None:
         raise NotFound("The feed publishes no schema of this type.")
-    return _document(schema, SCHEMA_TYPE)
+    return Response(encode_document(schema), media_type=SCHEMA_TYPE, headers=FRESH)
 
 
 async def answer_asyncapi(app: FeedApp, request: FeedRequest) -> Response:
@@ -206,18 +206,14 @@ async def answer_asyncapi(app: FeedApp, request: FeedRequest) -> Response:
     if not path.startswith(f"{root}/"):  # a proxy has removed it, and the server has not added it
         path = root + path
     found = await _visible_schemas(app, request)
-    return _document(_asyncapi(app.name, path, found), ASYNCAPI_TYPE)
+    body = encode_document(_asyncapi(app.name, path, found))
+    return Response(body, media_type=ASYNCAPI_TYPE, headers=FRESH)
 
 
 async def _visible_schemas(app: FeedApp, request: FeedRequest) -> Schemas:
     """Return the schemas of the types that the principal may see (SPEC 9.16)."""
     found: Schemas = await app.runner.call("schemas")
     return found.seen_by(request.principal.narrowed(None))
-
-
-def _document(document: Any, media_type: str) -> Response:
-    body = msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
-    return Response(body, media_type=media_type, headers=FRESH)
 
 
 def _asyncapi(title: str, path: str, found: Schemas) -> dict[str, Any]:

@@ -11,8 +11,6 @@ from zeroeventhub.extensions import Extension
 from zeroeventhub.protocol import Count, Event, FeedInfo, KeyPage, Lag, Partition
 from zeroeventhub.wire.ndjson import one_line
 
-_encode = msgspec.json.encode
-
 _Document = TypeVar("_Document")
 
 
@@ -29,6 +27,11 @@ class _WireInfo(msgspec.Struct, rename="camel"):
     partitions: list[_WirePartition] | None  # publishers in Go send null for none
     exactly_once: bool | None = False
     extensions: msgspec.Raw = msgspec.Raw(b"null")
+
+
+def encode_document(document: Any) -> bytes:
+    """Encode a document as JSON that people can read, too."""
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
 
 def encode_info(info: FeedInfo) -> bytes:
@@ -49,7 +52,7 @@ def encode_info(info: FeedInfo) -> bytes:
     }
     if info.extensions:
         document["extensions"] = sorted(info.extensions)
-    return msgspec.json.format(_encode(document), indent=2) + b"\n"
+    return encode_document(document)
 
 
 def decode_info(body: bytes) -> FeedInfo:
@@ -103,8 +106,7 @@ def encode_answer(extension: Extension, answer: Any) -> bytes:
             answer |= {} if seconds is None else {"seconds": seconds}
             answer |= {} if exact else {"more": True}
             answer |= {} if held_back is None else {"heldBack": round(held_back, 3)}
-    document = {extension.member: answer} if extension.member else answer
-    return msgspec.json.format(_encode(document), indent=2) + b"\n"
+    return encode_document({extension.member: answer} if extension.member else answer)
 
 
 def decode_answer(extension: Extension, body: bytes) -> Any:
