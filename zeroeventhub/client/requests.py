@@ -287,10 +287,7 @@ class RequestBuilder(Generic[_Http]):
             self._raise_refusal(answer)
         decoder: Any = answer.decoder
         try:
-            is_lines = isinstance(decoder, PageDecoder)
-            page: Page = (
-                decoder.page(is_whole=answer.broken is None) if is_lines else decoder.page()
-            )
+            page: Page = decoder.page(is_whole=answer.broken is None)
         except CutPage as error:
             raise answer.broken or error from None
         return page
@@ -388,9 +385,8 @@ class RequestBuilder(Generic[_Http]):
 
 def _extend(timeout: httpx.Timeout, seconds: float) -> httpx.Timeout:
     """Extend a timeout by the seconds that the feed may wait."""
-    limits = timeout.as_dict()
-    read = limits["read"]
-    return httpx.Timeout(**{**limits, "read": None if read is None else read + seconds})
+    read = None if timeout.read is None else timeout.read + seconds
+    return httpx.Timeout(**{**timeout.as_dict(), "read": read})
 
 
 def _rfc3339(moment: datetime) -> str:

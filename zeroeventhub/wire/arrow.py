@@ -170,7 +170,7 @@ class ArrowDecoder:
             if end == len(self._message):
                 self._continue()
 
-    def page(self) -> ArrowPage:
+    def page(self, *, is_whole: bool = True) -> ArrowPage:  # noqa: ARG002 - as that of lines
         """Return the events up to the last checkpoint."""
         last = self._checkpoint
         if last is None:
