@@ -33,7 +33,7 @@ from zeroeventhub.extensions import CURSOR_OF_COUNT, CURSOR_OF_TIME, LAG, PROGRE
 from zeroeventhub.protocol import FIRST, LAST, MOST_COUNTED, FeedInfo, Lag, Partition
 from zeroeventhub.publisher.cursor import Place
 from zeroeventhub.server.app import Answer, FeedApp, RouteApp
-from zeroeventhub.server.request import NO_PARTITION, FeedRequest, parameters, types_of
+from zeroeventhub.server.request import NO_PARTITION, FeedRequest, parameters
 from zeroeventhub.server.responses import FRESH
 from zeroeventhub.wire.problem import error_of, problem_in
 
@@ -220,7 +220,7 @@ async def _find(app: FeedApp, request: FeedRequest) -> Response:
     info = await app.runner.info(request)
     if not (app.runner.has("cursor_of") and app.runner.has("cursor_after")):
         raise NotFound("This feed cannot look up events by their id.")
-    types = types_of({}, request.principal)
+    types = request.principal.narrowed(None)
     options: dict[str, Any] = {} if types is None else {"types": types}
     for one in info.partitions:
         try:
