@@ -46,10 +46,14 @@ class ZeroEventHubError(Exception):
     """Catch everything that this library raises.
 
     Attributes:
+        status: the HTTP status of the answer by which a feed reports it; 500 for its own failures.
+        problem: the last segment of the problem document's type (RFC 9457).
         shown: what a feed that relays another one tells its own readers, of a refusal that a client
             has met; empty for the whole text.
     """
 
+    status: int = 500
+    problem: str = "failed"
     shown: str = ""
 
 
@@ -70,12 +74,7 @@ class MissingExtra(ConfigurationError, ImportError):
 
 
 class FeedError(ZeroEventHubError):
-    """Say that a feed refused the request.
-
-    Attributes:
-        status: the HTTP status of the answer.
-        problem: the last segment of the problem document's type (RFC 9457).
-    """
+    """Say that a feed refused the request."""
 
     status = 400
     problem = "refused"
@@ -226,12 +225,7 @@ class TransientError(ZeroEventHubError):
 
 
 class Unavailable(TransientError):
-    """Say that the feed cannot answer at the moment.
-
-    Attributes:
-        status: the HTTP status of the answer.
-        problem: the last segment of the problem document's type (RFC 9457).
-    """
+    """Say that the feed cannot answer at the moment."""
 
     status = 503
     problem = "unavailable"
@@ -269,8 +263,6 @@ class Conflict(ZeroEventHubError):
     Attributes:
         key: the key.
         version: the version of its last event; 0 for a key without events.
-        status: the HTTP status of the answer to an append over HTTP.
-        problem: the last segment of the problem document's type (RFC 9457).
     """
 
     status = 409
@@ -283,12 +275,7 @@ class Conflict(ZeroEventHubError):
 
 
 class IdReused(ZeroEventHubError):
-    """Say that the log has another event with this id.
-
-    Attributes:
-        status: the HTTP status of the answer to an append over HTTP.
-        problem: the last segment of the problem document's type (RFC 9457).
-    """
+    """Say that the log has another event with this id."""
 
     status = 409
     problem = "id-reused"

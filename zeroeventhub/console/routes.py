@@ -455,16 +455,15 @@ def _error(
 ) -> Response:
     """Answer with what is wrong, and what to do; log a failure under the answer's id."""
     known, record = _reported(error), str(uuid4())
-    status = getattr(known, "status", FAILED)
-    if status >= FAILED:
+    if known.status >= FAILED:
         _log.error("The console failed: request_id=%s\n%s", record, describe(error))
     if as_json:
         answer = problem(known, record, console.help_url)
         answer.headers.update(HEADERS)
         return answer
-    data = {"message": _told(known), "status": status, "record": record}
+    data = {"message": _told(known), "status": known.status, "record": record}
     template = "sign_in.html" if isinstance(known, Unauthorized) else "error.html"
-    answer = _page(console, request, template, data, status)
+    answer = _page(console, request, template, data, known.status)
     if isinstance(known, Unauthorized):
         answer.headers["WWW-Authenticate"] = known.challenge
     return answer

@@ -204,7 +204,7 @@ class RouteApp:
         request_id = str(uuid4())
         self.app.log.failed(error, route=self.route, request=request, request_id=request_id)
         answer = problem(error, request_id, self.app.help_url)
-        return answer, getattr(error, "problem", "failed")
+        return answer, error.problem
 
     def _observe(self, request: FeedRequest, status: int, size: int, started: float) -> None:
         if self.app.observer is None:

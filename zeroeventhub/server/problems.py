@@ -19,6 +19,7 @@ from zeroeventhub.errors import (
     InvalidEvent,
     OutOfSequence,
     Trimmed,
+    Unavailable,
     ZeroEventHubError,
 )
 from zeroeventhub.protocol import FIRST
@@ -62,12 +63,11 @@ def check_help(help_url: str) -> None:
 def problem(error: ZeroEventHubError, request_id: str, help_url: str = "") -> Response:
     """Return the answer that reports an error.
 
-    The answer follows from the error's attributes `status`, `problem`, `retry_after` and
-    `challenge`. An error without a status is a failure of the publisher. The log has a record with
-    the request's id; the page of errors has an anchor for each kind.
+    The answer follows from the error's class, and its attributes `status`, `problem` and
+    `challenge`. The log has a record with the request's id; the page of errors has an anchor for
+    each kind.
     """
-    status = getattr(error, "status", FAILED)
-    kind, detail = getattr(error, "problem", "failed"), error.shown or str(error)
+    status, kind, detail = error.status, error.problem, error.shown or str(error)
     if status == FAILED:
         detail = "The feed failed: the reason is in the publisher's log."
     document: dict[str, Any] = {
@@ -89,7 +89,7 @@ def problem(error: ZeroEventHubError, request_id: str, help_url: str = "") -> Re
         case InvalidEvent():
             document["path"] = error.path
     headers = {"Cache-Control": "no-store"}
-    if hasattr(error, "status") and hasattr(error, "retry_after"):
+    if isinstance(error, Unavailable):
         # Whole seconds; 0 would invite the client to retry at once.
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after or 1)))
     if hasattr(error, "challenge"):
@@ -247,8 +247,7 @@ class Log:
         self, error: ZeroEventHubError, *, route: str, request: FeedRequest, request_id: str
     ) -> None:
         """Log the problem that answered a request, unless its cause was logged recently."""
-        status = getattr(error, "status", FAILED)
-        kind = getattr(error, "problem", "failed")
+        status, kind = error.status, error.problem
         level = _LEVELS.get(status, logging.ERROR if status >= FAILED else logging.DEBUG)
         times: int | None = 1
         if status >= FAILED:
