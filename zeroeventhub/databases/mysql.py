@@ -214,7 +214,9 @@ class MySQL(Database):
         return dialect.driver in {"pymysql", "aiomysql"}
 
     def join_rows(self, rows: Select[Any], *, gaps: bool) -> Select[Any]:
-        position, text, *_ = rows.subquery("row").c
+        # MariaDB keeps the rows in a table, which cuts expressions that are longer than it expects.
+        whole = func.length([*rows.selected_columns][1].element).label("size")
+        position, text, *_, size = rows.add_columns(whole).subquery("row").c
         # With a mode of MariaDB, the empty text is NULL, which is left out.
         event = func.coalesce(text, "0") if gaps else text
 
@@ -225,7 +227,7 @@ class MySQL(Database):
         texts: list[ColumnElement[Any]] = [
             joined(position, ","),
             joined(event, SEPARATOR.decode()),
-            func.sum(func.length(position) + func.length(event)),
+            func.sum(func.length(position) + func.coalesce(size, 1)),
         ]
         return select(*texts, joined(text.is_(None), "")) if gaps else select(*texts)
 

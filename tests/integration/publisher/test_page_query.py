@@ -110,6 +110,24 @@ def test_events_of_any_sizes_come_whole_and_in_order(engine):
     assert found == texts
 
 
+def test_documents_that_mariadb_makes_come_whole(mariadb):
+    """Escapes make a document longer than MariaDB expects of the columns that it is made of."""
+    made = sa.type_coerce(sa.func.json_object("name", orders.c.customer), sa.JSON)
+    feed = published(mariadb, data=made.label("made"))
+    names = ["\x01" * length for length in range(40)]
+    add(mariadb, orders, [{"customer": name} for name in names])
+    found = [event.data["name"] for event in feed.read(0, FIRST, 50).events]
+    assert found == names
+
+
+def test_numbers_of_mariadb_come_with_all_digits(mariadb):
+    """A number in a column that was declared JSON has as many digits as MariaDB prints."""
+    feed, number = published(mariadb), -1.7976931348623157e308
+    execute(mariadb, f"ALTER TABLE orders MODIFY data DOUBLE DEFAULT {number}")
+    add(mariadb, orders, [{"customer": "ada"}] * 9)
+    assert [event.data for event in feed.read(0, FIRST, 20).events] == [number] * 9
+
+
 def test_usual_page_is_one_statement(engine):
     """Once a feed knows the size of its rows, a page and the row of its cursor are read at once."""
     feed = published(engine)
