@@ -216,7 +216,8 @@ class MySQL(Database):
     def join_rows(self, rows: Select[Any], *, gaps: bool) -> Select[Any]:
         # MariaDB keeps the rows in a table, which cuts expressions that are longer than it expects.
         whole = func.length([*rows.selected_columns][1].element).label("size")
-        position, text, *_, size = rows.add_columns(whole).subquery("row").c
+        place, text, *_, size = rows.add_columns(whole).subquery("row").c
+        position = place + 0  # without the zeros of ZEROFILL
         # With a mode of MariaDB, the empty text is NULL, which is left out.
         event = func.coalesce(text, "0") if gaps else text
 

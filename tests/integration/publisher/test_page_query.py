@@ -128,6 +128,16 @@ def test_numbers_of_mariadb_come_with_all_digits(mariadb):
     assert [event.data for event in feed.read(0, FIRST, 20).events] == [number] * 9
 
 
+def test_positions_with_leading_zeros_are_numbers(mariadb):
+    """A column with ZEROFILL is read like any other."""
+    feed = published(mariadb)
+    execute(mariadb, "ALTER TABLE orders MODIFY id BIGINT UNSIGNED ZEROFILL AUTO_INCREMENT")
+    write(mariadb, 12)
+    page = feed.read(0, FIRST, 20)
+    assert [event.data["n"] for event in page.events] == [*range(12)]
+    assert page.cursor.split("-")[1] == "12"
+
+
 def test_usual_page_is_one_statement(engine):
     """Once a feed knows the size of its rows, a page and the row of its cursor are read at once."""
     feed = published(engine)
