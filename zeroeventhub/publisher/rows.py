@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Select, case, select
-from sqlalchemy.exc import DataError
+from sqlalchemy.exc import DataError, DBAPIError
 
+from zeroeventhub.databases.error_codes import is_late, is_transient
 from zeroeventhub.databases.port import SEPARATOR, Database
 from zeroeventhub.errors import FeedFailure
 from zeroeventhub.protocol import Event, TypeFilter
@@ -453,18 +454,24 @@ class RowQuery:
             raise _unreadable_after(values, error) from error
 
     def read(self, connection: Connection, query: Select[Any], values: Mapping[str, Any]) -> Rows:
-        """Read rows by one statement."""
+        """Read rows by one statement, or by another where the database cannot join them."""
+        if self._joins:
+            try:
+                found = _parse_joined(*self.fetch(connection, query, values)[0])
+            except DBAPIError as error:
+                # What joins them needs more than what reads them, such as room on the disk.
+                if is_late(error) or is_transient(error):
+                    raise
+                found = None
+            if found is not None:
+                return found
+            joined: Any = query.get_final_froms()[0]
+            query = joined.element
         rows = self.fetch(connection, query, values)
         if not rows:
             return Rows([].__getitem__, [])
         if self._json is None:
             return Rows.of_events(rows, self.event)
-        if self._joins:
-            found = _parse_joined(*rows[0])
-            if found is not None:
-                return found
-            joined: Any = query.get_final_froms()[0]
-            rows = self.fetch(connection, joined.element, values)
         positions = [row[0] for row in rows]
         texts = [None if row[1] is None else row[1].encode() for row in rows]
         on_one_line = self._check(texts, positions.__getitem__)
@@ -491,24 +498,21 @@ class RowQuery:
 
 
 def _parse_joined(places: str | None, joined: str, size: int | None, gaps: str = "") -> Rows | None:
-    """Return the rows of joined positions and events; None if the database has cut their texts."""
+    """Return the rows of joined positions and events; None where these may not be all of them."""
     if places is None:
         return Rows([].__getitem__, [])
     text = joined.encode()
-    # Each text has a separator between two rows.
+    # Each text has a separator between two rows, unless the database has cut it.
     if size is not None and len(places) + len(text) != size + 2 * places.count(","):
         return None
     positions = _positions(f"[{places}]")
     if positions != sorted(positions):  # SQLite does not promise the order, though it keeps it
-        raise FeedFailure("SQLite returned rows in another order than it was asked for.")
+        return None
     if "1" not in gaps and (found := _check_lines(text, len(positions))) is not None:
         return JoinedRows(positions, *found)
     texts: list[bytes | None] = [*text.split(SEPARATOR)]
-    if len(texts) != len(positions):
-        raise FeedFailure(
-            f"A row at a position from {positions[0]} to {positions[-1]} cannot be published: it "
-            "holds a character that JSON does not have."
-        )
+    if len(texts) != len(positions):  # one holds a separator itself, which is no JSON
+        return None
     if gaps:
         texts = [None if gap == "1" else text for gap, text in zip(gaps, texts, strict=True)]
     check_json(texts, positions.__getitem__)

@@ -6,6 +6,7 @@ from itertools import accumulate
 
 import pytest
 import sqlalchemy as sa
+from harness.engines import connected
 from harness.published import published
 from harness.shop import orders, write
 from harness.statements import add, execute
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from sqlalchemy import create_engine, delete, event, insert
 
 from zeroeventhub import FIRST, TableFeed, TypeFilter
-from zeroeventhub.errors import ConfigurationError
+from zeroeventhub.errors import ConfigurationError, FeedFailure
 from zeroeventhub.extensions import EVENT_TYPES
 from zeroeventhub.protocol import NOTHING
 from zeroeventhub.publisher import page_query
@@ -136,6 +137,30 @@ def test_positions_with_leading_zeros_are_numbers(mariadb):
     page = feed.read(0, FIRST, 20)
     assert [event.data["n"] for event in page.events] == [*range(12)]
     assert page.cursor.split("-")[1] == "12"
+
+
+def test_page_comes_where_mariadb_has_no_room_to_join_it(mariadb_url):
+    """A page is read as well while the disk of MariaDB's temporary tables is full."""
+    with connected(mariadb_url, init_command="SET tmp_disk_table_size = 65536") as engine:
+        feed = published(engine)
+        with engine.begin() as connection:
+            connection.execute(insert(orders), [{"data": "x" * 1_000} for _ in range(1_000)])
+        assert [len(page) for page, *_ in pages(feed, 500)] == [500, 500]
+
+
+@pytest.mark.parametrize("database", ["sqlite", "mariadb"])
+def test_control_character_in_json_is_refused_by_its_position(request, database):
+    """The error names the row whose text holds what separates joined texts."""
+    engine = request.getfixturevalue(database)
+    feed = published(engine)
+    write(engine, 9)
+    if database == "mariadb":
+        execute(engine, "ALTER TABLE orders MODIFY data LONGTEXT")  # which needs no JSON
+    broken = sa.text("UPDATE orders SET data = :text WHERE id = 7").bindparams(text='"a\x1eb"')
+    with engine.begin() as connection:
+        connection.execute(broken)
+    with pytest.raises(FeedFailure, match="position 7 cannot be published"):
+        feed.read(0, FIRST, 9)
 
 
 def test_usual_page_is_one_statement(engine):
