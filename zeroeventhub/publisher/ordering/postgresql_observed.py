@@ -142,17 +142,25 @@ _SEQUENCE_OF = text(f"""
     WHERE attribute.attrelid = CAST(:table AS regclass) AND attribute.attname = :column
 """)  # noqa: S608 - nothing of it comes from outside
 
-# A table that inherits from it, and draws the numbers of its rows from another sequence. Partitions
-# may have such a default as well, of the time before they were attached.
-_OTHERWISE_NUMBERED = text(f"""
+_HEIRS = """
     WITH RECURSIVE heirs(id) AS (
         SELECT inhrelid FROM pg_inherits WHERE inhparent = CAST(:table AS regclass)
         UNION SELECT inhrelid FROM pg_inherits JOIN heirs ON inhparent = heirs.id
     )
-    SELECT CAST(CAST(heirs.id AS regclass) AS text) FROM heirs
+"""
+
+# A table that inherits from it, and draws the numbers of its rows from another sequence. Partitions
+# may have such a default as well, of the time before they were attached.
+_OTHERWISE_NUMBERED = text(f"""
+    {_HEIRS} SELECT CAST(CAST(heirs.id AS regclass) AS text) FROM heirs
     JOIN pg_class AS heir ON heir.oid = heirs.id AND NOT heir.relispartition
     JOIN pg_attribute AS attribute ON attribute.attrelid = heirs.id {_ITS_SEQUENCE}
     WHERE attribute.attname = :column AND sequence.oid <> CAST(:sequence AS regclass) LIMIT 1
+""")  # noqa: S608 - nothing of it comes from outside
+
+_FOREIGN = text(f"""
+    {_HEIRS} SELECT CAST(CAST(heirs.id AS regclass) AS text) FROM heirs
+    JOIN pg_class AS heir ON heir.oid = heirs.id AND heir.relkind = 'f' LIMIT 1
 """)  # noqa: S608 - nothing of it comes from outside
 
 _KIND = text("""
@@ -245,6 +253,12 @@ def find_sequence(connection: Connection, events: Events) -> str:
             f"Table {heir} inherits from {events.table.fullname!r}, but draws {position.name!r} "
             "from a sequence of its own, and the feed would skip its events: ALTER TABLE "
             f"{heir} ALTER {quoted(position.name)} SET DEFAULT nextval('{found.quoted}')."
+        )
+    if (foreign := connection.scalar(_FOREIGN, named)) is not None:
+        raise ConfigurationError(
+            f"{foreign}, a part of {events.table.fullname!r}, is a foreign table: its server shows "
+            "one transaction of the feed what was committed before its first statement, and the "
+            "feed would skip later events. Copy its rows into a table of this database."
         )
     events.check_lowest(connection)
     highest = connection.scalar(select(func.max(position)))

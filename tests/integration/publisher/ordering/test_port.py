@@ -275,6 +275,23 @@ def test_partitioned_table_is_published_whole(bare, case):
         bare.assert_order_of(lambda slow: slow.exec_driver_sql(insert))
 
 
+@shows("a partitioned table", OBSERVED, GATED)
+def test_partition_that_is_a_foreign_table_is_refused(bare):
+    """Its server shows a feed's transaction only what was committed before that began there."""
+    bare.publish_partitioned()
+    bare.run(
+        "ALTER TABLE log DROP CONSTRAINT log_pkey",  # which no foreign table has
+        "CREATE FOREIGN DATA WRAPPER other",
+        "CREATE SERVER other FOREIGN DATA WRAPPER other",
+        "CREATE FOREIGN TABLE far PARTITION OF log FOR VALUES FROM (1000) TO (2000) SERVER other",
+    )
+    with refusal("far, a part of 'log', is a foreign table"):
+        bare.restarted().info()
+    bare.run("DROP FOREIGN TABLE far", "DROP FOREIGN DATA WRAPPER other CASCADE")
+    bare.feed = bare.restarted()
+    bare.assert_news(1)
+
+
 @shows(ATTACHED, *WATCHING, SEQUENCED, SEQUENCED_MARIADB, later=(GATED,))
 def test_rows_of_a_partition_that_is_attached_are_not_seen(bare):
     """Rows that come with a partition are behind every cursor, or have no position yet."""
