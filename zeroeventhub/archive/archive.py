@@ -212,7 +212,7 @@ class Archive:
                 segment, part, entry.digest, entry.check, start=start, length=length
             )
             found = Group(footer, number, content)
-        self._memory.keep((segment.name, part), found)
+        found = self._memory.keep((segment.name, part), found)
         known = self.manifest
         at = known.at(segment.upto)
         if segment not in known.segments[at : at + 1]:  # it was replaced meanwhile

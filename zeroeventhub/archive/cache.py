@@ -45,16 +45,20 @@ class MemoryCache:
                 self._held.move_to_end(key)
             return self._alive.get(key)
 
-    def keep(self, key: Key, value: Any) -> None:
-        """Add an object; drop those that were not used for the longest."""
+    def keep(self, key: Key, value: Any) -> Any:
+        """Add an object unless its key has one; drop those that were not used for the longest.
+
+        Return the one that the key has: its users would miss it if another took its place.
+        """
         with self._lock:
-            if key in self._held:
-                return
-            self._held[key] = self._alive[key] = value
-            self._weight += value.weight
+            value = self._alive.setdefault(key, value)
+            if key not in self._held:
+                self._held[key] = value
+                self._weight += value.weight
             while self._weight > self._most:
                 _, dropped = self._held.popitem(last=False)
                 self._weight -= dropped.weight
+            return value
 
     def drop(self, names: Collection[str]) -> None:
         """Drop the objects whose keys begin with one of some names."""

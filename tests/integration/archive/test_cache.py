@@ -147,6 +147,28 @@ def test_memory_keeps_what_was_used_last_within_its_bound(tmp_path):
     assert at_hand(2) == [True]
 
 
+def test_part_in_use_is_found_although_another_reader_has_fetched_it_too(tmp_path):
+    """Readers that fetch a part at once share it, until the last one has dropped it."""
+    used = []
+
+    class Meanwhile(Objects):
+        def read(self, path, start=0, length=None):
+            content = super().read(path, start, length)
+            if path.startswith("segments") and len(used) < 2:
+                used.append(None)
+                used.append(archive.load(segment, "footer"))
+            return content
+
+    Archive(tmp_path).add(made(0, 10), "feed")
+    archive = Archive(Meanwhile(tmp_path), memory_bytes=1)
+    (segment,) = archive.look().segments
+    own = archive.load(segment, "footer")
+    del own
+    assert archive.held(segment, "footer") is used[-1]
+    used.clear()
+    assert archive.held(segment, "footer") is None
+
+
 def test_nothing_is_kept_of_segments_that_were_replaced(tmp_path):
     """No cache has a replaced segment, in this process, another one or a later one."""
     archives = [
