@@ -306,11 +306,15 @@ def create_manifest(objects: Objects, manifest: Manifest) -> bool:
 
 
 def delete_old_manifests(objects: Objects, newest: Manifest, grace: timedelta) -> None:
-    """Delete manifests that are older than the grace time, except for the last generations."""
+    """Delete manifests that are older than the grace time, except for the last generations.
+
+    Incomplete ones go as well.
+    """
     before = ago(grace)
     highest = _name(max(newest.generation - _KEPT, 0))
     old = [name for name, created in objects.ages(_FOLDER) if name < highest and created < before]
     objects.delete([f"{_FOLDER}/{name}" for name in sorted(old)])
+    objects.sweep(_FOLDER, before)
 
 
 def _name(generation: int) -> str:

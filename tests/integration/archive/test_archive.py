@@ -187,17 +187,18 @@ def test_files_of_sealers_that_may_live_stay_for_the_grace(tmp_path):
     with pytest.raises(Died):
         dead.add(made(0, 10), "feed")
     Archive(tmp_path).add(made(0, 10), "feed")
-    draft = tmp_path / "segments" / "draft.parquet#17"
-    draft.write_bytes(b"what is erased by now")
+    drafts = [tmp_path / name for name in ("segments/draft.parquet#17", "manifest/draft.json#17")]
+    for draft in drafts:
+        draft.write_bytes(b"what is erased by now")
     archive = Archive(tmp_path, grace=HOUR)
-    age(tmp_path, segments=3_500)
+    age(tmp_path, segments=3_500, manifest=3_500)
     assert archive.tidy() == []
     assert len(names(archive)) == 2
-    assert draft.exists()
-    age(tmp_path, segments=200)
+    assert [draft.exists() for draft in drafts] == [True, True]
+    age(tmp_path, segments=200, manifest=200)
     assert len(archive.tidy()) == 1
     assert names(archive) == named(archive)
-    assert not draft.exists()
+    assert [draft.exists() for draft in drafts] == [False, False]
     assert positions_in(Archive(tmp_path)) == [*range(1, 11)]
 
 
