@@ -32,7 +32,7 @@ from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.consumer.store.status import CursorStatus, summaries
 from zeroeventhub.coroutines import blocking
 from zeroeventhub.errors import ConfigurationError, printable
-from zeroeventhub.extensions import FORGET_PROGRESS
+from zeroeventhub.extensions import FORGET_PROGRESS, SPLITS
 from zeroeventhub.protocol import FIRST, LAST
 from zeroeventhub.spark.offsets import committed_offsets
 from zeroeventhub.times import duration
@@ -397,8 +397,11 @@ def _register_instead(
     client: Client, consumer: str, name: str, cursors: Mapping[int, str], *, is_repeated: bool
 ) -> int:
     """Register a new name before the old one is withdrawn, so that trimming waits all the time."""
-    for partition in client.discover().partitions:
-        cursor = cursor_in(partition, cursors) or FIRST
+    info = client.discover()
+    for partition in info.partitions:
+        cursor = cursor_in(partition, cursors) or LAST
+        if cursor == FIRST and SPLITS in info.extensions:
+            (cursor, *_) = client.splits(partition.id, 1)
         if cursor not in {FIRST, LAST}:
             client.register_progress(name, partition.id, cursor)
     registered = client.forget_progress(consumer)

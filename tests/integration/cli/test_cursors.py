@@ -316,6 +316,15 @@ def test_renamed_consumer_is_registered_where_it_goes_on(registering, of_billing
     assert registered.heard(feed) == {("", "invoices", one): at for one, at in heirs.items()}
 
 
+def test_renamed_consumer_that_was_set_back_is_registered_at_the_beginning(registering, of_billing):
+    """Trimming waits for the new name also in a partition in which it starts again."""
+    url, store, feed = registering
+    call(store, store.set, 0, FIRST)
+    output_of("cursors", "rename", *of_billing, "invoices", "--feed", url)
+    assert registered.heard(feed) == {("", "invoices", 0): 0, ("", "invoices", 1): 8}
+    assert feed.plan_trim(below=10).until == 0
+
+
 def redistributed():
     """Return that feed after each of its partitions was replaced by two, of which one is empty."""
     layout = Layout.of(2).redistribute(by=2)
