@@ -1,6 +1,7 @@
 """`zeroeventhub cursors` and `lag`: show, move, rename, copy and forget consumers."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
 from functools import wraps
@@ -31,7 +32,7 @@ from zeroeventhub.consumer.steps import choose
 from zeroeventhub.consumer.store.cursor_store import CursorStore
 from zeroeventhub.consumer.store.status import CursorStatus, summaries
 from zeroeventhub.coroutines import blocking
-from zeroeventhub.errors import ConfigurationError, printable
+from zeroeventhub.errors import ConfigurationError, Gone, printable
 from zeroeventhub.extensions import FORGET_PROGRESS, SPLITS
 from zeroeventhub.protocol import FIRST, LAST
 from zeroeventhub.spark.offsets import committed_offsets
@@ -403,7 +404,9 @@ def _register_instead(
         if cursor == FIRST and SPLITS in info.extensions:
             (cursor, *_) = client.splits(partition.id, 1)
         if cursor not in {FIRST, LAST}:
-            client.register_progress(name, partition.id, cursor)
+            # Of a partition whose events are gone, trimming can keep none.
+            with suppress(Gone):
+                client.register_progress(name, partition.id, cursor)
     registered = client.forget_progress(consumer)
     # An earlier run of this command may have withdrawn the old name.
     if not registered and not is_repeated:

@@ -12,6 +12,7 @@ from harness.shop import metadata, orders
 from harness.spark import write_checkpoint
 from harness.statements import add, execute, scalars
 from harness.stores import NAME, advance, call, claim, enter, leave, load, move, new_store, unseen
+from harness.trimmed import trim
 
 from zeroeventhub import FIRST, LAST, Layout, TableFeed
 from zeroeventhub.consumer.steps import Place
@@ -323,6 +324,16 @@ def test_renamed_consumer_that_was_set_back_is_registered_at_the_beginning(regis
     output_of("cursors", "rename", *of_billing, "invoices", "--feed", url)
     assert registered.heard(feed) == {("", "invoices", 0): 0, ("", "invoices", 1): 8}
     assert feed.plan_trim(below=10).until == 0
+
+
+def test_consumer_that_has_lost_events_gets_another_name_at_its_publisher(registering, of_billing):
+    """A cursor whose events were trimmed is no reason to keep events for the old name."""
+    url, _, feed = registering
+    feed.forget_progress(NAME)
+    trim(feed, 12)
+    feed.register_progress(NAME, 1, feed.read(1, FIRST, 4).cursor)
+    output_of("cursors", "rename", *of_billing, "invoices", "--feed", url)
+    assert NAME not in {consumer for _, consumer, _ in registered.heard(feed)}
 
 
 def redistributed():
