@@ -134,7 +134,10 @@ class Restorer:
             after = manifest.segments[manifest.at(begun)].after
         segments = [one for one in manifest.segments if one.upto > after and one.after < until]
         total, count = sum(one.events for one in segments), _Count()
-        workers = 1 if database_of(engine).single_writer else workers
+        if database_of(engine).single_writer:
+            workers = 1
+        else:  # of two that write at once, SERIALIZABLE would give up one
+            engine = engine.execution_options(isolation_level="READ COMMITTED")
         pool = ThreadPoolExecutor(workers, "restore")
         pending: set[Future[_Count]] = set()
         try:

@@ -21,7 +21,18 @@ from harness.shop import metadata, orders
 from harness.statements import add, execute, scalars
 from harness.tables import event_table
 from harness.trimmed import numbers, position_of, trim
-from sqlalchemy import Column, Integer, MetaData, String, Table, Text, func, insert, select
+from sqlalchemy import (
+    Column,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    create_engine,
+    func,
+    insert,
+    select,
+)
 from sqlalchemy.dialects import mysql
 
 from zeroeventhub import FIRST, LAST, ArchiveFeed, EventLog, NewEvent, Retention, TableFeed
@@ -486,6 +497,23 @@ def test_rows_that_differ_from_the_archive_are_refused(sqlite, tmp_path):
     execute(sqlite, "DROP TRIGGER changes")
     assert bound.restore().events == 36
     execute(sqlite, "DELETE FROM orders WHERE id = 17")
+
+
+@pytest.mark.parametrize("database", ["postgresql", "mariadb"])
+def test_restore_ends_whatever_isolation_its_host_has_chosen(request, tmp_path, database):
+    """Rows are written by several workers at once, also through an engine at SERIALIZABLE."""
+    shop = request.getfixturevalue(database)
+    log = event_table("log")
+    log.metadata.create_all(shop)
+    add(shop, log, [{}] * 200)
+    options = {"retention": Retention(), "archive": Archive(tmp_path)}
+    host = create_engine(shop.url, isolation_level="SERIALIZABLE")
+    feed = TableFeed(log, **options).bind(host)
+    install(TableFeed(log, **options), shop)
+    feed.seal(segment_events=10)
+    emptied(shop, log)
+    assert feed.restore().written == 200
+    host.dispose()
 
 
 @pytest.mark.parametrize("kind", [Integer(), String(2)])
