@@ -6,12 +6,13 @@ import pytest
 import sqlalchemy as sa
 from harness.engines import connected
 from harness.published import install
-from harness.shop import fill, orders, write
+from harness.shop import fill, orders, place, write
 from harness.statements import add, scalars
 from harness.tables import event_table
 
 from zeroeventhub import FIRST, Retention, TableFeed
 from zeroeventhub.archive import Archive
+from zeroeventhub.publisher import horizon_monitor
 
 
 def test_feed_plans_so_on_postgresql_and_its_host_does_not(postgresql):
@@ -87,6 +88,24 @@ def test_trims_and_restores_do_not_depend_on_it(postgresql, tmp_path, setting, v
         assert [event.data for event in feed.read(0, cursor, 9).events] == [{"at": shown}]
         assert feed.restore().written == 2
         assert scalars(host, f"SHOW {setting}")[0].startswith(value)
+
+
+def test_open_writers_are_named_in_any_style(postgresql, monkeypatch, caplog):
+    """A feed says who holds it back, also where a host's sessions print intervals otherwise."""
+    monkeypatch.setattr(horizon_monitor, "TOO_LATE", 0.0)
+    fill(postgresql, 3)
+    with connected(postgresql.url, options="-c intervalstyle=iso_8601") as host:
+        source = TableFeed(orders, data="data")
+        feed = source.bind(host)
+        assert feed.head() == 3
+        with postgresql.begin() as writer:
+            place(writer, 1)
+            while not caplog.text:
+                feed.head()
+            with host.connect() as connection:
+                (blocker,) = source.ordering("postgresql").blockers(connection)
+            assert 0 <= blocker.query_age.total_seconds() <= blocker.age.total_seconds() < 60
+    assert f"Its oldest writer: pid {blocker.pid} of " in caplog.text
 
 
 @pytest.mark.parametrize("ordering", ["observed", "sequenced"])

@@ -309,12 +309,14 @@ def refuse_heirs(connection: Connection, events: Events) -> None:
         )
 
 
-# A prepared transaction has no process. It is found by its lock on its own transaction id.
+# A prepared transaction has no process. It is found by its lock on its own transaction id. Ages are
+# in seconds, as a session may print intervals in a style that drivers do not read.
 _BLOCKERS = """
     SELECT activity.pid, coalesce(activity.usename, prepared.owner, '') AS "user",
            coalesce(prepared.gid, activity.application_name, '') AS application,
-           clock_timestamp() - coalesce(activity.xact_start, prepared.prepared) AS age,
-           clock_timestamp() - activity.query_start AS query_age
+           extract(epoch FROM
+               clock_timestamp() - coalesce(activity.xact_start, prepared.prepared)) AS age,
+           extract(epoch FROM clock_timestamp() - activity.query_start) AS query_age
     FROM (SELECT DISTINCT pid, virtualtransaction FROM pg_locks WHERE {holds}) AS holder
     LEFT JOIN pg_stat_activity AS activity ON activity.pid = holder.pid
     LEFT JOIN LATERAL (
@@ -331,6 +333,12 @@ def find_blockers(connection: Connection, holds: str, values: Mapping[str, Any])
     """Return the transactions whose rows of pg_locks meet a condition, the oldest first."""
     rows = connection.execute(text(_BLOCKERS.format(holds=holds)), values)
     return [
-        Blocker(row.pid, row.user, row.application, row.age or timedelta(), row.query_age)
+        Blocker(
+            row.pid,
+            row.user,
+            row.application,
+            timedelta(seconds=float(row.age or 0)),
+            None if row.query_age is None else timedelta(seconds=float(row.query_age)),
+        )
         for row in rows
     ]
