@@ -171,13 +171,13 @@ class Exchange:
         """
         self.deadline.receive(0)
         self.status, self.answer_headers = answer.status_code, answer.headers
-        kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
-        is_web_page = kind == "text/html"
+        self.media_type = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+        is_web_page = self.media_type == "text/html"
         success = httpx.codes.CREATED if self.method == "POST" else httpx.codes.OK
         self.is_refusal = self.status != success or (self.decoder is not None and is_web_page)
         if self.is_refusal:
             self.decoder = None
-        elif self._arrow_page is not None and kind == ARROW_TYPE:
+        elif self._arrow_page is not None and self.media_type == ARROW_TYPE:
             self.decoder = self._arrow_page
         # A hook of the caller's may have read the body; httpx has unpacked it then.
         header = answer.headers.get("content-encoding", "")

@@ -327,8 +327,8 @@ class RequestBuilder(Generic[_Http]):
             return Unavailable(f"{self.address} answered with a web page in place of events.")
         if not message:
             message = f"{self.address} answered with status {status}."
-            kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-            if kind in _PLAIN_TYPES and (text := answer.body.decode(errors="replace").strip()):
+            text = answer.body.decode(errors="replace").strip()
+            if text and answer.media_type in _PLAIN_TYPES:
                 text = printable(self._redaction.text(text), longest=_LONGEST_TEXT)
                 message = f"{self.address} answered with status {status}: {text}"
         if may_pass(status):
