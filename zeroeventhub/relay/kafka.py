@@ -112,15 +112,14 @@ class KafkaTarget(Target):
         queued = _Queued(self._producer, delivered, self._identity)
         problem: Exception | None = None
         try:
-            for event in events:
-                try:
+            try:
+                for event in events:
                     while not self._queue(queued, partition, event):
                         queued.serve()
-                except TargetUnavailable:
-                    raise
-                except Exception as error:  # noqa: BLE001 - raised when those before it are taken
-                    problem = error
-                    break
+            except TargetUnavailable:
+                raise
+            except Exception as error:  # noqa: BLE001 - raised when those before it are taken
+                problem = error
             queued.wait()
         except TargetUnavailable:
             self._replace(queued.producer)
