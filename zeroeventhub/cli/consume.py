@@ -195,11 +195,7 @@ def sync(
     with Meter("landed") as meter:
         progress = RunProgress(meter)
         following = Consumer(client, store, consumer, types=types, observer=progress, **running)
-        if (
-            not running["follow"]
-            and (info := client.discover()).token is None
-            and not info.exactly_once
-        ):
+        if not running["follow"] and client.discover().token is None:  # of ZeroEventHub v1
             meter.say("The feed does not promise that it publishes an event only once.")
         with engine.begin() as connection:
             store.create_tables(connection)
