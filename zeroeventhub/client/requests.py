@@ -200,12 +200,13 @@ class RequestBuilder(Generic[_Http]):
         if as_arrow:
             require("pyarrow", extra="arrow", user="Client.fetch_arrow")
         parameters: dict[str, str | int] = {} if limit is None else {"pagesizehint": limit}
+        if stop is not None:  # no feed of ZeroEventHub v1 stops
+            self._expect_extension(info, STOP)
+            parameters["stop"] = stop
         waits, timeout = 0.0, self._http.timeout
         if info.token is None:
             if types is not None:
                 raise ConfigurationError("A feed of ZeroEventHub v1 does not filter by types.")
-            if stop:
-                self._expect_extension(info, STOP)
             parameters |= {"n": len(info.partitions), f"cursor{partition}": cursor}
             if headers:
                 parameters["headers"] = headers if isinstance(headers, str) else ",".join(headers)
@@ -214,9 +215,6 @@ class RequestBuilder(Generic[_Http]):
             if types is not None:
                 name = "skip-event-types" if types.skip else "event-types"
                 parameters[name] = ";".join(sorted(types.given))
-            if stop is not None:
-                self._expect_extension(info, STOP)
-                parameters["stop"] = stop
             if wait and WAIT in info.extensions:
                 parameters["wait"] = _decimal(wait)
                 waits, timeout = wait, _extend(timeout, wait)
