@@ -270,6 +270,9 @@ def check_surrogates(texts: Sequence[bytes | None], place: Callable[[int], objec
     return b"\n" not in joined and b"\r" not in joined
 
 
+MANY = 32
+"""Up to so many positions, reading row by row is faster than joining the rows."""
+
 FIRST = 8
 """How many rows the first batch has, before any row's size is known."""
 
@@ -373,6 +376,8 @@ class RowQuery:
             self._streamed = mapper.streamed(position) if streams else self._streamed
         self.is_json = self._json is not None
         self._joins = joins and self.is_json
+        gaps = near.source.events is not None
+        self._joined = lru_cache(maxsize=100)(partial(database.join_rows, gaps=gaps))
         self._database = database
         self.may_stream = database.may_stream if streams else lambda _connection: False
         self._compiled = lru_cache(maxsize=100)(database.compile_stream)
@@ -399,8 +404,7 @@ class RowQuery:
         if source.events is None:
             query = select(source.position.label("c0"), *columns, *self._placed)
             query = query.select_from(source.table)
-            query = choose(query if chosen is None else query.where(chosen)).limit(limit)
-            return self._database.join_rows(query, gaps=False) if self._joins else query
+            return choose(query if chosen is None else query.where(chosen)).limit(limit)
         # The positions in a subquery, so that no plan joins more than these.
         order = [source.position.label("position")]
         if source.partition is not None:
@@ -427,8 +431,7 @@ class RowQuery:
         # By all columns of the positions' order, so that the database need not sort.
         ordered = [page.c[each.name] for each in order]
         query = query.order_by(*(each.desc() if backwards else each for each in ordered))
-        query = query.limit(limit)
-        return self._database.join_rows(query, gaps=True) if self._joins else query
+        return query.limit(limit)
 
     def stream(
         self, connection: Connection, query: Select[Any], values: Mapping[str, Any], size: int
@@ -455,9 +458,9 @@ class RowQuery:
 
     def read(self, connection: Connection, query: Select[Any], values: Mapping[str, Any]) -> Rows:
         """Read rows by one statement, or by another where the database cannot join them."""
-        if self._joins:
+        if self._joins and values["until"] - values["after"] > MANY:
             try:
-                found = _parse_joined(*self.fetch(connection, query, values)[0])
+                found = _parse_joined(*self.fetch(connection, self._joined(query), values)[0])
             except DBAPIError as error:
                 # What joins them needs more than what reads them, such as room on the disk.
                 if is_late(error) or is_transient(error):
@@ -465,8 +468,6 @@ class RowQuery:
                 found = None
             if found is not None:
                 return found
-            joined: Any = query.get_final_froms()[0]
-            query = joined.element
         rows = self.fetch(connection, query, values)
         if not rows:
             return Rows([].__getitem__, [])

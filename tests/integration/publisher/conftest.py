@@ -5,7 +5,16 @@ from harness.log import Log
 from harness.published import install, published
 from harness.shop import metadata
 
+from zeroeventhub.publisher import rows
 from zeroeventhub.publisher.retention import Retention
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_are_joined():
+    """Let a database join the rows of a short page as well: tests have few events."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows, "MANY", 0)
+        yield
 
 
 def _filled(module, engine):

@@ -18,7 +18,7 @@ from zeroeventhub import FIRST, TableFeed, TypeFilter
 from zeroeventhub.errors import ConfigurationError, FeedFailure
 from zeroeventhub.extensions import EVENT_TYPES
 from zeroeventhub.protocol import NOTHING
-from zeroeventhub.publisher import page_query
+from zeroeventhub.publisher import page_query, rows
 from zeroeventhub.settings import Capacity
 
 PAGE = 1_000
@@ -161,6 +161,24 @@ def test_control_character_in_json_is_refused_by_its_position(request, database)
         connection.execute(broken)
     with pytest.raises(FeedFailure, match="position 7 cannot be published"):
         feed.read(0, FIRST, 9)
+
+
+def test_short_page_is_not_joined(mariadb, monkeypatch):
+    """A consumer that follows a feed waits for no temporary table, which joining rows takes."""
+    monkeypatch.setattr(rows, "MANY", 20)
+    feed = published(mariadb)
+    write(mariadb, 60)
+    joined = []
+
+    @event.listens_for(mariadb, "before_cursor_execute")
+    def note(connection, cursor, statement, *_):
+        joined.append("group_concat(" in statement)
+
+    cursor = feed.read(0, FIRST, 50).cursor
+    assert any(joined)
+    joined.clear()
+    assert [one.data["n"] for one in feed.read(0, cursor, 50).events] == [*range(50, 60)]
+    assert not any(joined)
 
 
 def test_usual_page_is_one_statement(engine):

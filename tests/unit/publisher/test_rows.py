@@ -12,6 +12,7 @@ from sqlalchemy.pool import StaticPool
 
 from zeroeventhub import LAST, TableFeed
 from zeroeventhub.errors import FeedFailure
+from zeroeventhub.publisher import rows
 
 LOG = event_table("log", data=JSON)
 PIECES = ["{}", '{"n":1}', "1", '"a"', "\x1e", "\n", " ", "", "\\", "null", '"', "\u2028"]
@@ -19,8 +20,16 @@ LONE = '"\\ud800"'
 texts = st.none() | st.lists(st.sampled_from(PIECES), max_size=4).map("".join) | st.just(LONE)
 
 
+@pytest.fixture(scope="module", params=[0, 10])
+def _many(request):
+    """Let the database join the rows of all pages, or of long ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows, "MANY", request.param)
+        yield
+
+
 @pytest.fixture(scope="module", params=[None, "sequenced"], ids=str)
-def memory(request):
+def memory(request, _many):
     """A database in memory with an empty table, and a feed over it in each ordering."""
     engine = create_engine("sqlite://", poolclass=StaticPool)
     feed = TableFeed(LOG, data="data", ordering=request.param, mutable=True)
