@@ -6,7 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -117,6 +117,20 @@ def test_sealing_ends_with_a_server_that_is_killed(shop, tmp_path):
         until(lambda: archive.look().sealed == 10, "all events are sealed", PATIENCE)
         process.kill()
         process.communicate(timeout=PATIENCE)  # to the end of stderr, which sealing shares
+
+
+def test_server_ends_although_its_sealing_is_suspended(shop, tmp_path):
+    """A server that is told to end does not wait for a process of its upkeep that stands still."""
+    with started("serve") as process:
+        archive = Archive(tmp_path / "archive")
+        until(lambda: archive.look().sealed == 10, "all events are sealed", PATIENCE)
+        (sealing,) = children(process.pid, "zeroeventhub seal")
+        os.kill(sealing, signal.SIGSTOP)
+        try:
+            end(process)
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(sealing, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])

@@ -90,7 +90,7 @@ class Task:
                     break
                 except subprocess.TimeoutExpired:
                     if stopping.is_set():
-                        process.terminate()
+                        process.kill()  # a signal that also ends one that is suspended
         if process.returncode == 0:
             _log.info("%s %s: %s", self.command, self.feed, output.strip())
         elif not stopping.wait(_TICK * 2):  # it may be stopped before the server
