@@ -104,7 +104,7 @@ class AsyncClient(RequestBuilder[httpx.AsyncClient]):
 
         Raises:
             ConfigurationError: the feed does not support an argument.
-            TokenChanged: the partitions have changed: discover again.
+            TokenChanged: the partitions have changed, or are not this one: discover again.
             FeedError: the feed refused the request.
             TransientError: the feed could not be reached, cannot answer now, or the page was cut.
             ProtocolError: the response is not a page.

@@ -16,11 +16,13 @@ from zeroeventhub.client.connection_pool import ILLEGAL_HEADER, ConnectionPool
 from zeroeventhub.client.exchange import Exchange
 from zeroeventhub.client.redaction import Redaction, feed_url, safe_text, without_secrets
 from zeroeventhub.errors import (
+    BadRequest,
     ConfigurationError,
     CutPage,
     NotFound,
     ProtocolError,
     StorageFull,
+    TokenChanged,
     TooManyRequests,
     TransientError,
     Unavailable,
@@ -282,7 +284,7 @@ class RequestBuilder(Generic[_Http]):
     def _read_page(self, answer: Exchange) -> Page:
         """Return the page of a successful response, up to its last checkpoint."""
         if answer.is_refusal:
-            self._raise_refusal(answer)
+            self._raise_refusal(answer, is_page=True)
         decoder: Any = answer.decoder
         try:
             page: Page = decoder.page(is_whole=answer.broken is None)
@@ -311,13 +313,24 @@ class RequestBuilder(Generic[_Http]):
             raise ProtocolError(f"{self.address} is not a feed. {error}") from error
         return self._info
 
-    def _raise_refusal(self, answer: Exchange) -> NoReturn:
+    def _raise_refusal(self, answer: Exchange, *, is_page: bool = False) -> NoReturn:
         """Raise the error that a response other than a success stands for."""
         problem = problem_in(answer.body)
         detail = self._redaction.text(problem.detail)
         error = self._refusal(answer, problem, detail)
+        if is_page and type(error) is BadRequest and not self._is_listed(answer.url):
+            # Another user of this client has discovered partitions that the caller does not know.
+            error = TokenChanged(str(error))
         error.shown = detail or "The feed that this one reads has refused it."
         raise error
+
+    def _is_listed(self, url: str) -> bool:
+        """Return whether a request is for a partition that the feed has listed last."""
+        sent, info = httpx.URL(url).params, self._info
+        if info is None or info.token is None:
+            return True
+        numbers = {str(partition.id) for partition in info.partitions}
+        return sent["token"] == info.token and sent["partition"] in numbers
 
     def _refusal(self, answer: Exchange, problem: Problem, message: str) -> ZeroEventHubError:
         status, headers = answer.status, answer.answer_headers

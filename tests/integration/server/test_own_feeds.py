@@ -4,7 +4,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from harness.readers import client_of, get, mounted, numbers
+from harness.readers import client_of, get, kind, mounted, numbers
 from harness.web import serving
 from starlette.applications import Starlette
 from starlette.responses import Response
@@ -118,3 +118,15 @@ def test_refusal_by_a_feed_is_relayed_in_its_words(feed):
         ]:
             feed.error = error
             assert ask() == answer
+
+
+def test_reader_of_a_relay_learns_of_partitions_that_another_one_has_discovered(feed):
+    """Where partitions are replaced while a request is answered, it gets 409 in place of 400."""
+    with mounted(feed) as url:
+        client = Client(url)
+        with mounted(Relay(client)) as own:
+            assert numbers(get(own)) == [0]
+            feed.info = lambda: FeedInfo((Partition(1),), "2")
+            client.discover()
+            answer = get(own)
+            assert (answer.status_code, kind(answer)) == (409, "token-changed")
