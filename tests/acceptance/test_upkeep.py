@@ -120,7 +120,7 @@ def test_sealing_ends_with_a_server_that_is_killed(shop, tmp_path):
 
 
 def test_server_ends_although_its_sealing_is_suspended(shop, tmp_path):
-    """A server that is told to end does not wait for a process of its upkeep that stands still."""
+    """A server that gets SIGTERM ends although a process of its upkeep is suspended."""
     with started("serve") as process:
         archive = Archive(tmp_path / "archive")
         until(lambda: archive.look().sealed == 10, "all events are sealed", PATIENCE)

@@ -313,7 +313,7 @@ def _session_statements(seconds: float, of_mariadb: bool) -> tuple[str, str, str
         **{name: f"LEAST(@@SESSION.{name}, {math.ceil(seconds)})" for name in _LOCK_TIMEOUTS},
         # A TIMESTAMP is an instant, which comes in the session's time zone.
         "time_zone": "'+00:00'",
-        # The events of a page are joined, and with them, those that get positions here.
+        # MariaDB cuts joined texts that are longer: of a page, and of events that get positions.
         "group_concat_max_len": "GREATEST(@@SESSION.group_concat_max_len, 4194304)",
     }
     begin, end = _settings({**values, read_only: 1})
